@@ -1,0 +1,308 @@
+"""Kubernetes objects as they arrive: only the fields the scheduler uses (architecture D11).
+
+Every struct decodes straight from Kubernetes JSON (`msgspec.json.decode(data, type=PodObject)` or
+`msgspec.convert(mapping, PodObject)`); unknown fields are skipped. Quantities stay strings (or numbers) here and are
+parsed by `model.quantity` where a state is built, so that one bad quantity spoils one object only.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+#: A quantity as written: a string, or a bare number in YAML.
+RawQuantity: TypeAlias = str | int | float
+RawAmounts: TypeAlias = dict[str, RawQuantity]
+
+
+class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base: camelCase on the wire, immutable here."""
+
+
+class OwnerReference(_Object, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    controller: bool | None = None
+
+
+class ObjectMeta(_Object, frozen=True):
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
+# --- selectors, affinity, tolerations -------------------------------------------------------------------------------
+
+
+class Requirement(_Object, frozen=True):
+    """One expression of a label or node selector."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(_Object, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class NodeSelectorTerm(_Object, frozen=True):
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(_Object, frozen=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(_Object, frozen=True):
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(_Object, frozen=True):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: tuple[PreferredSchedulingTerm, ...] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class PodAffinityTerm(_Object, frozen=True):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] | None = None
+    mismatch_label_keys: tuple[str, ...] | None = None
+
+
+class WeightedPodAffinityTerm(_Object, frozen=True):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(_Object, frozen=True):
+    """Both podAffinity and podAntiAffinity."""
+
+    required: tuple[PodAffinityTerm, ...] | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(_Object, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(_Object, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Taint(_Object, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class TopologySpreadConstraint(_Object, frozen=True):
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] | None = None
+
+
+class HostPort(msgspec.Struct, frozen=True, order=True):
+    """A port a pod wants on its node; an empty address means every address."""
+
+    address: str
+    protocol: str
+    port: int
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+class ResourceRequirements(_Object, frozen=True):
+    requests: RawAmounts | None = None
+    limits: RawAmounts | None = None
+
+
+class ContainerPort(_Object, frozen=True):
+    host_port: int | None = None
+    container_port: int = 0
+    protocol: str | None = None
+    host_ip: str | None = msgspec.field(name="hostIP", default=None)
+
+
+class Container(_Object, frozen=True):
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements | None = None
+    ports: tuple[ContainerPort, ...] | None = None
+    #: "Always" on an init container makes it a sidecar.
+    restart_policy: str | None = None
+
+
+class SchedulingGate(_Object, frozen=True):
+    name: str = ""
+
+
+class ClaimSource(_Object, frozen=True):
+    claim_name: str = ""
+
+
+class Volume(_Object, frozen=True):
+    name: str = ""
+    persistent_volume_claim: ClaimSource | None = None
+
+
+class PodSpec(_Object, frozen=True):
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+    preemption_policy: str | None = None
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] | None = None
+    overhead: RawAmounts | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
+    scheduling_gates: tuple[SchedulingGate, ...] | None = None
+    host_network: bool | None = None
+    volumes: tuple[Volume, ...] | None = None
+    resources: ResourceRequirements | None = None
+
+
+class PodConditionObject(_Object, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodStatus(_Object, frozen=True):
+    phase: str | None = None
+    nominated_node_name: str | None = None
+    start_time: str | None = None
+    conditions: tuple[PodConditionObject, ...] | None = None
+
+
+class PodObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+class ImageObject(_Object, frozen=True):
+    names: tuple[str, ...] | None = None
+    size_bytes: int = 0
+
+
+class NodeSpec(_Object, frozen=True):
+    unschedulable: bool | None = None
+    taints: tuple[Taint, ...] | None = None
+
+
+class NodeStatus(_Object, frozen=True):
+    allocatable: RawAmounts | None = None
+    capacity: RawAmounts | None = None
+    images: tuple[ImageObject, ...] | None = None
+    conditions: tuple[PodConditionObject, ...] | None = None
+
+
+class NodeObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# --- scheduling.volcano.sh ------------------------------------------------------------------------------------------
+
+
+class PodGroupCondition(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    type: str = ""
+    status: str = ""
+    transition_id: str = msgspec.field(name="transitionID", default="")
+    last_transition_time: str | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class PodGroupSpec(_Object, frozen=True):
+    min_member: int | None = None
+    min_task_member: dict[str, int] | None = None
+    queue: str | None = None
+    priority_class_name: str | None = None
+    min_resources: RawAmounts | None = None
+
+
+class PodGroupStatus(_Object, frozen=True):
+    phase: str | None = None
+    conditions: tuple[PodGroupCondition, ...] | None = None
+    running: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+
+
+class PodGroupObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodGroupSpec = PodGroupSpec()
+    status: PodGroupStatus = PodGroupStatus()
+
+
+class Guarantee(_Object, frozen=True):
+    resource: RawAmounts | None = None
+
+
+class QueueSpec(_Object, frozen=True):
+    weight: int | None = None
+    priority: int | None = None
+    reclaimable: bool | None = None
+    parent: str | None = None
+    capability: RawAmounts | None = None
+    deserved: RawAmounts | None = None
+    guarantee: Guarantee | None = None
+
+
+class QueueStatus(_Object, frozen=True):
+    state: str | None = None
+    allocated: RawAmounts | None = None
+
+
+class QueueObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: QueueSpec = QueueSpec()
+    status: QueueStatus = QueueStatus()
+
+
+class PriorityClassObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool | None = None
+    preemption_policy: str | None = None

@@ -1,0 +1,118 @@
+"""Every event, condition and refusal reason: the word, its type and its text, in one place.
+
+Adding a reason is adding a row here. `render` fills the format; the texts are facts that users' alerts match byte for
+byte (capacity-card reference §6.1, plugins reference §27, core reference §5.7).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+
+class Reason(NamedTuple):
+    """One row: `code` is the reason word, `text` a `str.format` template whose names are the fields it needs."""
+
+    code: str
+    type: Literal["Normal", "Warning"]
+    text: str
+
+    def render(self, **fields: Any) -> str:
+        """The message. Raises KeyError when a field is missing."""
+        return self.text.format(**fields)
+
+
+# --- capacity-card, §6.1 --------------------------------------------------------------------------------------------
+INSUFFICIENT_SCALAR_QUOTA = Reason(
+    "InsufficientScalarQuota",
+    "Warning",
+    "Queue <{queue}> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
+    "but capability is <{limit}>",
+)
+INSUFFICIENT_CPU_QUOTA = Reason(
+    "InsufficientCPUQuota",
+    "Warning",
+    "Queue <{queue}> has insufficient CPU quota: requested <{requested}>, total would be <{total}>, "
+    "but capability is <{limit}>",
+)
+INSUFFICIENT_MEMORY_QUOTA = Reason(
+    "InsufficientMemoryQuota",
+    "Warning",
+    "Queue <{queue}> has insufficient memory quota: requested <{requested} Mi>, total would be <{total} Mi>, "
+    "but capability is <{limit} Mi>",
+)
+EMPTY_QUEUE_CAPABILITY = Reason(
+    "EmptyQueueCapability",
+    "Warning",
+    "Queue <{queue}> capability <{capability}> is empty, deny it to {verb}",
+)
+GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
+    "GetTaskRequestResourceFailed",
+    "Warning",
+    "Get request resource failed, Queue <{queue}>, error: <{error}>",
+)
+INVALID_CARD_REQUEST = Reason(
+    "InvalidCardRequest", "Warning", "Invalid annotation volcano.sh/card.request: {detail}"
+)
+INVALID_SERVICE_TYPE = Reason(
+    "InvalidServiceType",
+    "Warning",
+    "Invalid annotation volcano.sh/service.type: <{value}> is neither inference nor training; treated as unknown",
+)
+INVALID_CARD_QUOTA = Reason(
+    "InvalidCardQuota",
+    "Warning",
+    "Invalid annotation volcano.sh/card.quota: {detail}; all card quotas of Queue <{queue}> are 0",
+)
+INVALID_CARD_LABEL = Reason("InvalidCardLabel", "Warning", "Label {key}={value} is not a positive integer")
+CARD_NAME_MISSING = Reason(
+    "CardNameMissing",
+    "Warning",
+    "Pod requests <{resource}> without annotation volcano.sh/card.name; "
+    "it is not charged to any card quota of Queue <{queue}>",
+)
+QUEUE_NOT_OPEN = Reason("QueueNotOpen", "Warning", "Queue <{queue}> is <{state}>, cannot enqueue")
+QUEUE_NOT_OPEN_ALLOCATE = Reason("QueueNotOpen", "Warning", "Queue <{queue}> is <{state}>")
+
+# --- quota and admission plugins (event reason is always `Unschedulable`) -------------------------------------------
+CLUSTER_OVERUSED = Reason("Unschedulable", "Normal", "resource in cluster is overused{dimensions}")
+QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "Normal", "queue resource quota insufficient{dimensions}")
+QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
+
+# --- the framework itself -------------------------------------------------------------------------------------------
+QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
+INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
+PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
+NOT_ENOUGH_PODS_OF_TASK = Reason(
+    "NotEnoughPodsOfTask", "Warning", "Not enough valid pods of each task for gang-scheduling"
+)
+NOT_ENOUGH_TASKS = Reason(
+    "NotEnoughTasks", "Warning", "Not enough valid tasks for gang-scheduling, valid: {valid}, min: {minimum}"
+)
+NOT_ENOUGH_RESOURCES = Reason(
+    "NotEnoughResources", "Warning", "{unready}/{total} tasks in gang unschedulable: {detail}"
+)
+PODGROUP_UNSCHEDULABLE = Reason(
+    "Unschedulable", "Warning", "{pending}/{total} tasks in gang unschedulable: {detail}"
+)
+PODGROUP_SCHEDULED = Reason("Scheduled", "Normal", "pod group is ready")
+GANG_READY = Reason("tasks in gang are ready to be scheduled", "Normal", "")
+POD_SCHEDULED = Reason("Scheduled", "Normal", "Successfully assigned {namespace}/{name} to {node}")
+FAILED_SCHEDULING = Reason("FailedScheduling", "Warning", "{detail}")
+POD_UNSCHEDULABLE = Reason("Unschedulable", "Warning", "{detail}")
+POD_SCHEDULABLE = Reason(
+    "Schedulable",
+    "Normal",
+    "Pod {namespace}/{name} can possibly be assigned to {node}, once minAvailable is satisfied",
+)
+POD_PIPELINED = Reason(
+    "Unschedulable",
+    "Warning",
+    "Pod {namespace}/{name} can possibly be assigned to {node}, "
+    "once resource is released and minAvailable is satisfied",
+)
+NODE_RESOURCE_FIT = Reason("Unschedulable", "Warning", "Insufficient {resource}")
+
+
+def every() -> dict[str, Reason]:
+    """All rows by constant name: the source of the docs table and of the test that renders each."""
+    return {name: value for name, value in sorted(globals().items()) if isinstance(value, Reason)}

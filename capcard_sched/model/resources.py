@@ -1,0 +1,92 @@
+"""Resource names, their base units and the columns they occupy.
+
+Base units: milli-CPU for `cpu`, bytes for `memory`, plain units for `pods`, and thousandths of a unit for everything
+else (one `nvidia.com/gpu` is 1000; core reference §2.1). Amounts are exact integers everywhere (W-41).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN = 0, 1, 2
+
+#: Amounts by resource name, in base units.
+Amounts = Mapping[str, int]
+#: int64, one entry per resource column.
+Vector = npt.NDArray[np.int64]
+#: int64 [nodes, resources].
+Matrix = npt.NDArray[np.int64]
+
+
+class ResourceColumns:
+    """The columns of all resource vectors: name to column and back.
+
+    Columns are only ever added. `width` is the allocated width of vectors and matrices (>= len(self)); it grows in
+    steps, and whoever owns vectors pads them when `width` has changed. Column order has no meaning: code that needs
+    an order uses `sorted_names`.
+    """
+
+    __slots__ = ("_columns", "names", "width")
+
+    def __init__(self) -> None:
+        self.names: list[str] = [CPU, MEMORY, PODS]
+        self._columns: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
+        self.width = 8
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def find(self, name: str) -> int | None:
+        """The column of `name`, or None when no object ever mentioned it."""
+        return self._columns.get(name)
+
+    def column(self, name: str) -> int:
+        """The column of `name`, added when new."""
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = len(self.names)
+            self.names.append(name)
+            if column >= self.width:
+                self.width *= 2
+        return column
+
+    def vector(self, amounts: Amounts) -> Vector:
+        """Amounts as a fresh int64 vector of `width` entries; names never seen get a column."""
+        columns = [(self.column(name), amount) for name, amount in amounts.items()]
+        vector = np.zeros(self.width, dtype=np.int64)
+        for column, amount in columns:
+            vector[column] = amount
+        return vector
+
+    def zeros(self) -> Vector:
+        """A fresh zero vector."""
+        return np.zeros(self.width, dtype=np.int64)
+
+    def fit(self, vector: Vector) -> Vector:
+        """`vector` itself, or a zero-padded copy when columns were added since it was made."""
+        if len(vector) == self.width:
+            return vector
+        padded = np.zeros(self.width, dtype=np.int64)
+        padded[: len(vector)] = vector
+        return padded
+
+    def amounts(self, vector: Vector) -> dict[str, int]:
+        """The non-zero entries of a vector by name, cpu and memory first, the rest sorted."""
+        found = {name: int(vector[c]) for c, name in enumerate(self.names) if c < len(vector) and vector[c]}
+        return {name: found[name] for name in self.sorted_names(found)}
+
+    @staticmethod
+    def sorted_names(names: Iterable[str]) -> list[str]:
+        """cpu, memory, then the others in sorted order: the order of every message."""
+        rank = {CPU: 0, MEMORY: 1}
+        return sorted(names, key=lambda name: (rank.get(name, 2), name))
