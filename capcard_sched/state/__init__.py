@@ -1,0 +1,1 @@
+"""ClusterState: columns, equivalence classes and `apply(delta)`."""

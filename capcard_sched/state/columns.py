@@ -1,0 +1,142 @@
+"""Node amounts as columns: int64 arrays with one row per known node (architecture D3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Matrix, Vector
+
+_GROWTH = 64
+
+
+class NodeTable:
+    """Amounts of all known nodes.
+
+    Public arrays are views of the first `len(self)` rows of larger buffers and are replaced when rows are added: read
+    them from the table each time, or within one session, where the set of rows does not change. `settle` puts rows in
+    order of node name, so that ties between equal nodes go the same way whatever order they arrived in.
+    """
+
+    __slots__ = (
+        "_buffers",
+        "_sorted",
+        "allocatable",
+        "by_name",
+        "generation",
+        "nodes",
+        "nonzero_used",
+        "pipelined",
+        "releasing",
+        "total_allocatable",
+        "total_used",
+        "touched",
+        "used",
+    )
+
+    #: int64 [nodes, width] each; `used` includes `releasing`.
+    allocatable: Matrix
+    used: Matrix
+    releasing: Matrix
+    pipelined: Matrix
+    #: int64 [nodes, 2]: cpu milli, memory bytes with non-zero defaults.
+    nonzero_used: Matrix
+
+    def __init__(self, width: int) -> None:
+        self.nodes: list[Node] = []
+        self.by_name: dict[str, Node] = {}
+        #: Raised with every change that is not a placement: labels, taints, allocatable, the set of nodes.
+        self.generation = 0
+        #: Rows whose amounts changed, in order, since the session opened.
+        self.touched: list[int] = []
+        self._sorted = True
+        self._buffers = [np.zeros((_GROWTH, width), dtype=np.int64) for _ in range(4)]
+        self._buffers.append(np.zeros((_GROWTH, 2), dtype=np.int64))
+        #: Sums over all rows: int64 [width].
+        self.total_allocatable = np.zeros(width, dtype=np.int64)
+        self.total_used = np.zeros(width, dtype=np.int64)
+        self._expose()
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def names(self) -> list[str]:
+        """Node names by row."""
+        return [node.name for node in self.nodes]
+
+    def _expose(self) -> None:
+        n = len(self.nodes)
+        self.allocatable, self.used, self.releasing, self.pipelined, self.nonzero_used = (
+            buffer[:n] for buffer in self._buffers
+        )
+
+    def widen(self, width: int) -> None:
+        """Make room for more resource columns."""
+        for i in range(4):
+            old = self._buffers[i]
+            new = np.zeros((old.shape[0], width), dtype=np.int64)
+            new[:, : old.shape[1]] = old
+            self._buffers[i] = new
+        for name in ("total_allocatable", "total_used"):
+            total = np.zeros(width, dtype=np.int64)
+            old_total = getattr(self, name)
+            total[: len(old_total)] = old_total
+            setattr(self, name, total)
+        self._expose()
+
+    def add(self, node: Node) -> None:
+        """Give a node a row of zeros at the end."""
+        row = len(self.nodes)
+        if row == self._buffers[0].shape[0]:
+            self._buffers = [
+                np.concatenate([buffer, np.zeros((max(_GROWTH, row), buffer.shape[1]), dtype=np.int64)])
+                for buffer in self._buffers
+            ]
+        node.row = row
+        if self.nodes and self.nodes[-1].name > node.name:
+            self._sorted = False
+        self.nodes.append(node)
+        self.by_name[node.name] = node
+        for buffer in self._buffers:
+            buffer[row] = 0
+        self._expose()
+
+    def remove(self, node: Node) -> None:
+        """Take a node's row away; the last row moves into its place."""
+        row, last = node.row, len(self.nodes) - 1
+        self.total_allocatable -= self.allocatable[row]
+        self.total_used -= self.used[row]
+        if row != last:
+            moved = self.nodes[last]
+            self.nodes[row] = moved
+            moved.row = row
+            for buffer in self._buffers:
+                buffer[row] = buffer[last]
+            self._sorted = False
+        self.nodes.pop()
+        del self.by_name[node.name]
+        node.row = -1
+        self._expose()
+
+    def settle(self) -> None:
+        """Put rows in order of node name. O(nodes) when the order broke, else nothing."""
+        if self._sorted:
+            return
+        order = sorted(range(len(self.nodes)), key=lambda row: self.nodes[row].name)
+        self.nodes = [self.nodes[row] for row in order]
+        for row, node in enumerate(self.nodes):
+            node.row = row
+        for buffer in self._buffers:
+            buffer[: len(order)] = buffer[order]
+        self._sorted = True
+        self.generation += 1
+        self._expose()
+
+    def set_allocatable(self, row: int, amounts: Vector) -> None:
+        """Replace what a node offers."""
+        self.total_allocatable += amounts - self.allocatable[row]
+        self.allocatable[row] = amounts

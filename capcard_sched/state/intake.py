@@ -1,0 +1,172 @@
+"""From decoded objects to the facts the state keeps: defaults applied, quantities parsed, problems named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.objects import (
+        NodeObject,
+        PodGroupCondition,
+        PodGroupObject,
+        QueueObject,
+        RawAmounts,
+        Taint,
+    )
+    from capcard_sched.model.resources import Vector
+
+NodeFacts = tuple[
+    str,
+    "Mapping[str, str]",
+    "Mapping[str, str]",
+    "Mapping[str, int]",
+    "Mapping[str, int]",
+    "tuple[Taint, ...]",
+    bool,
+    "Mapping[str, int]",
+]
+
+
+def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, bad: int | None = 0) -> dict[str, int]:
+    """Amounts in base units, keys that are no node resources left out.
+
+    A quantity that cannot be read, or is negative, becomes `bad` (None: the key is left out) and a line in `problems`.
+    """
+    amounts: dict[str, int] = {}
+    for name, value in (raw or {}).items():
+        try:
+            amount = base_amount(name, value)
+            if amount is not None and amount < 0:
+                raise QuantityError(f"{value!r} is negative")
+        except QuantityError as error:
+            problems.append(f"{field}[{name}]: {error}")
+            if bad is not None:
+                amounts[name] = bad
+            continue
+        if amount is not None:
+            amounts[name] = amount
+    return amounts
+
+
+def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
+    """What a Node says, and what of it could not be read ("" when all could). Bad amounts read as not offered."""
+    problems: list[str] = []
+    allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
+    capacity = parse_amounts(obj.status.capacity, "status.capacity", problems, bad=None)
+    images = {name: image.size_bytes for image in obj.status.images or () for name in image.names or ()}
+    facts = (
+        obj.metadata.uid,
+        obj.metadata.labels or {},
+        obj.metadata.annotations or {},
+        allocatable,
+        capacity,
+        tuple(obj.spec.taints or ()),
+        bool(obj.spec.unschedulable),
+        images,
+    )
+    return facts, "; ".join(problems)
+
+
+class GroupFacts(NamedTuple):
+    """What a PodGroup says, defaults applied."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: float
+    queue: str
+    min_member: int
+    min_task_member: dict[str, int]
+    min_resources: dict[str, int] | None
+    priority_class_name: str
+    phase: PodGroupPhase
+    conditions: tuple[PodGroupCondition, ...]
+    status_counts: tuple[int, int, int]
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    owner_kinds: tuple[str, ...]
+
+    def matches(self, job: Job) -> bool:
+        """Whether the job already says all of this (an echo of our own write, a resync)."""
+        return (
+            not job.implicit
+            and job.queue == self.queue
+            and job.phase is self.phase
+            and job.min_available == self.min_member
+            and job.min_task_member == self.min_task_member
+            and job.min_resources == self.min_resources
+            and job.annotations == self.annotations
+            and job.labels == self.labels
+            and job.conditions == self.conditions
+            and job.status_counts == self.status_counts
+            and job.priority_class_name == self.priority_class_name
+        )
+
+
+def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, str]:
+    """What a PodGroup says, and what of it could not be read. Unreadable minimums of resources read as 0."""
+    problems: list[str] = []
+    meta, spec, status = obj.metadata, obj.spec, obj.status
+    try:
+        phase = PodGroupPhase(status.phase) if status.phase else PodGroupPhase.PENDING
+    except ValueError:
+        accepted = ", ".join(item.value for item in PodGroupPhase)
+        problems.append(f"status.phase: {status.phase!r} is none of {accepted}")
+        phase = PodGroupPhase.PENDING
+    facts = GroupFacts(
+        namespace=meta.namespace or "default",
+        name=meta.name,
+        uid=meta.uid or f"{meta.namespace or 'default'}/{meta.name}",
+        created=parse_time(meta.creation_timestamp),
+        queue=spec.queue or default_queue,
+        min_member=max(0, spec.min_member or 0),
+        min_task_member=dict(spec.min_task_member or {}),
+        min_resources=(
+            parse_amounts(spec.min_resources, "spec.minResources", problems)
+            if spec.min_resources is not None
+            else None
+        ),
+        priority_class_name=spec.priority_class_name or "",
+        phase=phase,
+        conditions=status.conditions or (),
+        status_counts=(status.running or 0, status.succeeded or 0, status.failed or 0),
+        annotations=meta.annotations or {},
+        labels=meta.labels or {},
+        owner_kinds=tuple(owner.kind for owner in meta.owner_references or ()),
+    )
+    return facts, "; ".join(problems)
+
+
+def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
+    """What a Queue says, as a Queue without jobs, and what of it could not be read.
+
+    An unreadable limit reads as 0, not as "no limit": a typo must not open the gate.
+    """
+    problems: list[str] = []
+    meta, spec = obj.metadata, obj.spec
+    queue = Queue(meta.name, zeros)
+    queue.uid = meta.uid or meta.name
+    queue.weight = spec.weight if spec.weight is not None else 1
+    queue.priority = spec.priority or 0
+    queue.reclaimable = spec.reclaimable is not False
+    queue.parent = spec.parent or ""
+    if spec.capability is not None:
+        queue.capability = parse_amounts(spec.capability, "spec.capability", problems)
+    if spec.deserved is not None:
+        queue.deserved = parse_amounts(spec.deserved, "spec.deserved", problems)
+    if spec.guarantee is not None and spec.guarantee.resource is not None:
+        queue.guarantee = parse_amounts(spec.guarantee.resource, "spec.guarantee.resource", problems)
+    queue.annotations = meta.annotations or {}
+    queue.labels = meta.labels or {}
+    queue.state = obj.status.state or ""
+    queue.status_allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
+    queue.created = parse_time(meta.creation_timestamp)
+    return queue, "; ".join(problems)
