@@ -1,0 +1,1 @@
+"""Built-in actions: one algorithm per file, found through the `capcard_sched.actions` entry points."""

@@ -1,0 +1,79 @@
+"""backfill: nodes for pods that request nothing (core reference §4.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.action import Action
+from capcard_sched.framework.ordering import KeyHeap
+from capcard_sched.framework.report import Outcome
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.statement import Statement
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+
+
+class Backfill(Action):
+    """Places best-effort tasks of admitted, valid jobs, queue by queue and job by job, on any node that passes.
+
+    No quota is asked: such pods take nothing but a pod slot. A job is committed when it is ready afterwards.
+    """
+
+    name = "backfill"
+
+    def execute(self, session: Session) -> None:
+        """Run the action."""
+        jobs: dict[str, KeyHeap[Job]] = {}
+        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        for job in session.with_pending_tasks():
+            if not job.pending_best_effort or session.is_pending_phase(job):
+                continue
+            try:
+                if session.job_valid(job) is not None:
+                    continue
+                heap = jobs.get(job.queue)
+                if heap is None:
+                    heap = jobs[job.queue] = KeyHeap(session.job_key)
+                    queues.push(session.queues[job.queue])
+                heap.push(job)
+            except Exception as error:
+                session.contain(job, error)
+        while queues:
+            queue = queues.pop()
+            waiting = jobs[queue.name]
+            while waiting:
+                self._visit(session, queue, waiting.pop())
+
+    @staticmethod
+    def _visit(session: Session, queue: Queue, job: Job) -> None:
+        statement = session.statement()
+        try:
+            session.touched_jobs.add(job.key)
+            for task in session.pending_tasks(job):
+                if task.cls.best_effort:
+                    place_best_effort(session, statement, queue, job, task)
+            if session.job_ready(job):
+                statement.commit()
+            else:
+                statement.discard()
+        except Exception as error:
+            statement.discard()
+            session.contain(job, error)
+
+
+def place_best_effort(session: Session, statement: Statement, queue: Queue, job: Job, task: Task) -> None:
+    """Put one task on the best node that passes, or record why there is none."""
+    engine = session.engine
+    profile = engine.profile(queue, task)
+    refusal = session.dispatch.refusal("pre_predicate", profile)
+    if refusal is not None:
+        session.outcomes[task.uid] = Outcome("unfit", refusal.message, refusal=refusal)
+        return
+    row = engine.choose(profile, engine.candidates(profile, future=False))
+    if row < 0:
+        session.outcomes[task.uid] = Outcome("unfit", engine.diagnose(profile)[0])
+        return
+    statement.allocate(job, [task], [session.nodes.nodes[row]])

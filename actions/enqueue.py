@@ -1,0 +1,52 @@
+"""enqueue: which waiting jobs may have their pods created (core reference §4.1, with R27 and W-15)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.action import Action
+from capcard_sched.framework.ordering import KeyHeap
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+
+
+class Enqueue(Action):
+    """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job asked once per session.
+
+    A refused job does not hold up the ones behind it; why it was refused is recorded on it.
+    """
+
+    name = "enqueue"
+
+    def execute(self, session: Session) -> None:
+        """Run the action."""
+        jobs: dict[str, KeyHeap[Job]] = {}
+        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        for job in session.in_phase_pending():
+            heap = jobs.get(job.queue)
+            if heap is None:
+                heap = jobs[job.queue] = KeyHeap(session.job_key)
+                queues.push(session.queues[job.queue])
+            heap.push(job)
+        while queues:
+            queue = queues.pop()
+            waiting = jobs[queue.name]
+            if not waiting:
+                continue
+            self._ask(session, waiting.pop())
+            queues.push(queue)
+
+    @staticmethod
+    def _ask(session: Session, job: Job) -> None:
+        try:
+            admitted, refusal = session.job_enqueueable(job)
+            if admitted:
+                session.enqueue(job)
+                session.dispatch.notify("job_enqueued", job)
+            elif refusal is not None:
+                session.refuse(job, refusal)
+        except Exception as error:
+            session.contain(job, error)

@@ -1,0 +1,313 @@
+"""The end of a session: phases, conditions, statuses and events, as intents (core reference §3.7, §5.7, with W-16, W-45).
+
+What was written last is remembered, so that nothing is written twice and an unchanged cluster is silent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from capcard_sched.framework.outcomes import task_scheduling_reason
+from capcard_sched.framework.report import HookError, Outcome
+from capcard_sched.framework.session import reference
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import (
+    AnnotateQueue,
+    EmitEvent,
+    Intent,
+    ObjectRef,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
+from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.session import Condition, Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+
+#: The same event on the same object is written again after so many seconds.
+_REPEAT_SECONDS = 300.0
+_DIGITS = re.compile(r"\d+")
+_OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
+_ROOT = "root"
+
+
+class Closer:
+    """Turns what a session decided into intents. One per core: it remembers what was written."""
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
+        self._pod_conditions: dict[str, tuple[str, str]] = {}
+
+    def close(self, session: Session) -> list[Intent]:
+        """All intents of the session, binds first."""
+        self._refuse_orphans(session)
+        self._undo_pipelines(session)
+        self._explain_enqueue_refusals(session)
+        for plugin in session.dispatch.plugins:
+            close = getattr(plugin, "close", None)
+            if close is not None:
+                try:
+                    close(session)
+                except Exception as error:
+                    session.report.errors.append(
+                        HookError(plugin.name, "close", f"{type(error).__name__}: {error}", "session")
+                    )
+        intents: list[Intent] = [*session.binds, *session.evictions]
+        jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
+        for job in jobs:
+            if job.uid:
+                self._close_job(session, job, intents)
+        self._close_queues(session, intents)
+        self._emit_refusals(session, intents)
+        for notice in session.notices:
+            self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
+                       notice.component, slot=notice.reason.code)  # fmt: skip
+        return intents
+
+    # --- before the plugins close -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_orphans(session: Session) -> None:
+        """Jobs whose queue nobody knows are not left silent (W-28)."""
+        for key in sorted(session.state.orphans):
+            job = session.state.orphans[key]
+            row = reasons.QUEUE_NOT_FOUND
+            refusal = Refusal(
+                "session", "", row.code, row.render(queue=job.queue), queue=job.queue, event=True, pods_too=True
+            )
+            session.refuse(job, refusal)
+
+    @staticmethod
+    def _undo_pipelines(session: Session) -> None:
+        for placement in reversed(session.pipelines):
+            try:
+                session.dispatch.notify("on_deallocate", placement)
+            except Exception as error:
+                session.contain(placement.job, error)
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                kind: Literal["schedulable", "pipelined"] = (
+                    "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
+                )
+                session.outcomes[task.uid] = Outcome(kind, "", node.name)
+            session.state.unplace(placement.job, placement.tasks)
+        session.pipelines.clear()
+
+    @staticmethod
+    def _explain_enqueue_refusals(session: Session) -> None:
+        """Pods of a job that may not enqueue wait for the same reason as the job (R26)."""
+        for (ref, hook), refusal in session.refusals.items():
+            if ref.kind != "PodGroup" or hook not in ("job_enqueueable", "session"):
+                continue
+            job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
+            if job is None:
+                continue
+            for uid in job.pending:
+                session.outcomes.setdefault(uid, Outcome("refused", refusal.message, refusal=refusal))
+            if not job.tasks:
+                session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def _close_job(self, session: Session, job: Job, intents: list[Intent]) -> None:
+        wanted = session.conditions.get(job.key, [])
+        conditions = self._conditions(session, job, wanted)
+        unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
+        phase = next_phase(job, unschedulable=unschedulable)
+        counts = job.counts
+        status_counts = (
+            counts[TaskStatus.RUNNING],
+            counts[TaskStatus.SUCCEEDED],
+            counts[TaskStatus.FAILED],
+        )
+        changed = (
+            phase is not job.phase
+            or job.key in session.report.enqueued
+            or conditions != job.conditions
+            or status_counts != job.status_counts
+        )
+        if changed:
+            job.phase, job.conditions, job.status_counts = phase, conditions, status_counts
+            if not job.implicit:
+                intents.append(
+                    UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions)
+                )
+        ref = reference(job)
+        if phase in (PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN):
+            if job.tasks and not job.implicit and unschedulable:
+                message = reasons.PODGROUP_UNSCHEDULABLE.render(
+                    pending=counts[TaskStatus.PENDING], total=len(job.tasks), detail=session.job_fit_error(job)
+                )
+                self._emit(session, intents, ref, "Warning", reasons.PODGROUP_UNSCHEDULABLE.code, message,
+                           slot="gang", normalise=True)  # fmt: skip
+        elif changed and not job.implicit and phase is PodGroupPhase.RUNNING:
+            self._emit(session, intents, ref, "Normal", reasons.PODGROUP_SCHEDULED.code,
+                       reasons.PODGROUP_SCHEDULED.text, slot="gang")  # fmt: skip
+        if job.pending:
+            self._close_pods(session, job, intents)
+
+    def _conditions(self, session: Session, job: Job, wanted: list[Condition]) -> tuple[PodGroupCondition, ...]:
+        """The job's conditions with the wanted ones True, their opposites False; times move only with the status."""
+        if not wanted:
+            return job.conditions
+        slots = {condition.type: condition for condition in job.conditions}
+        stamp = format_timestamp(session.now)
+        for condition in wanted:
+            self._set(slots, condition.type, "True", condition.reason, condition.message, session.uid, stamp)
+            opposite = _OPPOSITE.get(condition.type)
+            if opposite in slots:
+                old = slots[opposite]
+                self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
+        return tuple(slots.values())
+
+    @staticmethod
+    def _set(
+        slots: dict[str, PodGroupCondition], type: str, status: str, reason: str, message: str, uid: str, stamp: str
+    ) -> None:
+        old = slots.get(type)
+        if old is not None and (old.status, old.reason, old.message) == (status, reason, message):
+            return
+        changed = old.last_transition_time if old is not None and old.status == status else stamp
+        slots[type] = PodGroupCondition(type, status, uid, changed, reason, message)
+
+    def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
+        """`PodScheduled=False` and `FailedScheduling` for every task that pends, when the reason changed."""
+        job_text: str | None = None
+        written = self._pod_conditions
+        for task in sorted(job.pending.values(), key=lambda task: task.name):
+            outcome = session.outcomes.get(task.uid)
+            if outcome is None or (outcome.kind == "refused" and not outcome.message):
+                if task.uid in written and job.key not in session.changed.jobs:
+                    continue
+                if job_text is None:
+                    job_text = session.job_fit_error(job)
+            reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
+            if written.get(task.uid) == (reason, message):
+                continue
+            written[task.uid] = (reason, message)
+            intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, nominated))
+            self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
+                       slot="pod", normalise=True)  # fmt: skip
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _close_queues(session: Session, intents: list[Intent]) -> None:
+        """`status.allocated` in Kubernetes names, parents and `root` included, where it changed."""
+        state, columns = session.state, session.resources
+        names = set(session.queues) if session.changed.everything else set(session.changed.queues) | state.dirty.queues
+        totals = _subtree_totals(session.queues) if names else {}
+        for name in sorted(_with_ancestors(names, session.queues)):
+            queue = session.queues.get(name)
+            if queue is None:
+                continue
+            allocated = columns.amounts(totals[name])
+            if allocated != {key: value for key, value in queue.status_allocated.items() if value}:
+                queue.status_allocated = allocated
+                shown = {"cpu": 0, "memory": 0, **allocated}
+                intents.append(
+                    UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in shown.items()})
+                )
+        for name in sorted(session.queue_annotations):
+            queue = session.queues.get(name)
+            if queue is None:
+                continue
+            changes = {
+                key: value
+                for key, value in session.queue_annotations[name].items()
+                if queue.annotations.get(key) != value
+            }
+            if changes:
+                intents.append(AnnotateQueue(name, changes))
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
+        for (ref, hook), refusal in session.refusals.items():
+            if not refusal.event:
+                continue
+            targets = [(ref, refusal.component)]
+            if ref.kind == "PodGroup":
+                job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
+                if job is not None and job.implicit:
+                    targets = []
+                if job is not None and (refusal.pods_too or job.implicit):
+                    component = f"volcano.{refusal.plugin}" if refusal.plugin else ""
+                    pods = sorted((reference(task) for task in job.pending.values()), key=lambda pod: pod.name)
+                    targets += [(pod, component) for pod in pods]
+            for target, component in targets:
+                self._emit(session, intents, target, refusal.type, refusal.reason, refusal.message, component,
+                           slot=hook)  # fmt: skip
+                for position, (reason, message) in enumerate(refusal.also):
+                    self._emit(session, intents, target, refusal.type, reason, message, component,
+                               slot=f"{hook}/{position}")  # fmt: skip
+
+    def _emit(
+        self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
+        message: str, component: str = "", *, slot: str, normalise: bool = False,
+    ) -> None:  # fmt: skip
+        """Write an event unless the same was the last one of its object and slot a short while ago."""
+        compared = f"{reason} {_DIGITS.sub('#', message) if normalise else message}"
+        last = self._events.get((ref, slot))
+        if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
+            return
+        self._events[ref, slot] = (compared, session.now)
+        intents.append(EmitEvent(ref, type, reason, message, component))
+
+    def forget_pod(self, ref: ObjectRef) -> None:
+        """A pod is gone or bound: what was written about it no longer matters."""
+        self._pod_conditions.pop(ref.uid, None)
+
+    def prune(self, alive: set[str]) -> None:
+        """Drop memories of pods that are gone. `alive`: uids."""
+        self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
+        self._events = {
+            key: value for key, value in self._events.items() if key[0].kind != "Pod" or key[0].uid in alive
+        }
+
+
+def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
+    """The phase of a job at close (core reference §2.8; Completed only when no live member remains, W-45)."""
+    counts = job.counts
+    if counts[TaskStatus.RUNNING] and unschedulable:
+        return PodGroupPhase.UNKNOWN
+    scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
+    completed = job.count(COMPLETED_STATUSES)
+    if scheduled >= job.min_available and scheduled:
+        return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
+    return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def _with_ancestors(names: set[str], queues: Mapping[str, Queue]) -> set[str]:
+    return names.union(*(_ancestors(name, queues) for name in names))
+
+
+def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
+    """Parents up to root; a missing or cyclic parent ends the chain (W-26)."""
+    chain: list[str] = []
+    seen = {name}
+    while (queue := queues.get(name)) is not None and name != _ROOT:
+        name = queue.parent or _ROOT
+        if name in seen or name not in queues:
+            break
+        seen.add(name)
+        chain.append(name)
+    return chain
+
+
+def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
+    totals = {name: queue.allocated.copy() for name, queue in queues.items()}
+    for name, queue in queues.items():
+        for ancestor in _ancestors(name, queues):
+            totals[ancestor] += queue.allocated
+    return totals

@@ -1,0 +1,179 @@
+"""The deterministic core: deltas in, intents out (architecture D1). No I/O, no clock, no threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.closing import Closer
+from capcard_sched.framework.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.placement import PlacementEngine
+from capcard_sched.framework.report import HookError, SessionReport
+from capcard_sched.framework.session import Session, reference
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import EmitEvent, Intent
+from capcard_sched.state.cluster import ClusterState, Dirty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.framework.action import Action
+    from capcard_sched.framework.conf import Conf
+    from capcard_sched.framework.plugin import Plugin
+    from capcard_sched.framework.registry import Registry
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.refusal import Refusal
+
+#: Memories of objects that are gone are dropped every so many sessions.
+_PRUNE_SESSIONS = 256
+
+
+class StepResult(NamedTuple):
+    """What one step wants done."""
+
+    intents: list[Intent]
+    report: SessionReport
+    #: True when there was nothing to do: no session ran.
+    idle: bool
+
+
+class Core:
+    """The scheduler without its surroundings. Same deltas, conf and times in: same intents out, byte for byte."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        registry: Registry,
+        scheduler_names: Iterable[str] = ("capcard-sched", "volcano"),
+        default_queue: str = "default",
+    ) -> None:
+        self.state = ClusterState(scheduler_names, default_queue)
+        self._registry = registry
+        self._closer = Closer()
+        self._sessions = 0
+        self._reported_problems: dict[object, str] = {}
+        #: The last session, for `explain`: its refusals and outcomes stay readable until the next one.
+        self.last_session: Session | None = None
+        self.reconfigure(conf)
+
+    def reconfigure(self, conf: Conf) -> None:
+        """Use another scheduler-conf from the next step on. Plugins start anew and see everything as changed."""
+        self.conf = conf
+        built: dict[str, Plugin] = {}
+        tiers: list[list[tuple[Plugin, dict[str, bool]]]] = []
+        for tier in conf.tiers:
+            resolved = []
+            for option in tier:
+                plugin = built.get(option.name)
+                if plugin is None:
+                    plugin_type = self._registry.plugin(option.name)
+                    if plugin_type is None:
+                        continue
+                    plugin = built[option.name] = plugin_type(
+                        option.arguments, hierarchy=option.switches.get("enableHierarchy", False)
+                    )
+                resolved.append((plugin, dict(option.switches)))
+            tiers.append(resolved)
+        self.dispatch = Dispatch(tiers)
+        self.actions: list[Action] = []
+        for name in conf.actions:
+            action_type = self._registry.action(name)
+            if action_type is not None:
+                self.actions.append(action_type(conf.action_arguments.get(name)))
+        self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins)
+        self.engine = PlacementEngine(self.dispatch, self.state.columns)
+        self.state.dirty.everything = True
+
+    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+        """Take in what happened and run a session, unless nothing that matters changed (D7).
+
+        `now` is in Unix seconds. A session on an unchanged cluster would repeat the last one's answers: it is skipped,
+        unless a plugin's answers depend on time.
+        """
+        state = self.state
+        for delta in deltas:
+            state.apply(delta)
+        intents = self._confirm()
+        if not state.dirty and not self._time_dependent:
+            return StepResult(intents, SessionReport(""), True)
+        session = self.open_session(now)
+        if not session.report.errors:
+            self._run_actions(session)
+        intents.extend(self._closer.close(session))
+        self._report_problems(session, intents)
+        if self._sessions % _PRUNE_SESSIONS == 0:
+            self._closer.prune(set(state.tasks))
+        return StepResult(intents, session.report, False)
+
+    def open_session(self, now: float) -> Session:
+        """Open a session and its plugins. A plugin that fails here stops the actions: its protection would be missing."""
+        changed = self.state.open_session()
+        self._sessions += 1
+        self.engine.open(self.state.nodes)
+        session = Session(
+            self.state,
+            self.dispatch,
+            self.engine,
+            changed,
+            uid=f"session-{self._sessions}",
+            now=now,
+            actions=self.conf.actions,
+        )
+        self.last_session = session
+        for plugin in self.dispatch.plugins:
+            start = getattr(plugin, "open", None)
+            if start is None:
+                continue
+            try:
+                start(session)
+            except Exception as error:
+                session.report.errors.append(
+                    HookError(plugin.name, "open", f"{type(error).__name__}: {error}", "session")
+                )
+                self._keep_dirty(changed)
+        return session
+
+    def _keep_dirty(self, changed: Dirty) -> None:
+        """What a failed session did not work off is still to be done; plugins then start from everything."""
+        self.state.dirty.everything = True
+        self.state.dirty.jobs |= changed.jobs
+
+    def _run_actions(self, session: Session) -> None:
+        for action in self.actions:
+            try:
+                action.execute(session)
+            except Exception as error:
+                plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
+                session.report.errors.append(
+                    HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
+                )
+                self.state.dirty.everything = True
+
+    def _confirm(self) -> list[Intent]:
+        """`Scheduled` events of pods whose binding the watch has shown."""
+        intents: list[Intent] = []
+        for task in self.state.confirmed:
+            if task.node is None:
+                continue
+            ref = reference(task)
+            message = reasons.POD_SCHEDULED.render(namespace=task.namespace, name=task.name, node=task.node.name)
+            intents.append(EmitEvent(ref, reasons.POD_SCHEDULED.type, reasons.POD_SCHEDULED.code, message))
+            self._closer.forget_pod(ref)
+        self.state.confirmed.clear()
+        return intents
+
+    def _report_problems(self, session: Session, intents: list[Intent]) -> None:
+        """Objects that could not be read, once per problem (D13)."""
+        problems = self.state.problems
+        for ref in sorted(problems):
+            detail = problems[ref]
+            if self._reported_problems.get(ref) != detail:
+                row = reasons.INVALID_OBJECT
+                intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=detail)))
+        self._reported_problems = dict(problems)  # type: ignore[arg-type]
+
+    def refusal_of(self, uid: str) -> Refusal | None:
+        """The refusal that holds a task back, as of the last session."""
+        if self.last_session is None:
+            return None
+        outcome = self.last_session.outcomes.get(uid)
+        return outcome.refusal if outcome is not None else None

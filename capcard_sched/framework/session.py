@@ -1,0 +1,286 @@
+"""A session: one consistent view of the cluster, the hooks of the plugins over it, and what was decided.
+
+It offers hooks, a statement and queries, and holds no policy. What happens at its end (conditions, statuses, events)
+is in `closing`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.outcomes import job_fit_text
+from capcard_sched.framework.report import HookError, SessionReport
+from capcard_sched.framework.rows import NodeRows
+from capcard_sched.framework.statement import Statement
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.job import Job
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy as np
+
+    from capcard_sched.framework.dispatch import Dispatch
+    from capcard_sched.framework.placement import PlacementEngine
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.report import Outcome
+    from capcard_sched.model.intents import Bind, Evict
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import ResourceColumns, Vector
+    from capcard_sched.state.cluster import ClusterState, Dirty
+    from capcard_sched.state.columns import NodeTable
+
+    Subject = Job | Task | Queue | Node
+
+_NO_INDEX = 1 << 62
+
+
+class Condition(NamedTuple):
+    """A PodGroup condition to be set at close."""
+
+    type: str
+    reason: str
+    message: str
+
+
+class Notice(NamedTuple):
+    """An event that is no refusal."""
+
+    object: ObjectRef
+    reason: reasons.Reason
+    message: str
+    component: str
+
+
+def reference(subject: Subject) -> ObjectRef:
+    """The Kubernetes object a refusal or an event is about."""
+    if isinstance(subject, Task):
+        return ObjectRef("Pod", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Job):
+        return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Queue):
+        return ObjectRef("Queue", "", subject.name)
+    return ObjectRef("Node", "", subject.name)
+
+
+class Session:
+    """See the module docstring. Lives for one run of the actions."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        dispatch: Dispatch,
+        engine: PlacementEngine,
+        changed: Dirty,
+        *,
+        uid: str,
+        now: float,
+        actions: tuple[str, ...],
+    ) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.engine = engine
+        #: What changed since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
+        self.changed = changed
+        #: Transition id of this session.
+        self.uid = uid
+        #: Unix seconds.
+        self.now = now
+        #: Names of the configured actions.
+        self.actions = actions
+        self.report = SessionReport(uid)
+        #: uid of a task to how its last attempt ended.
+        self.outcomes: dict[str, Outcome] = {}
+        self.binds: list[Bind] = []
+        self.evictions: list[Evict] = []
+        #: Placements to be undone at close.
+        self.pipelines: list[Placement] = []
+        #: (object, hook) to the refusal that counts.
+        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self.notices: list[Notice] = []
+        self.conditions: dict[str, list[Condition]] = {}
+        self.queue_annotations: dict[str, dict[str, str | None]] = {}
+        #: Keys of jobs that changed or were looked at: those that may need a new status.
+        self.touched_jobs: set[str] = set(changed.jobs)
+        if changed.everything:
+            self.touched_jobs.update(state.schedulable)
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def resources(self) -> ResourceColumns:
+        """Resource names and their columns."""
+        return self.state.columns
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """Every job with a PodGroup whose queue exists, by key."""
+        return self.state.schedulable
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """All queues by name."""
+        return self.state.queues
+
+    @property
+    def nodes(self) -> NodeTable:
+        """Known nodes in order of name."""
+        return self.state.nodes
+
+    @property
+    def tasks_by_uid(self) -> Mapping[str, Task]:
+        """All tasks."""
+        return self.state.tasks
+
+    @property
+    def total(self) -> Vector:
+        """Sum of allocatable over all nodes."""
+        return self.state.nodes.total_allocatable
+
+    def rows(self, indices: np.ndarray[Any, Any]) -> NodeRows:
+        """A selection of rows."""
+        return NodeRows(self.state.nodes, indices)
+
+    def all_rows(self) -> NodeRows:
+        """Every row."""
+        return self.engine.all_rows()
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def job_key(self, job: Job) -> tuple[Any, ...]:
+        """Sort key of a job: plugins, then age, then key."""
+        return (*self.dispatch.keys("job_order", job), job.created, job.key)
+
+    def queue_key(self, queue: Queue) -> tuple[Any, ...]:
+        """Sort key of a queue: plugins, then age, then name."""
+        return (*self.dispatch.keys("queue_order", queue), queue.created, queue.name)
+
+    def task_key(self, task: Task) -> tuple[Any, ...]:
+        """Sort key of a task: plugins, then index in the name, age, uid."""
+        index = task.index if task.index >= 0 else _NO_INDEX
+        return (*self.dispatch.keys("task_order", task), index, task.created, task.uid)
+
+    def pending_tasks(self, job: Job) -> list[Task]:
+        """Pending tasks that are not gated, in task order."""
+        pending = job.pending
+        if len(pending) == 1:
+            return list(pending.values())
+        orders = [call for _, call in self.dispatch.entries("task_order")]
+        if len(orders) == 1:
+            order = orders[0]
+            decorated = [
+                (order(task), task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task)
+                for task in pending.values()
+            ]
+            decorated.sort()
+            return [entry[4] for entry in decorated]
+        return sorted(pending.values(), key=self.task_key)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def job_ready(self, job: Job) -> bool:
+        """Whether the gang may run."""
+        return self.dispatch.all("job_ready", job)
+
+    def job_pipelined(self, job: Job) -> bool:
+        """Whether the gang is promised all it needs."""
+        return self.dispatch.votes("job_pipelined", job)[0]
+
+    def job_starving(self, job: Job) -> bool:
+        """Whether the job may take room from others."""
+        return self.dispatch.first_tier_all("job_starving", job)
+
+    def job_valid(self, job: Job) -> Refusal | None:
+        """Why the job may not be scheduled at all, or None."""
+        return self.dispatch.refusal("job_valid", job)
+
+    def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
+        """Whether the job may leave phase Pending."""
+        return self.dispatch.votes("job_enqueueable", job)
+
+    def overused(self, queue: Queue) -> bool:
+        """Whether the queue has all it deserves."""
+        return self.dispatch.any("overused", queue)
+
+    def job_fit_error(self, job: Job) -> str:
+        """Why the job is not ready: the text of core reference §2.5."""
+        return job_fit_text(job, self.outcomes, self.task_key)
+
+    def schedulable_pending(self, job: Job) -> int:
+        """Pending tasks that had room in an attempt that was undone."""
+        outcomes = self.outcomes
+        return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def statement(self) -> Statement:
+        """A new transaction."""
+        return Statement(self)
+
+    def refuse(self, subject: Subject, refusal: Refusal) -> None:
+        """Record a refusal of a job, task, queue or node. The last one per object and hook counts."""
+        ref = reference(subject)
+        self.refusals[ref, refusal.hook] = refusal
+        self.report.refusals.append((ref, refusal))
+        if isinstance(subject, Job):
+            self.touched_jobs.add(subject.key)
+
+    def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
+        """Say something about an object in an event; the core writes it once."""
+        self.notices.append(Notice(reference(subject), reason, message, component))
+
+    def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
+        """Set a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
+        self.conditions.setdefault(job.key, []).append(Condition(type, reason, message))
+
+    def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
+        """Merge annotations into a queue at close."""
+        self.queue_annotations.setdefault(queue.name, {}).update(annotations)
+
+    def contain(self, subject: Subject, error: Exception) -> None:
+        """Take note of a failure around one object, so that the others go on (architecture D13)."""
+        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
+        text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
+        ref = reference(subject)
+        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}"))
+        message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
+        self.refuse(
+            subject,
+            Refusal(hook or "session", plugin, reasons.PLUGIN_FAILED.code, message, event=True),
+        )
+
+    # --- phases -----------------------------------------------------------------------------------------------------
+
+    def in_phase_pending(self) -> Iterable[Job]:
+        """Jobs that wait to be enqueued."""
+        return [job for job in self.jobs.values() if job.phase is job.phase.PENDING]
+
+    def with_pending_tasks(self) -> Iterable[Job]:
+        """Jobs that have tasks to place."""
+        return [job for job in self.jobs.values() if job.pending]
+
+    def enqueue(self, job: Job) -> None:
+        """The job leaves phase Pending."""
+        job.phase = job.phase.INQUEUE
+        self.report.enqueued.append(job.key)
+        self.touched_jobs.add(job.key)
+        self.state.dirty.jobs.add(job.key)
+
+    def is_pending_phase(self, job: Job) -> bool:
+        """Whether the job still waits to be enqueued."""
+        return job.phase is job.phase.PENDING
+
+    def room_is_coming(self) -> bool:
+        """Whether any task is leaving a node."""
+        return bool(self.nodes.releasing.any())
+
+    @staticmethod
+    def is_allocated(task: Task) -> bool:
+        """Whether a statement put the task on idle room in this session."""
+        return task.status is TaskStatus.ALLOCATED

@@ -1,0 +1,127 @@
+"""The transaction: placements and evictions that become real together or not at all (architecture D7, D8).
+
+Every operation is done at once, in the state, and recorded; `discard` undoes the records in reverse. Nothing is ever
+copied. A plugin that fails while it is told of an operation gets that operation, and only that, undone (W-07).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.plugin import Placement
+from capcard_sched.framework.report import Outcome
+from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.task import Task
+
+
+class _Eviction(NamedTuple):
+    task: Task
+    node: Node
+    former: TaskStatus
+    reason: str
+
+
+class Statement:
+    """A list of operations on one session."""
+
+    __slots__ = ("_records", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records: list[Placement | _Eviction] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def allocate(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
+        """Put pending tasks of one class on nodes with idle room. Raises HookFailed with nothing left done."""
+        self._place(job, tasks, nodes, TaskStatus.ALLOCATED)
+
+    def pipeline(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
+        """Promise pending tasks room that is being released. Raises HookFailed with nothing left done."""
+        self._place(job, tasks, nodes, TaskStatus.PIPELINED)
+
+    def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
+        session = self._session
+        session.state.place(job, tasks, nodes, status)
+        placement = Placement(job, tasks[0].cls, tasks, nodes)
+        try:
+            session.dispatch.notify("on_allocate", placement)
+        except Exception:
+            self._take_off(placement)
+            raise
+        self._records.append(placement)
+
+    def _take_off(self, placement: Placement) -> None:
+        session = self._session
+        try:
+            session.dispatch.notify("on_deallocate", placement)
+        finally:
+            session.state.unplace(placement.job, placement.tasks)
+
+    def evict(self, task: Task, reason: str) -> None:
+        """A placed task starts to leave its node."""
+        session, job, node = self._session, task.job, task.node
+        assert job is not None and node is not None, task
+        session.dispatch.notify("on_deallocate", Placement(job, task.cls, [task], [node]))
+        former = session.state.release(task)
+        session.engine.releases += 1
+        self._records.append(_Eviction(task, node, former, reason))
+
+    def discard(self) -> None:
+        """Undo everything, last first. What each task could have had is kept for its message."""
+        session = self._session
+        while self._records:
+            record = self._records.pop()
+            if isinstance(record, Placement):
+                for task, node in zip(record.tasks, record.nodes, strict=True):
+                    kind = "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
+                    session.outcomes[task.uid] = Outcome(kind, "", node.name)  # type: ignore[arg-type]
+                self._take_off(record)
+            else:
+                session.state.unrelease(record.task, record.former)
+                assert record.task.job is not None
+                session.dispatch.notify(
+                    "on_allocate", Placement(record.task.job, record.task.cls, [record.task], [record.node])
+                )
+
+    def commit(self) -> None:
+        """Make it real: binds and evictions become intents, allocated tasks BINDING. Pipelined ones stay promised.
+
+        All tasks of the statement are reserved in the state before the first intent leaves (W-06).
+        """
+        session = self._session
+        binds, outcomes, bound = session.binds, session.outcomes, session.report.bound
+        annotate = session.dispatch.entries("bind_annotations")
+        for record in self._records:
+            if isinstance(record, _Eviction):
+                task = record.task
+                session.report.evicted.append(task.uid)
+                session.evictions.append(Evict(task.namespace, task.name, task.uid, record.reason, record.reason))
+            elif record.tasks[0].status is TaskStatus.ALLOCATED:
+                session.state.set_binding(record.job, record.tasks)
+                for task, node in zip(record.tasks, record.nodes, strict=True):
+                    annotations: dict[str, str] = {}
+                    for _, call in annotate:
+                        annotations.update(call(task, node) or {})
+                    binds.append(Bind(task.namespace, task.name, task.uid, node.name, annotations))
+                    bound.append(task.uid)
+                    if outcomes:
+                        outcomes.pop(task.uid, None)
+            else:
+                session.pipelines.append(record)
+        self._records.clear()
+
+    def keep(self) -> None:
+        """Leave the operations in place until the session closes, then undo them: a gang that is promised room (W-08)."""
+        session = self._session
+        for record in self._records:
+            assert isinstance(record, Placement)
+            session.pipelines.append(record)
+        self._records.clear()
