@@ -119,7 +119,10 @@ class Job:
     def count(self, statuses: Iterable[TaskStatus]) -> int:
         """How many tasks are in one of `statuses`."""
         counts = self.counts
-        return sum(counts[status] for status in statuses)
+        total = 0
+        for status in statuses:
+            total += counts[status]
+        return total
 
     @property
     def ready_tasks(self) -> int:

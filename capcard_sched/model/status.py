@@ -1,6 +1,6 @@
-"""Statuses of tasks, phases of jobs and answers to votes: the closed sets of words (core reference §2.3, §2.8, §3.2)."""
+"""Statuses of tasks, phases of jobs, answers to votes: the closed sets of words (core reference §2.3, §2.8, §3.2)."""
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class TaskStatus(IntEnum):
@@ -33,7 +33,7 @@ COMPLETED_STATUSES = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 SCHEDULED_STATUSES = frozenset({TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.FAILED, TaskStatus.SUCCEEDED})
 
 
-class PodGroupPhase(str, Enum):
+class PodGroupPhase(StrEnum):
     """`PodGroup.status.phase`; an empty phase reads as PENDING."""
 
     PENDING = "Pending"

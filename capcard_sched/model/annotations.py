@@ -1,0 +1,147 @@
+"""Every annotation and label key the project reads or writes, once, spelled as users spell it."""
+
+from typing import Final
+
+# --- cards (capacity-card reference §2.1) ---------------------------------------------------------------------------
+#: Queue: JSON, card to number of cards.
+CARD_QUOTA: Final = "volcano.sh/card.quota"
+#: Workload and PodGroup: JSON, card or `A|B` to number of cards of the whole job.
+CARD_REQUEST: Final = "volcano.sh/card.request"
+#: Pod: the cards it accepts, `A|B`, preferred first.
+CARD_NAME: Final = "volcano.sh/card.name"
+#: Pod: read when CARD_NAME is absent (R1).
+CARD_NAME_ALIAS: Final = "volcano.sh/card.card"
+#: Pod, written with the binding: the card a multi-card pod got (R3).
+CARD_ASSIGNED: Final = "volcano.sh/card.assigned"
+#: Queue, written by us: JSON, card to number of cards its pods hold.
+CARD_ALLOCATED: Final = "volcano.sh/card.allocated"
+#: Workload and PodGroup: `inference` or `training`.
+SERVICE_TYPE: Final = "volcano.sh/service.type"
+
+# --- node labels of cards (capacity-card reference §3) --------------------------------------------------------------
+#: `<prefix>/<type>.product` names the card, `.memory` its MiB, `.count` how many there are.
+PRODUCT_SUFFIX: Final = ".product"
+MEMORY_SUFFIX: Final = ".memory"
+COUNT_SUFFIX: Final = ".count"
+#: Shares per physical card under MPS.
+GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
+
+# --- groups, queues, roles ------------------------------------------------------------------------------------------
+#: Every key with this prefix on a workload is copied to its PodGroup.
+VOLCANO_PREFIX: Final = "volcano.sh/"
+#: Pod: its PodGroup, in the pod's namespace.
+GROUP_NAME: Final = "scheduling.k8s.io/group-name"
+#: Pod: read when GROUP_NAME is absent (C-14).
+GROUP_NAME_ALIAS: Final = "scheduling.volcano.sh/group-name"
+#: Workload: `minMember` of the PodGroup made for it.
+GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
+#: Pod template of a Deployment and the like: the queue of its PodGroup.
+POD_QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"
+#: Pods of a vcjob carry these, as annotations and mostly as labels too.
+QUEUE_NAME: Final = "volcano.sh/queue-name"
+JOB_NAME: Final = "volcano.sh/job-name"
+JOB_NAMESPACE: Final = "volcano.sh/job-namespace"
+JOB_VERSION: Final = "volcano.sh/job-version"
+JOB_RETRY_COUNT: Final = "volcano.sh/job-retry-count"
+JOB_TYPE: Final = "volcano.sh/job-type"
+JOB_FORWARDING: Final = "volcano.sh/job-forwarding"
+#: Role of a pod inside its job.
+TASK_SPEC: Final = "volcano.sh/task-spec"
+TASK_INDEX: Final = "volcano.sh/task-index"
+#: Overrides `spec.priority` inside the job; a 32-bit integer.
+TASK_PRIORITY: Final = "volcano.sh/task-priority"
+TEMPLATE_UID: Final = "volcano.sh/template-uid"
+PARTITION_ID: Final = "volcano.sh/partition-id"
+#: Pod: chosen through the admission configuration's resource groups.
+RESOURCE_GROUP: Final = "volcano.sh/resource-group"
+#: Scheduling gate and pod annotation that hold a pod until its queue admits it.
+QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
+#: Queue hierarchy of drf: `root/eng/prod` and `1/2/4`.
+HIERARCHY: Final = "volcano.sh/hierarchy"
+HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
+#: Queue: closed because its parent was.
+CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
+
+# --- eviction and time ----------------------------------------------------------------------------------------------
+#: Annotation or label, pod or PodGroup: may be evicted for others.
+PREEMPTABLE: Final = "volcano.sh/preemptable"
+#: PodGroup: `job` makes the whole job one unit of eviction.
+EVICT_SCOPE: Final = "volcano.sh/evict-scope"
+#: Node label: the zone; pod and PodGroup: `*`.
+REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"
+#: Pod: Go duration after its start during which it is not evicted.
+COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
+#: PodGroup: Go duration after which a waiting job takes precedence.
+SLA_WAITING_TIME: Final = "volcano.sh/sla-waiting-time"
+SLA_WAITING_TIME_ALIAS: Final = "sla-waiting-time"
+#: PodGroup: disruption budget of a job.
+JDB_MIN_AVAILABLE: Final = "volcano.sh/jdb-min-available"
+JDB_MAX_UNAVAILABLE: Final = "volcano.sh/jdb-max-unavailable"
+
+# --- placement ------------------------------------------------------------------------------------------------------
+NUMA_TOPOLOGY_POLICY: Final = "volcano.sh/numa-topology-policy"
+NUMA_TOPOLOGY_DECISION: Final = "volcano.sh/topology-decision"
+TASK_TOPOLOGY_AFFINITY: Final = "volcano.sh/task-topology-affinity"
+TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
+TASK_TOPOLOGY_TASK_ORDER: Final = "volcano.sh/task-topology-task-order"
+RESOURCE_STRATEGY_SCORING_TYPE: Final = "volcano.sh/resource-strategy-scoring-type"
+RESOURCE_STRATEGY_WEIGHT: Final = "volcano.sh/resource-strategy-weight"
+JOB_ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
+#: Node label: its group; queue annotation: limits per group.
+NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"
+NODEGROUP_RESOURCE_LIMITS: Final = "volcano.sh/nodegroup-resource-limits"
+#: Node label and annotations of oversubscription.
+OVERSUBSCRIPTION: Final = "volcano.sh/oversubscription"
+OVERSUBSCRIPTION_CPU: Final = "volcano.sh/oversubscription-cpu"
+OVERSUBSCRIPTION_MEMORY: Final = "volcano.sh/oversubscription-memory"
+OFFLINE_JOB_EVICTING: Final = "volcano.sh/offline-job-evicting"
+#: Taint of a cordoned node.
+NODE_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+# --- shared devices (deviceshare reference §3, §5, §10) -------------------------------------------------------------
+VGPU_NODE: Final = "volcano.sh/vgpu-node"
+VGPU_TIME: Final = "volcano.sh/vgpu-time"
+VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
+VGPU_DEVICES_TO_ALLOCATE: Final = "volcano.sh/devices-to-allocate"
+VGPU_MODE: Final = "volcano.sh/vgpu-mode"
+VGPU_USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
+VGPU_NOUSE_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
+VGPU_PODGROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
+USE_GPU_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_GPU_TYPE: Final = "nvidia.com/nouse-gputype"
+NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
+NODE_VGPU_HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
+BIND_PHASE: Final = "volcano.sh/bind-phase"
+BIND_TIME: Final = "volcano.sh/bind-time"
+GPU_INDEX: Final = "volcano.sh/gpu-index"
+GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
+PREDICATE_TIME: Final = "volcano.sh/predicate-time"
+
+# --- the simulator --------------------------------------------------------------------------------------------------
+#: Pod: it ends this long after its start.
+SIMULATION_DURATION: Final = "simulation.capcard-sched.io/duration"
+#: Pod: exit code it ends with; "0" when unset.
+SIMULATION_EXIT_CODE: Final = "simulation.capcard-sched.io/exit-code"
+#: Pod: how long it stays Terminating, over `terminationGracePeriodSeconds`.
+SIMULATION_GRACE: Final = "simulation.capcard-sched.io/grace"
+
+#: Pod annotations that decide where a pod may go or what it is charged: pods that differ here are of different classes.
+#: PREEMPTABLE is among them because `true` lets a pod onto revocable nodes (plugins reference §17).
+CLASS_ANNOTATIONS: Final = frozenset(
+    {
+        CARD_NAME,
+        CARD_NAME_ALIAS,
+        NUMA_TOPOLOGY_POLICY,
+        REVOCABLE_ZONE,
+        PREEMPTABLE,
+        RESOURCE_STRATEGY_SCORING_TYPE,
+        RESOURCE_STRATEGY_WEIGHT,
+        VGPU_MODE,
+        VGPU_USE_UUID,
+        VGPU_NOUSE_UUID,
+        VGPU_PODGROUP_POLICY,
+        USE_GPU_TYPE,
+        NOUSE_GPU_TYPE,
+    }
+)

@@ -1,0 +1,283 @@
+"""Card annotations and the cards a node offers (capacity-card reference §2.2, §2.3, §3).
+
+Amounts are thousandths of a card: two cards are 2000.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.model.annotations import GPU_REPLICAS, MEMORY_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.resources import Amounts
+
+#: Thousandths per card.
+CARD: Final = 1000
+#: Most cards one entry may name: more would not fit 64 bits as thousandths.
+MAX_CARDS: Final = (2**63 - 1) // CARD
+#: Kubernetes keeps all annotations of an object below this size.
+MAX_TEXT: Final = 262144
+
+NVIDIA: Final = "nvidia.com"
+MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
+MIG_PREFIX: Final = "nvidia.com/mig-"
+
+_PRODUCT = re.compile(r"((.+?)/([\w-]+))\.product", re.ASCII)
+#: 15 digits are more MiB than there are, and keep a hostile label from becoming a huge integer.
+_POSITIVE = re.compile(r"0*([1-9][0-9]{0,14})")
+_SHOWN = 100
+
+
+class CardSyntaxError(ValueError):
+    """A malformed card annotation. The text is the `<detail>` of the events in the capacity-card reference §2.3."""
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# --- annotations ----------------------------------------------------------------------------------------------------
+
+
+class _NotAnInteger:
+    """A JSON number that is no integer, kept as written so that the message can quote it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class _Members(list[tuple[str, object]]):
+    """A JSON object as its members in order, duplicates included."""
+
+
+def _integer(text: str) -> object:
+    # int() of thousands of digits is slow or refused; what does not fit is refused here with its own words.
+    return int(text) if len(text) <= 20 else _NotAnInteger(text)
+
+
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_Members, parse_int=_integer, parse_float=_NotAnInteger, parse_constant=_NotAnInteger
+)
+
+
+def _written(value: object) -> str:
+    """A JSON value as error messages quote it."""
+    if isinstance(value, _NotAnInteger):
+        return _shown(value.text)
+    if isinstance(value, _Members):
+        return "{...}" if value else "{}"
+    if isinstance(value, list):
+        return "[...]" if value else "[]"
+    # backslashreplace: an unpaired surrogate in a value must not make the message unwritable.
+    return _shown(json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode())
+
+
+def _members(text: str | None) -> _Members:
+    """The members of a JSON object; an absent, empty or null annotation has none."""
+    if text is None or not text.strip():
+        return _Members()
+    if len(text) > MAX_TEXT:
+        raise CardSyntaxError(f"longer than {MAX_TEXT} characters")
+    try:
+        value = _decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise CardSyntaxError(
+            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}; "
+            'expected an object such as {"NVIDIA-H200":8}'
+        ) from None
+    except RecursionError:
+        raise CardSyntaxError("nested too deeply; expected a JSON object of card names and integers") from None
+    if value is None:
+        return _Members()
+    if not isinstance(value, _Members):
+        raise CardSyntaxError(f'{_written(value)} is not a JSON object such as {{"NVIDIA-H200":8}}')
+    return value
+
+
+def _amount(key: str, value: object) -> int:
+    """The milli-cards of one member."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value <= MAX_CARDS:
+            return value * CARD
+        too_large = value > MAX_CARDS
+    else:
+        too_large = isinstance(value, _NotAnInteger) and value.text.isdigit()
+    if too_large:
+        raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is too large; at most {MAX_CARDS} cards")
+    raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is not a non-negative integer")
+
+
+def _check_encodable(key: str) -> None:
+    # An escape such as \ud800 gives text that no event or patch could be written with.
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise CardSyntaxError(f"{json.dumps(_shown(key))} is not valid Unicode text") from None
+
+
+def parse_card_quota(text: str | None) -> dict[str, int]:
+    """`volcano.sh/card.quota`: card to milli-cards, in the order written. Absent, empty and null give no cards.
+
+    All or nothing: raises CardSyntaxError on the first malformed member.
+    """
+    quota: dict[str, int] = {}
+    for key, value in _members(text):
+        _check_encodable(key)
+        card = key.strip()
+        if not card:
+            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} has an empty card name")
+        if "|" in card:
+            raise CardSyntaxError(
+                f"<{_shown(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
+            )
+        amount = _amount(key, value)
+        if card in quota:
+            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is a duplicate key; name each card once")
+        quota[card] = amount
+    return quota
+
+
+def parse_card_request(text: str | None) -> dict[str, int]:
+    """`volcano.sh/card.request`: card or `A|B` to milli-cards, keys normalised like `parse_card_name`, order kept.
+
+    `A|B` and `B|A` stay two keys. Two spellings of one key are duplicates. Raises CardSyntaxError.
+    """
+    request: dict[str, int] = {}
+    for key, value in _members(text):
+        _check_encodable(key)
+        if not key.strip():
+            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} has an empty card name")
+        alternatives = "|".join(parse_card_name(key))
+        amount = _amount(key, value)
+        if alternatives in request:
+            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is a duplicate key; name each card once")
+        request[alternatives] = amount
+    return request
+
+
+def parse_card_name(text: str | None) -> tuple[str, ...]:
+    """`volcano.sh/card.name`: the alternatives, preferred first, white space dropped, repetitions collapsed.
+
+    An absent or blank annotation has none. Raises CardSyntaxError for an empty alternative (`A||B`, `|A`, `A|`).
+    """
+    if text is None or not text.strip():
+        return ()
+    alternatives = tuple(dict.fromkeys(part.strip() for part in text.split("|")))
+    if "" in alternatives:
+        raise CardSyntaxError(f"invalid card name <{text}>: empty alternative")
+    return alternatives
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+class CardKind(NamedTuple):
+    """A whole-device model on a node, as its labels name it (§3.1)."""
+
+    name: str
+    prefix: str
+    type: str
+    #: MiB per card; None when the label is no positive integer, which rules out MPS cards only.
+    memory_mib: int | None
+
+    @property
+    def resource(self) -> str:
+        """The resource that counts whole devices of this kind."""
+        return f"{self.prefix}/{self.type}"
+
+
+class NodeCards(NamedTuple):
+    """What a node offers."""
+
+    #: Card to (milli-cards, resource name), sorted by card.
+    cards: dict[str, tuple[int, str]]
+    #: Labels that are no positive integers, as (key, value), sorted.
+    problems: tuple[tuple[str, str], ...]
+
+
+def _positive(text: str) -> int | None:
+    match = _POSITIVE.fullmatch(text)
+    return int(match[1]) if match else None
+
+
+def card_kinds(labels: Mapping[str, str]) -> tuple[CardKind, ...]:
+    """The kinds of a node in sorted order of their product labels; a product without a memory label is none."""
+    kinds = []
+    for key in sorted(key for key in labels if key.endswith(".product")):
+        match = _PRODUCT.fullmatch(key)
+        if match is None or MIG_PREFIX in key or not labels[key]:
+            continue
+        memory = labels.get(match[1] + MEMORY_SUFFIX)
+        if memory is not None:
+            kinds.append(CardKind(labels[key], match[2], match[3], _positive(memory)))
+    return tuple(kinds)
+
+
+def _slice_owner(kinds: tuple[CardKind, ...], prefix: str) -> CardKind | None:
+    """The kind that slices of a vendor are named after: type `gpu`, else the first in sorted order."""
+    own = [kind for kind in kinds if kind.prefix == prefix]
+    return next((kind for kind in own if kind.type == "gpu"), own[0] if own else None)
+
+
+def mps_card(name: str, memory_mib: int, replicas: int) -> str:
+    """The name of an MPS share: GiB are rounded half up, not to even (80.5 gives 81)."""
+    return f"{name}/mps-{(memory_mib + 512) // 1024}g*1/{replicas}"
+
+
+def mig_card(name: str, profile: str) -> str:
+    """The name of a MIG slice under the mixed strategy."""
+    return f"{name}/mig-{profile}-mixed"
+
+
+def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards:
+    """The cards of a node from its labels and its allocatable resources in base units (§3). Never raises.
+
+    A fraction of a device counts as a whole one. If two resources stand for one card, amounts add up and the first
+    resource in sorted order is named. Cost: O(labels + resources).
+    """
+    kinds = card_kinds(labels)
+    if not kinds:
+        return NodeCards({}, ())
+    nvidia = _slice_owner(kinds, NVIDIA)
+    replicas_text = labels.get(GPU_REPLICAS)
+    replicas = _positive(replicas_text) if replicas_text is not None else None
+
+    problems = {kind.resource + MEMORY_SUFFIX for kind in kinds if kind.memory_mib is None}
+    if nvidia is not None and replicas_text is not None and replicas is None:
+        problems.add(GPU_REPLICAS)
+
+    whole = {kind.resource: kind.name for kind in kinds}
+    # Also when its amount is 0: with every device unhealthy, an RDMA resource must not pass for the cards.
+    has_whole = any(resource in allocatable for resource in whole)
+    found: dict[str, tuple[int, str]] = {}
+    others: dict[str, list[str]] = {}
+
+    def add(card: str, resource: str) -> None:
+        amount = min(-(-allocatable[resource] // CARD), MAX_CARDS) * CARD
+        before = found.get(card)
+        found[card] = (amount, resource) if before is None else (before[0] + amount, before[1])
+
+    for resource in sorted(resource for resource, amount in allocatable.items() if amount > 0 and "/" in resource):
+        if resource == MPS_RESOURCE:
+            if nvidia is not None and nvidia.memory_mib is not None and replicas is not None:
+                add(mps_card(nvidia.name, nvidia.memory_mib, replicas), resource)
+        elif resource.startswith(MIG_PREFIX):
+            if nvidia is not None:
+                add(mig_card(nvidia.name, resource[len(MIG_PREFIX) :]), resource)
+        elif resource in whole:
+            add(whole[resource], resource)
+        elif not has_whole:
+            for prefix in {kind.prefix for kind in kinds if resource.startswith(f"{kind.prefix}/")}:
+                others.setdefault(prefix, []).append(resource)
+    for prefix in sorted(others):
+        owner = _slice_owner(kinds, prefix)
+        if owner is not None and len(others[prefix]) == 1:
+            add(owner.name, others[prefix][0])
+    return NodeCards(
+        {card: found[card] for card in sorted(found)}, tuple((key, labels[key]) for key in sorted(problems))
+    )

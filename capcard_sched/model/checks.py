@@ -1,0 +1,200 @@
+"""Is this annotation, pod template or node what the scheduler can work with? Rules of the controllers reference §5.5.
+
+Pure functions over text and plain values, shared by `validate`, by admission and by whoever wants to warn early. The
+scheduler itself copes with everything that is an error here; these checks say it before a job waits for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.cards import (
+    CARD,
+    MIG_PREFIX,
+    MPS_RESOURCE,
+    CardSyntaxError,
+    discover_cards,
+    parse_card_name,
+    parse_card_quota,
+    parse_card_request,
+)
+from capcard_sched.model.reasons import INVALID_CARD_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from capcard_sched.model.resources import Amounts
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+
+QUOTA_FORM: Final = 'a JSON object of card names and whole numbers, such as {"NVIDIA-H200": 8}'
+REQUEST_FORM: Final = 'a JSON object of cards, or alternatives joined by |, and whole numbers, such as {"A|B": 2}'
+NAME_FORM: Final = "a card name, or alternatives joined by |, such as NVIDIA-A100-80GB|NVIDIA-H100-80GB"
+SLICE_FORM: Final = "<card>/mps-<GiB>g*1/<shares> with at least 2 shares, or <card>/mig-<profile>-mixed"
+
+WHOLE_NVIDIA: Final = "nvidia.com/gpu"
+#: Resources that are cards wherever they occur; those of other vendors are known from the nodes.
+_NVIDIA_CARDS: Final = frozenset({WHOLE_NVIDIA, MPS_RESOURCE})
+
+_MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
+_MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a check found. An error cannot work, a warning probably is not meant, a note is worth knowing."""
+
+    severity: Severity
+    #: Path inside the object: `metadata.annotations["volcano.sh/card.quota"]`.
+    field: str
+    message: str
+    #: The accepted form, "" when the message says it all.
+    accepted: str = ""
+
+
+def annotation_field(key: str, at: str = "metadata") -> str:
+    """The path of an annotation below `at`."""
+    return f'{at}.annotations["{key}"]'
+
+
+# --- annotations ----------------------------------------------------------------------------------------------------
+
+
+def check_card_quota(text: str) -> list[Finding]:
+    """`volcano.sh/card.quota` of a queue."""
+    field = annotation_field(keys.CARD_QUOTA)
+    try:
+        quota = parse_card_quota(text)
+    except CardSyntaxError as error:
+        return [Finding("error", field, f"{error}; all card quotas of the queue are 0", QUOTA_FORM)]
+    return [finding for card in quota for finding in check_card_word(card, field)]
+
+
+def check_card_request(text: str, *, severity: Severity = "error") -> list[Finding]:
+    """`volcano.sh/card.request` of a workload or PodGroup; `severity` is that of a malformed one."""
+    field = annotation_field(keys.CARD_REQUEST)
+    try:
+        request = parse_card_request(text)
+    except CardSyntaxError as error:
+        return [Finding(severity, field, str(error), REQUEST_FORM)]
+    return [finding for key in request for card in key.split("|") for finding in check_card_word(card, field)]
+
+
+def check_card_word(card: str, field: str) -> list[Finding]:
+    """One card name: no white space inside, and slices as nodes name them."""
+    if any(character.isspace() for character in card):
+        return [Finding("warning", field, f"card <{card}> contains white space: no node offers such a card")]
+    match = _MPS.fullmatch(card)
+    well_formed = "/" not in card or (match is not None and int(match[1]) >= 2) or _MIG.fullmatch(card) is not None
+    if well_formed:
+        return []
+    return [Finding("warning", field, f"card <{card}> is no card that a node can offer", SLICE_FORM)]
+
+
+def check_choice(
+    key: str, value: str, choices: tuple[str, ...], *, severity: Severity = "error", at: str = "metadata"
+) -> list[Finding]:
+    """An annotation with a closed set of values."""
+    if value in choices:
+        return []
+    accepted = " or ".join(f'"{choice}"' for choice in choices)
+    return [Finding(severity, annotation_field(key, at), f'"{value}" is not accepted', accepted)]
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+def is_card_resource(resource: str, known: Collection[str] = ()) -> bool:
+    """Whether `resource` counts cards: NVIDIA's always do, others when a node says so (`known`)."""
+    return resource in _NVIDIA_CARDS or resource.startswith(MIG_PREFIX) or resource in known
+
+
+def card_resource(card: str) -> str | None:
+    """The resource a slice is counted by; None for a whole card, whose vendor the name does not tell."""
+    if _MPS.fullmatch(card):
+        return MPS_RESOURCE
+    match = _MIG.fullmatch(card)
+    return MIG_PREFIX + match[1] if match else None
+
+
+def check_card_name(
+    annotations: Mapping[str, str], requests: Amounts, *, known: Collection[str] = (), at: str = "metadata"
+) -> list[Finding]:
+    """`volcano.sh/card.name` of a pod (template) beside what its containers ask for, in base units."""
+    text = annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS, ""))
+    key = keys.CARD_NAME if keys.CARD_NAME in annotations or not text else keys.CARD_NAME_ALIAS
+    field = annotation_field(key, at)
+    asked = sorted(name for name, amount in requests.items() if amount > 0 and is_card_resource(name, known))
+    try:
+        cards = parse_card_name(text)
+    except CardSyntaxError as error:
+        return [Finding("error", field, str(error), NAME_FORM)]
+    if not cards:
+        if not asked:
+            return []
+        message = f"the pod requests <{', '.join(asked)}> without {keys.CARD_NAME}; no card quota is charged for it"
+        return [Finding("warning", field, message, NAME_FORM)]
+    findings = [finding for card in cards for finding in check_card_word(card, field)]
+    if len(cards) < len(text.split("|")):
+        findings.append(Finding("warning", field, f"<{text}> names a card twice", NAME_FORM))
+    if key == keys.CARD_NAME_ALIAS:
+        findings.append(Finding("warning", field, f"an old spelling, read as {keys.CARD_NAME}", keys.CARD_NAME))
+    return findings + _match_resources(cards, asked, field)
+
+
+def _match_resources(cards: tuple[str, ...], asked: list[str], field: str) -> list[Finding]:
+    wanted = {card: card_resource(card) for card in cards}
+    kinds = sorted({resource or "a whole card" for resource in wanted.values()})
+    if len(kinds) > 1:
+        message = f"cards <{'|'.join(cards)}> use different resources <{', '.join(kinds)}>, which is not supported"
+        return [Finding("error", field, message, "alternatives that are counted by one resource")]
+    if not asked:
+        resource = next(iter(wanted.values())) or WHOLE_NVIDIA
+        message = f"no container asks for a resource of card <{'|'.join(cards)}>: the pod cannot be placed"
+        return [Finding("warning", field, message, f"a limit such as {resource}: 1")]
+    for card, resource in wanted.items():
+        fits = resource in asked if resource else any(not _is_slice(name) for name in asked)
+        if not fits:
+            message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, but the pod asks for {', '.join(asked)}"
+            return [Finding("error", field, message, f"a limit of {resource or WHOLE_NVIDIA}")]
+    if len(asked) > 1:
+        message = f"the pod asks for several card resources <{', '.join(asked)}>; one card name covers only one of them"
+        return [Finding("warning", field, message)]
+    return []
+
+
+def _is_slice(resource: str) -> bool:
+    return resource == MPS_RESOURCE or resource.startswith(MIG_PREFIX)
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def check_node(labels: Mapping[str, str], allocatable: Amounts) -> list[Finding]:
+    """Labels that spoil card discovery, and device resources that no card stands for (capacity-card reference §3)."""
+    found = discover_cards(labels, allocatable)
+    findings = [
+        Finding(
+            "warning",
+            f'metadata.labels["{key}"]',
+            INVALID_CARD_LABEL.render(key=key, value=value),
+            "a whole number above 0",
+        )
+        for key, value in found.problems
+    ]
+    named = {resource for _, resource in found.cards.values()}
+    for resource in sorted(allocatable):
+        if allocatable[resource] > 0 and is_card_resource(resource) and resource not in named:
+            message = (
+                f"{allocatable[resource] // CARD} x {resource} make no card: pods with a card name never come here"
+            )
+            findings.append(Finding("warning", f'status.allocatable["{resource}"]', message, _needed_labels(resource)))
+    return findings
+
+
+def _needed_labels(resource: str) -> str:
+    labels = f"labels {WHOLE_NVIDIA}.product and {WHOLE_NVIDIA}.memory"
+    return f"{labels}, and {keys.GPU_REPLICAS}" if resource == MPS_RESOURCE else labels

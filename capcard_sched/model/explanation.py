@@ -1,0 +1,70 @@
+"""Why something waits, as data: the answer of `explain`, rendered elsewhere (architecture D12)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from capcard_sched.model.refusal import Refusal
+
+
+class CardUse(msgspec.Struct, frozen=True):
+    """One card in one queue, in cards."""
+
+    card: str
+    quota: float
+    allocated: float
+    inqueue: float
+    #: Cards in the cluster.
+    total: float
+
+    @property
+    def free(self) -> float:
+        """What the quota still leaves, never below 0."""
+        return max(0.0, self.quota - self.allocated)
+
+
+class NodeReason(msgspec.Struct, frozen=True):
+    """One reason why nodes cannot take a pod, and how many nodes gave it."""
+
+    reason: str
+    nodes: int
+    plugin: str
+    hook: str
+
+
+class TaskExplanation(msgspec.Struct, frozen=True):
+    """Why pending pods of one template wait. `names` share everything below."""
+
+    names: tuple[str, ...]
+    #: How the last attempt ended: refused by a quota, no node, would fit, promised releasing room, not tried.
+    outcome: Literal["refused", "unfit", "schedulable", "pipelined", "untried"]
+    message: str
+    refusal: Refusal | None = None
+    node: str = ""
+    nodes: tuple[NodeReason, ...] = ()
+    #: Nodes on which evicting something could help.
+    evictable_nodes: int = 0
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job waits, or that it does not."""
+
+    namespace: str
+    name: str
+    queue: str
+    queue_state: str
+    phase: str
+    placed: int
+    minimum: int
+    tasks: int
+    waiting_seconds: float
+    #: The one line that matters most.
+    summary: str
+    #: Refusals of the job itself (enqueue, validity, contained failures).
+    refusals: tuple[Refusal, ...] = ()
+    pending: tuple[TaskExplanation, ...] = ()
+    cards: tuple[CardUse, ...] = ()
+    #: Jobs of the same queue that come first and wait too.
+    ahead: tuple[str, ...] = ()

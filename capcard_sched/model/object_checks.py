@@ -1,0 +1,301 @@
+"""The checks of `model.checks` over whole API objects, and what only shows when several are read together.
+
+Objects are plain JSON values and may be malformed: what is not where it should be is somebody else's finding, and
+nothing here raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.cards import (
+    CARD,
+    CardSyntaxError,
+    discover_cards,
+    parse_card_name,
+    parse_card_quota,
+    parse_card_request,
+)
+from capcard_sched.model.checks import (
+    Finding,
+    Severity,
+    annotation_field,
+    check_card_name,
+    check_card_quota,
+    check_card_request,
+    check_choice,
+    check_node,
+    is_card_resource,
+)
+from capcard_sched.model.quantity import QuantityError, base_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Json: TypeAlias = dict[str, Any]
+
+SERVICE_TYPES: Final = ("inference", "training")
+BOOLEANS: Final = ("true", "false")
+#: Queues that exist without being written down.
+BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
+OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
+
+_VOLCANO_JOB: Final = "batch.volcano.sh/v1alpha1"
+
+
+class Template(NamedTuple):
+    """A pod template inside a workload, or a pod."""
+
+    #: Path of the template inside the object; "" for a pod.
+    path: str
+    body: Json
+    replicas: int
+    scheduler: str
+
+    @property
+    def metadata_path(self) -> str:
+        """Path of its metadata."""
+        return f"{self.path}.metadata" if self.path else "metadata"
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """Its annotations that are strings."""
+        return texts(self.body, "metadata", "annotations")
+
+    def requests(self) -> dict[str, int]:
+        """Sum over its containers in base units; a limit stands in for a missing request."""
+        total: dict[str, int] = {}
+        for container in _maps(_at(self.body, "spec", "containers")):
+            limits, requests = _at(container, "resources", "limits"), _at(container, "resources", "requests")
+            for name, raw in {**_map(limits), **_map(requests)}.items():
+                total[name] = total.get(name, 0) + _amount(name, raw)
+        return total
+
+
+class Inventory:
+    """Queues and nodes of everything that was read: what the jobs beside them can hope for."""
+
+    def __init__(self, objects: Iterable[Json]) -> None:
+        #: Queue name to its card quota in thousandths; None when the annotation is malformed.
+        self.quotas: dict[str, dict[str, int] | None] = {}
+        #: Card to thousandths over all nodes.
+        self.cards: dict[str, int] = {}
+        #: Resources that some node counts cards by.
+        self.resources: set[str] = set()
+        self.has_nodes = False
+        for obj in objects:
+            if obj.get("kind") == "Queue":
+                self.quotas[_name(obj)] = _quota(texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, ""))
+            elif obj.get("kind") == "Node":
+                self.has_nodes = True
+                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
+                for card, (amount, resource) in offered.items():
+                    self.cards[card] = self.cards.get(card, 0) + amount
+                    self.resources.add(resource)
+
+    def overview(self) -> list[Finding]:
+        """Cards promised to queues beyond what the nodes have: allowed, and worth knowing."""
+        if not self.has_nodes:
+            return []
+        promised: dict[str, int] = {}
+        for quota in self.quotas.values():
+            for card, amount in (quota or {}).items():
+                promised[card] = promised.get(card, 0) + amount
+        field = annotation_field(keys.CARD_QUOTA)
+        return [
+            Finding(
+                "note",
+                field,
+                f"quotas of all queues add up to {amount // CARD} x {card}, "
+                f"the nodes have {self.cards.get(card, 0) // CARD}",
+            )
+            for card, amount in sorted(promised.items())
+            if amount > self.cards.get(card, 0)
+        ]
+
+
+def check_objects(objects: Sequence[Json]) -> list[tuple[int, Finding]]:
+    """All findings, each with the index of its object, in order; -1 is about no single object."""
+    inventory = Inventory(objects)
+    found = [(index, finding) for index, obj in enumerate(objects) for finding in check_object(obj, inventory)]
+    return found + [(-1, finding) for finding in inventory.overview()]
+
+
+def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
+    """One object, in the light of the others."""
+    kind = obj.get("kind")
+    if kind == "Queue":
+        quota = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA)
+        findings = [] if quota is None else check_card_quota(quota)
+    elif kind == "Node":
+        findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj))
+    else:
+        templates = list(templates_of(obj))
+        findings = [*_workload(obj, templates, inventory)]
+        for template in templates:
+            findings += _template(template, obj, inventory)
+    return findings
+
+
+def templates_of(obj: Json) -> Iterator[Template]:
+    """The pod templates of a workload; a Pod is its own; other kinds have none."""
+    kind, spec = obj.get("kind"), _map(obj.get("spec"))
+    if kind == "Pod":
+        yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
+    elif kind == "Job" and obj.get("apiVersion") == _VOLCANO_JOB:
+        for index, task in enumerate(_maps(spec.get("tasks"))):
+            body = _map(task.get("template"))
+            scheduler = _at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
+            yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))
+    elif kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"} and isinstance(
+        spec.get("template"), dict
+    ):
+        count = _count(spec.get("parallelism" if kind == "Job" else "replicas"))
+        scheduler = _at(spec["template"], "spec", "schedulerName") or ""
+        yield Template("spec.template", spec["template"], count, str(scheduler))
+
+
+# --- workloads ------------------------------------------------------------------------------------------------------
+
+
+def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Iterator[Finding]:
+    ours = obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB
+    severity: Severity = "error" if ours else "warning"
+    annotations = texts(obj, "metadata", "annotations")
+    if keys.SERVICE_TYPE in annotations:
+        yield from check_choice(keys.SERVICE_TYPE, annotations[keys.SERVICE_TYPE], SERVICE_TYPES, severity=severity)
+    if keys.PREEMPTABLE in annotations:
+        yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS)
+    queue, queue_field = _queue(obj, templates)
+    if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
+        known = ", ".join(sorted(inventory.quotas))
+        yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues read', known)
+    if keys.CARD_REQUEST in annotations:
+        yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
+        yield from _request_against(annotations[keys.CARD_REQUEST], templates, queue, inventory)
+
+
+def _request_against(text: str, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:
+    """A well-formed request beside the pods that are to use it and the queue that is to pay for it."""
+    try:
+        request = parse_card_request(text)
+    except CardSyntaxError:
+        return
+    field = annotation_field(keys.CARD_REQUEST)
+    named = [_cards(template, inventory) for template in templates]
+    used: dict[str, int] = {}
+    for template, (cards, amount) in zip(templates, named, strict=True):
+        if cards:
+            key = "|".join(cards)
+            used[key] = used.get(key, 0) + amount * template.replicas
+    for key in sorted(request.keys() - used.keys()):  # the others are looked at with the pods that name them
+        yield from _hopeless(key.split("|"), queue, inventory, field)
+    if not templates or any(cards is None for cards, _ in named):
+        return
+    for key in sorted(request.keys() | used.keys()):
+        if request.get(key, 0) != used.get(key, 0):
+            asked, need = request.get(key, 0) / CARD, used.get(key, 0) / CARD
+            yield Finding("warning", field, f"asks for {asked:g} x {key}, but the pods use {need:g}")
+
+
+def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
+    annotations = template.annotations
+    if keys.PREEMPTABLE in annotations and template.path:
+        yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS, at=template.metadata_path)
+    if template.scheduler not in OUR_SCHEDULERS:
+        if keys.CARD_NAME in annotations:
+            path = f"{template.path}.spec.schedulerName" if template.path else "spec.schedulerName"
+            message = f'the pods name a card, but their scheduler is "{template.scheduler or "default-scheduler"}"'
+            yield Finding("warning", path, message, " or ".join(sorted(OUR_SCHEDULERS)))
+        return
+    findings = check_card_name(annotations, template.requests(), known=inventory.resources, at=template.metadata_path)
+    yield from findings
+    cards, _ = _cards(template, inventory)
+    if cards:
+        queue, _ = _queue(obj, [template])
+        yield from _hopeless(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
+
+
+def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str) -> Iterator[Finding]:
+    """No quota, or no node, for any of the alternatives: such pods wait for ever."""
+    shown = "|".join(cards)
+    quota = inventory.quotas.get(queue)
+    if quota is not None and not any(quota.get(card) for card in cards):
+        yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", ", ".join(quota) or "no card")
+    if inventory.has_nodes and not any(card in inventory.cards for card in cards):
+        yield Finding("warning", field, f"no node read offers card {shown}", ", ".join(sorted(inventory.cards)))
+
+
+def _cards(template: Template, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:
+    """The alternatives a pod accepts (None: malformed) and how much one pod takes, in thousandths."""
+    annotations = template.annotations
+    try:
+        cards = parse_card_name(annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS)))
+    except CardSyntaxError:
+        return None, 0
+    asked = template.requests()
+    return cards, max((asked[name] for name in asked if is_card_resource(name, inventory.resources)), default=0)
+
+
+def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
+    """The queue of a workload, and the field that names it; "" for kinds without one."""
+    spec = _map(obj.get("spec"))
+    if obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB:
+        return str(spec.get("queue") or "default"), "spec.queue"
+    for template in templates:
+        name = template.annotations.get(keys.POD_QUEUE_NAME)
+        if name:
+            return name, annotation_field(keys.POD_QUEUE_NAME, template.metadata_path)
+    name = texts(obj, "metadata", "annotations").get(keys.POD_QUEUE_NAME)
+    return (name, annotation_field(keys.POD_QUEUE_NAME)) if name else ("", "")
+
+
+# --- plain values ---------------------------------------------------------------------------------------------------
+
+
+def _quota(text: str) -> dict[str, int] | None:
+    try:
+        return parse_card_quota(text)
+    except CardSyntaxError:
+        return None
+
+
+def allocatable(node: Json) -> dict[str, int]:
+    """`status.allocatable` (else `status.capacity`) in base units; quantities that are none count as 0."""
+    raw = _map(_at(node, "status", "allocatable") or _at(node, "status", "capacity"))
+    return {name: _amount(name, quantity) for name, quantity in raw.items()}
+
+
+def texts(obj: Json, *path: str) -> dict[str, str]:
+    """The entries below `path` that are strings."""
+    return {key: value for key, value in _map(_at(obj, *path)).items() if isinstance(value, str)}
+
+
+def _amount(name: str, raw: Any) -> int:
+    try:
+        return base_amount(name, raw) or 0 if isinstance(raw, (str, int, float)) else 0
+    except QuantityError:
+        return 0
+
+
+def _at(value: Any, *path: str) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _map(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _maps(value: Any) -> list[Json]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _name(obj: Json) -> str:
+    return str(_at(obj, "metadata", "name") or "")
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 1

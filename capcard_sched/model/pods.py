@@ -1,0 +1,363 @@
+"""What a pod asks for and what it says about itself, with the defaults of an API server applied.
+
+Requests follow the core reference §2.2 and, where that is silent or too low, Kubernetes: overhead is added after the
+maximum with the init steps (the kubelet admits by that sum), a container that only limits a resource requests as much,
+and pod-level `spec.resources` win for cpu, memory and huge pages.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
+from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
+from capcard_sched.model.resources import CPU, MEMORY, PODS
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts
+
+#: What a container without a request counts as in least/most-requested scores (plugins reference §8.2).
+DEFAULT_CPU_MILLI = 100
+DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
+
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- what a pod may ask for, not an address we bind
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_NO_AMOUNTS: dict[str, int] = {}
+
+
+# --- templates ------------------------------------------------------------------------------------------------------
+
+
+class PodTemplate(NamedTuple):
+    """What decides where a pod may go: the content of a TaskClass, but for annotations and owner."""
+
+    #: Effective request in base units, sorted by name, `pods: 1` included; an explicit 0 is kept.
+    requests: dict[str, int]
+    #: The same over limits, only of resources that some container or the pod limits.
+    limits: dict[str, int]
+    nonzero_cpu_milli: int
+    nonzero_memory_bytes: int
+    node_selector: Mapping[str, str]
+    affinity: Affinity | None
+    tolerations: tuple[Toleration, ...]
+    spread: tuple[TopologySpreadConstraint, ...]
+    #: Sorted, without repetition.
+    host_ports: tuple[HostPort, ...]
+    #: Of init and ordinary containers, in order.
+    images: tuple[str, ...]
+    #: Claim names, in order, without repetition.
+    volumes: tuple[str, ...]
+    priority_class_name: str
+    preemption_policy: str
+
+
+class _Part(NamedTuple):
+    """Base-unit amounts of one container, or of several together."""
+
+    requests: dict[str, int]
+    limits: dict[str, int]
+    cpu_milli: int
+    memory_bytes: int
+
+
+_NOTHING = _Part(_NO_AMOUNTS, _NO_AMOUNTS, 0, 0)
+_UNSET = _Part(_NO_AMOUNTS, _NO_AMOUNTS, DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES)
+
+
+def _amounts(raw: RawAmounts, path: str) -> dict[str, int]:
+    """Base-unit amounts. Raises QuantityError with the path of the bad quantity; negative ones are bad."""
+    found: dict[str, int] = {}
+    for resource, quantity in raw.items():
+        try:
+            amount = base_amount(resource, quantity)
+        except QuantityError as error:
+            raise QuantityError(f"{path}[{resource}]: {error}") from None
+        if amount is not None:
+            if amount < 0:
+                raise QuantityError(f"{path}[{resource}]: '{quantity}' is negative")
+            found[resource] = amount
+    return found
+
+
+def _container(container: Container, path: str, index: int) -> _Part:
+    resources = container.resources
+    if resources is None:
+        return _UNSET
+    requests = _amounts(resources.requests, f"{path}[{index}].resources.requests") if resources.requests else {}
+    limits = _NO_AMOUNTS
+    if resources.limits:
+        limits = _amounts(resources.limits, f"{path}[{index}].resources.limits")
+        for resource, amount in limits.items():
+            requests.setdefault(resource, amount)
+    return _Part(requests, limits, requests.get(CPU, DEFAULT_CPU_MILLI), requests.get(MEMORY, DEFAULT_MEMORY_BYTES))
+
+
+def _sum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+    if not left or not right:
+        return left or right
+    total = dict(left)
+    for resource, amount in right.items():
+        total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def _maximum(left: dict[str, int], right: dict[str, int]) -> dict[str, int]:
+    if not left or not right:
+        return left or right
+    peak = dict(left)
+    for resource, amount in right.items():
+        if amount > peak.get(resource, -1):
+            peak[resource] = amount
+    return peak
+
+
+def _together(left: _Part, right: _Part) -> _Part:
+    return _Part(
+        _sum(left.requests, right.requests),
+        _sum(left.limits, right.limits),
+        left.cpu_milli + right.cpu_milli,
+        left.memory_bytes + right.memory_bytes,
+    )
+
+
+def _larger(left: _Part, right: _Part) -> _Part:
+    return _Part(
+        _maximum(left.requests, right.requests),
+        _maximum(left.limits, right.limits),
+        max(left.cpu_milli, right.cpu_milli),
+        max(left.memory_bytes, right.memory_bytes),
+    )
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _containers(spec: PodSpec) -> _Part:
+    """All containers: the larger, per resource, of what runs together at the end and of each step of the start."""
+    ordinary = spec.containers
+    total = _container(ordinary[0], "spec.containers", 0) if ordinary else _NOTHING
+    for index in range(1, len(ordinary)):
+        total = _together(total, _container(ordinary[index], "spec.containers", index))
+    if not spec.init_containers:
+        return total
+    sidecars, peak = _NOTHING, _NOTHING
+    for index, container in enumerate(spec.init_containers):
+        step = _together(sidecars, _container(container, "spec.initContainers", index))
+        if _is_sidecar(container):
+            sidecars = step
+        peak = _larger(peak, step)
+    return _larger(_together(total, sidecars), peak)
+
+
+def _pod_level(resource: str) -> bool:
+    """Whether `spec.resources` of a pod may name it."""
+    return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
+
+
+def _with_pod_level(part: _Part, spec: PodSpec) -> _Part:
+    """`spec.resources` over the sum of containers; a pod-level limit alone is also the request if no container asks."""
+    resources = spec.resources
+    if resources is None:
+        return part
+    requests = _amounts(resources.requests or {}, "spec.resources.requests")
+    limits = _amounts(resources.limits or {}, "spec.resources.limits")
+    requests = {name: amount for name, amount in requests.items() if _pod_level(name)}
+    limits = {name: amount for name, amount in limits.items() if _pod_level(name)}
+    for resource, amount in limits.items():
+        if resource not in part.requests:
+            requests.setdefault(resource, amount)
+    return _Part(
+        {**part.requests, **requests},
+        {**part.limits, **limits},
+        requests.get(CPU, part.cpu_milli),
+        requests.get(MEMORY, part.memory_bytes),
+    )
+
+
+def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
+    """Overhead on top of requests, and of limits where there are any."""
+    overhead = _amounts(spec.overhead or {}, "spec.overhead")
+    return _Part(
+        _sum(part.requests, overhead),
+        _sum(part.limits, {name: amount for name, amount in overhead.items() if part.limits.get(name)}),
+        part.cpu_milli + overhead.get(CPU, 0),
+        part.memory_bytes + overhead.get(MEMORY, 0),
+    )
+
+
+def _sorted(amounts: dict[str, int]) -> dict[str, int]:
+    """Sorted by name, so that equal templates have equal items; sums are capped like single quantities."""
+    return {name: min(amounts[name], MAX_AMOUNT) for name in sorted(amounts)}
+
+
+def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
+    containers: Iterable[Container] = spec.containers
+    if spec.init_containers:
+        containers = (*containers, *filter(_is_sidecar, spec.init_containers))
+    found = set()
+    for container in containers:
+        for port in container.ports or ():
+            # With the host's network every port is a host port, as the API server would fill in.
+            number = port.host_port or (port.container_port if spec.host_network else 0)
+            if number > 0:
+                address = port.host_ip or ""
+                found.add(HostPort("" if address == _EVERY_ADDRESS else address, port.protocol or "TCP", number))
+    return tuple(sorted(found))
+
+
+def template_of(pod: PodObject) -> PodTemplate:
+    """The scheduling-relevant template of a pod. Pods of one workload give equal templates.
+
+    Raises QuantityError with the path of the first bad or negative quantity. Cost: about 10 microseconds for a pod of
+    one container.
+    """
+    spec = pod.spec
+    part = _containers(spec)
+    if spec.resources is not None:
+        part = _with_pod_level(part, spec)
+    if spec.overhead:
+        part = _with_overhead(part, spec)
+    requests = dict(part.requests)
+    requests[PODS] = 1
+    init = spec.init_containers or ()
+    volumes = spec.volumes
+    return PodTemplate(
+        _sorted(requests),
+        _sorted(part.limits) if part.limits else {},
+        min(part.cpu_milli, MAX_AMOUNT),
+        min(part.memory_bytes, MAX_AMOUNT),
+        spec.node_selector or {},
+        spec.affinity,
+        spec.tolerations or (),
+        spec.topology_spread_constraints or (),
+        _host_ports(spec)
+        if spec.host_network or any(container.ports for container in (*spec.containers, *init))
+        else (),
+        tuple([container.image for container in (*init, *spec.containers)]),
+        tuple(
+            dict.fromkeys(
+                volume.persistent_volume_claim.claim_name
+                for volume in volumes
+                if volume.persistent_volume_claim is not None
+            )
+        )
+        if volumes
+        else (),
+        spec.priority_class_name or "",
+        spec.preemption_policy or "",
+    )
+
+
+# --- facts of one pod -----------------------------------------------------------------------------------------------
+
+
+class PodFacts(msgspec.Struct, frozen=True):
+    """What one pod says about itself, apart from its template (core reference §2.3)."""
+
+    status: TaskStatus
+    #: PodGroup it names, "" for none.
+    group_name: str
+    #: Queue it asks for where no PodGroup says so, "" for none.
+    queue_name: str
+    role: str
+    priority: int
+    #: None when the pod says nothing.
+    preemptable: bool | None
+    gated: bool
+    deleting: bool
+    index: int
+    nominated_node: str
+    #: As written: whether the pod accepts that card is for the reader to check.
+    assigned_card: str
+    #: Unix seconds, 0.0 when unset.
+    created: float
+    started: float
+    #: Kind of the first owner reference, "" without one.
+    owner_kind: str
+    #: uid of the controlling owner, "" without one.
+    controller_uid: str
+    #: The annotations that are part of the class: `annotations.CLASS_ANNOTATIONS`.
+    class_annotations: dict[str, str]
+
+
+def task_status(pod: PodObject) -> TaskStatus:
+    """The status a pod's own object gives it (core reference §2.3); a phase not set yet reads as Pending."""
+    phase = pod.status.phase or "Pending"
+    if phase in {"Pending", "Running"}:
+        if pod.metadata.deletion_timestamp:
+            return TaskStatus.RELEASING
+        if phase == "Running":
+            return TaskStatus.RUNNING
+        return TaskStatus.BOUND if pod.spec.node_name else TaskStatus.PENDING
+    if phase == "Succeeded":
+        return TaskStatus.SUCCEEDED
+    return TaskStatus.FAILED if phase == "Failed" else TaskStatus.UNKNOWN
+
+
+def name_index(name: str) -> int:
+    """The number after the last dash of a name of three parts or more (`job-worker-3`), else -1."""
+    head, _, last = name.rpartition("-")
+    return int(last) if "-" in head and _NUMBER.fullmatch(last) else -1
+
+
+def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool | None:
+    """What an object says about its own eviction: annotation, else label; unparseable is False, silence None."""
+    said = annotations.get(keys.PREEMPTABLE)
+    if said is None:
+        said = labels.get(keys.PREEMPTABLE)
+    return None if said is None else said in _TRUE
+
+
+def priority_of(pod: PodObject) -> int:
+    """`spec.priority`, 1 when unset; a 32-bit integer annotation `volcano.sh/task-priority` overrides it."""
+    said = (pod.metadata.annotations or {}).get(keys.TASK_PRIORITY)
+    if said is not None and _SIGNED.fullmatch(said) and -(2**31) <= int(said) < 2**31:
+        return int(said)
+    return 1 if pod.spec.priority is None else pod.spec.priority
+
+
+def role_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """The pod's role in its job, "" when it names none."""
+    return annotations.get(keys.TASK_SPEC) or labels.get(keys.TASK_SPEC) or ""
+
+
+def group_of(annotations: Mapping[str, str]) -> str:
+    """The PodGroup a pod names, "" for none. Both spellings of the key count (C-14)."""
+    return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
+
+
+def facts_of(pod: PodObject) -> PodFacts:
+    """What the pod says about itself. Never raises: what cannot be read counts as not said."""
+    meta = pod.metadata
+    annotations: Mapping[str, str] = meta.annotations or {}
+    labels: Mapping[str, str] = meta.labels or {}
+    owners = meta.owner_references or ()
+    return PodFacts(
+        status=task_status(pod),
+        group_name=group_of(annotations),
+        queue_name=annotations.get(keys.POD_QUEUE_NAME) or annotations.get(keys.QUEUE_NAME) or "",
+        role=role_of(annotations, labels),
+        priority=priority_of(pod),
+        preemptable=preemptable_of(annotations, labels),
+        gated=bool(pod.spec.scheduling_gates),
+        deleting=bool(meta.deletion_timestamp),
+        index=name_index(meta.name),
+        nominated_node=pod.status.nominated_node_name or "",
+        assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
+        created=parse_time(meta.creation_timestamp),
+        started=parse_time(pod.status.start_time),
+        owner_kind=owners[0].kind if owners else "",
+        controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
+        class_annotations={key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())},
+    )

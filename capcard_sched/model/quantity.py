@@ -1,0 +1,228 @@
+"""Kubernetes quantities as exact integers: `1500m`, `4Gi`, `1e3`, `0.5` in, base units out, and back.
+
+No float takes part. Remainders round away from zero, as Kubernetes rounds `Value()` and `MilliValue()`. Results are
+capped at +-(2**63 - 1), where Kubernetes caps too, so that every result fits an int64 column; a sum of results may not.
+Text longer than `MAX_TEXT` and exponents beyond `MAX_EXPONENT` are errors: computing them would cost memory in
+proportion to what somebody wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.resources import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.objects import RawQuantity
+
+#: The largest amount, in whatever unit was asked for; its negative is the smallest.
+MAX_AMOUNT = 2**63 - 1
+MAX_TEXT = 512
+MAX_EXPONENT = 400
+
+_NUMBER = re.compile(r"([+-]?)(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(.*)", re.DOTALL)
+_EXPONENT = re.compile(r"[eE]([+-]?)0*([0-9]{1,4})")
+_LONG_EXPONENT = re.compile(r"[eE][+-]?[0-9]+")
+#: Suffix to (numerator, power of ten).
+_SUFFIXES: dict[str, tuple[int, int]] = {
+    "n": (1, -9),
+    "u": (1, -6),
+    "m": (1, -3),
+    "": (1, 0),
+    "k": (1, 3),
+    "M": (1, 6),
+    "G": (1, 9),
+    "T": (1, 12),
+    "P": (1, 15),
+    "E": (1, 18),
+    "Ki": (1 << 10, 0),
+    "Mi": (1 << 20, 0),
+    "Gi": (1 << 30, 0),
+    "Ti": (1 << 40, 0),
+    "Pi": (1 << 50, 0),
+    "Ei": (1 << 60, 0),
+}
+_DECIMAL_SUFFIXES = ("m", "", "k", "M", "G", "T", "P", "E")
+_BINARY_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SHOWN = 64
+
+
+class QuantityError(ValueError):
+    """Something that is no Kubernetes quantity, or not one that can stand where it stands."""
+
+
+def _shown(text: str) -> str:
+    """Text as error messages quote it: what a user wrote may be of any length."""
+    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...' ({len(text)} characters)"
+
+
+def _split(text: str) -> tuple[int, int]:
+    """A quantity as (n, e) with value n * 10**e. Raises QuantityError."""
+    if len(text) > MAX_TEXT:
+        raise QuantityError(f"{_shown(text)} is not a quantity: longer than {MAX_TEXT} characters")
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise QuantityError(
+            f"{_shown(text)} is not a quantity: expected a number with an optional suffix, "
+            "such as 2, 500m, 1.5, 4Gi or 1e3"
+        )
+    sign, whole, fraction, only_fraction, suffix = match.groups()
+    fraction = only_fraction or fraction or ""
+    digits = int((whole or "") + fraction)
+    if sign == "-":
+        digits = -digits
+    known = _SUFFIXES.get(suffix)
+    if known is not None:
+        factor, power = known
+        return digits * factor, power - len(fraction)
+    exponent = _EXPONENT.fullmatch(suffix)
+    if exponent is not None and int(exponent[2]) <= MAX_EXPONENT:
+        power = int(exponent[2])
+        return digits, (-power if exponent[1] == "-" else power) - len(fraction)
+    if _LONG_EXPONENT.fullmatch(suffix):
+        raise QuantityError(f"{_shown(text)} is not a quantity: exponent beyond {MAX_EXPONENT}")
+    raise QuantityError(
+        f"{_shown(text)} is not a quantity: unknown suffix {_shown(suffix)}; known are n, u, m, k, M, G, T, P, E, "
+        "Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
+    )
+
+
+def _scaled(text: str, power: int) -> int:
+    """The value times 10**power, rounded away from zero and capped."""
+    digits, exponent = _split(text)
+    exponent += power
+    factor: int = 10 ** abs(exponent)
+    magnitude = abs(digits) * factor if exponent >= 0 else -(-abs(digits) // factor)
+    magnitude = min(magnitude, MAX_AMOUNT)
+    return -magnitude if digits < 0 else magnitude
+
+
+def _text(raw: object) -> str:
+    """A raw quantity as text: YAML may have made it a number. Raises QuantityError for any other type."""
+    if isinstance(raw, str):
+        return raw
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        raise QuantityError(f"{_shown(repr(raw)[: _SHOWN + 1])} is not a quantity: expected text or a number")
+    if isinstance(raw, int) and raw.bit_length() > 1024:
+        # Above the interpreter's limit for int to text, and far above the cap.
+        raise QuantityError(f"an integer of {raw.bit_length()} bits is not a quantity: longer than 1024 bits")
+    return repr(raw)
+
+
+@lru_cache(maxsize=16384)
+def _milli_text(text: str) -> int:
+    return _scaled(text, 3)
+
+
+@lru_cache(maxsize=16384)
+def _units_text(text: str) -> int:
+    return _scaled(text, 0)
+
+
+def parse_quantity(raw: RawQuantity) -> Fraction:
+    """The exact value, neither rounded nor capped. Raises QuantityError."""
+    digits, exponent = _split(_text(raw))
+    return Fraction(digits) * Fraction(10) ** exponent
+
+
+def milli(raw: RawQuantity) -> int:
+    """Thousandths, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
+    return _milli_text(raw if type(raw) is str else _text(raw))
+
+
+def units(raw: RawQuantity) -> int:
+    """Whole units, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
+    return _units_text(raw if type(raw) is str else _text(raw))
+
+
+def is_scalar(resource: str) -> bool:
+    """Whether a resource other than cpu, memory and pods is scheduled at all (core reference §2.1).
+
+    True for extended and other prefixed names, ephemeral-storage, `hugepages-*` and `attachable-volumes-*`; False for
+    object counts (`count/pods`), quota forms (`requests.cpu`, `limits.memory`) and plain names nobody defines.
+    """
+    if resource.startswith(("count/", "requests.", "limits.")):
+        return False
+    return (
+        "/" in resource or resource == "ephemeral-storage" or resource.startswith(("hugepages-", "attachable-volumes-"))
+    )
+
+
+@lru_cache(maxsize=16384)
+def _base_text(resource: str, text: str) -> int | None:
+    if resource == CPU:
+        return _milli_text(text)
+    if resource in (MEMORY, PODS):
+        return _units_text(text)
+    return _milli_text(text) if is_scalar(resource) else None
+
+
+def base_amount(resource: str, raw: RawQuantity) -> int | None:
+    """An amount in the base unit of its resource (`model.resources`), or None when the resource is not scheduled.
+
+    cpu in thousandths, memory in bytes, pods in units, every other scalar in thousandths (core reference §2.1).
+    Raises QuantityError; the quantity of a resource that is not scheduled is not looked at.
+    """
+    if type(raw) is str:
+        return _base_text(resource, raw)
+    if resource in (CPU, MEMORY, PODS) or is_scalar(resource):
+        return _base_text(resource, _text(raw))
+    return None
+
+
+def amounts(raw: Mapping[str, RawQuantity] | None) -> dict[str, int]:
+    """A resource list in base units, in its own order, without resources that are not scheduled; None is empty.
+
+    Raises QuantityError naming the key.
+    """
+    found: dict[str, int] = {}
+    for resource, quantity in (raw or {}).items():
+        try:
+            amount = base_amount(resource, quantity)
+        except QuantityError as error:
+            raise QuantityError(f"{resource}: {error}") from None
+        if amount is not None:
+            found[resource] = amount
+    return found
+
+
+# --- back to text ---------------------------------------------------------------------------------------------------
+
+
+def _suffixed(amount: int, base: int, suffixes: tuple[str, ...]) -> str:
+    """The shortest exact form: the largest suffix that leaves a whole number."""
+    step = 0
+    while amount and step + 1 < len(suffixes) and amount % base == 0:
+        amount //= base
+        step += 1
+    return f"{amount}{suffixes[step]}"
+
+
+def format_milli(amount: int) -> str:
+    """Thousandths in Kubernetes' canonical decimal form: 1500 is `1500m`, 2000 is `2`, 2000000 is `2k`."""
+    return _suffixed(amount, 1000, _DECIMAL_SUFFIXES) if amount else "0"
+
+
+def format_units(amount: int) -> str:
+    """Whole units in Kubernetes' canonical decimal form: 110 is `110`, 1000 is `1k`."""
+    return _suffixed(amount, 1000, _DECIMAL_SUFFIXES[1:])
+
+
+def format_binary(amount: int) -> str:
+    """Bytes in Kubernetes' canonical binary form: 4294967296 is `4Gi`, 1000 is `1000`."""
+    return _suffixed(amount, 1024, _BINARY_SUFFIXES)
+
+
+def format_amount(resource: str, amount: int) -> str:
+    """A base-unit amount as Kubernetes prints that resource; parsing it again gives the same amount."""
+    if resource == MEMORY:
+        return format_binary(amount)
+    if resource == PODS:
+        return format_units(amount)
+    in_bytes = resource == "ephemeral-storage" or resource.startswith("hugepages-")
+    return format_binary(amount // 1000) if in_bytes and amount % 1000 == 0 else format_milli(amount)

@@ -1,0 +1,120 @@
+"""Kubernetes timestamps (RFC 3339) and Go durations as seconds, and back."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import lru_cache
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_MAX_NANOSECONDS = 2**63 - 1
+_MAX_TEXT = 128
+
+
+class TimestampError(ValueError):
+    """Text that is no RFC 3339 timestamp."""
+
+
+class DurationError(ValueError):
+    """Text that is no Go duration, or one beyond what Go can hold (about 292 years)."""
+
+
+def _shown(text: str) -> str:
+    return f"'{text}'" if len(text) <= _MAX_TEXT else f"'{text[:_MAX_TEXT]}...'"
+
+
+@lru_cache(maxsize=8192)
+def parse_timestamp(text: str) -> float:
+    """`2026-01-01T00:00:00Z`, with an optional fraction and offset, as unix seconds. Raises TimestampError."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise TimestampError(f"{_shown(text)} is not a timestamp such as 2026-01-01T00:00:00Z")
+    year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = match.groups()
+    try:
+        moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
+    except ValueError:
+        raise TimestampError(f"{_shown(text)} is not a timestamp: no such date or time") from None
+    seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    if sign:
+        if int(offset_hours) > 23 or int(offset_minutes) > 59:
+            raise TimestampError(f"{_shown(text)} is not a timestamp: offset must be within 23:59")
+        offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
+        seconds += offset if sign == "-" else -offset
+    return seconds + int(fraction) / 10 ** len(fraction) if fraction else float(seconds)
+
+
+def parse_time(text: str | None) -> float:
+    """Like `parse_timestamp` for the times an API server stamped: 0.0 for an absent or unreadable one. Never raises."""
+    if not text:
+        return 0.0
+    try:
+        return parse_timestamp(text)
+    except TimestampError:
+        return 0.0
+
+
+def format_timestamp(seconds: float) -> str:
+    """Unix seconds as Kubernetes writes them: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""
+    try:
+        moment = _EPOCH + timedelta(seconds=seconds // 1)
+    except (OverflowError, ValueError):
+        raise TimestampError(f"{seconds} seconds are outside the years 1 to 9999") from None
+    # strftime does not pad years below 1000 on every platform.
+    return f"{moment.year:04}-{moment.month:02}-{moment.day:02}T{moment.hour:02}:{moment.minute:02}:{moment.second:02}Z"
+
+
+def parse_duration(text: str) -> float:
+    """A Go duration (`1h30m`, `500ms`, `-1.5s`, `0`) in seconds. Raises DurationError."""
+    body = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    if body == "0":
+        return 0.0
+    if not body:
+        raise DurationError(f"{_shown(text)} is not a duration such as 30s, 5m or 1h30m")
+    if len(body) > _MAX_TEXT:
+        raise DurationError(f"{_shown(text)} is not a duration: longer than {_MAX_TEXT} characters")
+    total = Fraction(0)
+    position = 0
+    while position < len(body):
+        match = _PART.match(body, position)
+        if match is None or not (match[1] or match[2]):
+            hint = "missing unit; use 30s, 5m or 1h30m" if body[-1].isdigit() else "use 30s, 5m or 1h30m"
+            raise DurationError(f"{_shown(text)} is not a duration: {hint}")
+        whole, fraction, unit = match[1], match[2] or "", match[3]
+        total += Fraction(int(whole + fraction or "0"), 10 ** len(fraction)) * _NANOSECONDS[unit]
+        position = match.end()
+    if total > _MAX_NANOSECONDS:
+        raise DurationError(f"{_shown(text)} is not a duration: beyond about 292 years")
+    seconds = float(total / 10**9)
+    return -seconds if text.startswith("-") else seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as Go prints a duration, to the millisecond: 90 is `1m30s`, 0.5 is `500ms`, 0 is `0s`."""
+    sign = "-" if seconds < 0 else ""
+    milliseconds = round(abs(seconds) * 1000)
+    if milliseconds < 1000:
+        return f"{sign}{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{hours}h"] if hours else []
+    if minutes or hours:
+        parts.append(f"{minutes}m")
+    whole, fraction = divmod(rest, 1000)
+    parts.append(f"{whole}.{fraction:03}".rstrip("0") + "s" if fraction else f"{whole}s")
+    return sign + "".join(parts)

@@ -1,0 +1,195 @@
+"""What a pod says about itself: status, role, priority, group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from capcard_sched.model.objects import PodObject
+from capcard_sched.model.pods import (
+    facts_of,
+    group_of,
+    name_index,
+    preemptable_of,
+    priority_of,
+    role_of,
+    task_status,
+)
+from capcard_sched.model.status import TaskStatus
+
+Json = dict[str, Any]
+
+
+def _pod(*, metadata: Json | None = None, status: Json | None = None, **spec: Any) -> PodObject:
+    return msgspec.convert({"metadata": metadata or {}, "spec": spec, "status": status or {}}, PodObject)
+
+
+@pytest.mark.parametrize(
+    "phase, deleted, node, expected",
+    [
+        ("Running", False, "n1", TaskStatus.RUNNING),
+        ("Running", True, "n1", TaskStatus.RELEASING),
+        ("Pending", True, None, TaskStatus.RELEASING),
+        ("Pending", True, "n1", TaskStatus.RELEASING),
+        ("Pending", False, None, TaskStatus.PENDING),
+        ("Pending", False, "", TaskStatus.PENDING),
+        ("Pending", False, "n1", TaskStatus.BOUND),
+        (None, False, None, TaskStatus.PENDING),
+        ("", False, "n1", TaskStatus.BOUND),
+        ("Unknown", False, "n1", TaskStatus.UNKNOWN),
+        ("Unknown", True, "n1", TaskStatus.UNKNOWN),
+        ("Succeeded", False, "n1", TaskStatus.SUCCEEDED),
+        ("Succeeded", True, "n1", TaskStatus.SUCCEEDED),
+        ("Failed", True, "n1", TaskStatus.FAILED),
+        ("Sleeping", False, "n1", TaskStatus.UNKNOWN),
+    ],
+)
+def test_status_follows_phase_deletion_and_node(
+    phase: str | None, deleted: bool, node: str | None, expected: TaskStatus
+) -> None:
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {}
+    assert task_status(_pod(metadata=metadata, status={"phase": phase}, nodeName=node)) is expected
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("job-worker-3", 3),
+        ("a-b-c-12", 12),
+        ("job-worker-007", 7),
+        ("worker-3", -1),
+        ("worker", -1),
+        ("", -1),
+        ("job-worker-", -1),
+        ("job-worker-x3", -1),
+        ("job-worker--3", 3),
+        ("-3", -1),
+        ("job-worker-٣", -1),
+        ("job-worker-" + "9" * 30, -1),
+    ],
+)
+def test_the_index_is_the_last_part_of_a_name_of_three(name: str, expected: int) -> None:
+    assert name_index(name) == expected
+
+
+KEY = "volcano.sh/preemptable"
+
+
+@pytest.mark.parametrize(
+    "annotations, labels, expected",
+    [
+        ({}, {}, None),
+        ({KEY: "true"}, {}, True),
+        ({KEY: "True"}, {}, True),
+        ({KEY: "1"}, {}, True),
+        ({KEY: "false"}, {}, False),
+        ({KEY: "yes"}, {}, False),
+        ({KEY: ""}, {}, False),
+        ({KEY: " true"}, {}, False),
+        ({}, {KEY: "true"}, True),
+        ({}, {KEY: "no idea"}, False),
+        ({KEY: "false"}, {KEY: "true"}, False),
+        ({KEY: "nonsense"}, {KEY: "true"}, False),
+    ],
+)
+def test_preemptable_is_said_by_annotation_then_label(
+    annotations: dict[str, str], labels: dict[str, str], expected: bool | None
+) -> None:
+    assert preemptable_of(annotations, labels) is expected
+
+
+@pytest.mark.parametrize(
+    "priority, said, expected",
+    [
+        (None, None, 1),
+        (0, None, 0),
+        (2000, None, 2000),
+        (2000, "5", 5),
+        (2000, "-5", -5),
+        (2000, "+5", 5),
+        (None, "2147483647", 2147483647),
+        (7, "2147483648", 7),
+        (7, "-2147483649", 7),
+        (7, "5.0", 7),
+        (7, "high", 7),
+        (7, "", 7),
+        (7, " 5", 7),
+        (7, "1_0", 7),
+        (7, "9" * 10_000, 7),
+    ],
+)
+def test_task_priority_overrides_when_it_is_a_32_bit_integer(
+    priority: int | None, said: str | None, expected: int
+) -> None:
+    annotations = {} if said is None else {"volcano.sh/task-priority": said}
+    assert priority_of(_pod(metadata={"annotations": annotations}, priority=priority)) == expected
+
+
+def test_role_and_group_have_their_fallbacks() -> None:
+    spec, group = "volcano.sh/task-spec", "scheduling.k8s.io/group-name"
+    assert role_of({spec: "worker"}, {spec: "master"}) == "worker"
+    assert role_of({}, {spec: "master"}) == "master"
+    assert role_of({}, {}) == ""
+    assert group_of({group: "g", "scheduling.volcano.sh/group-name": "h"}) == "g"
+    assert group_of({"scheduling.volcano.sh/group-name": "h"}) == "h"
+    assert group_of({}) == ""
+
+
+def test_facts_of_a_full_pod() -> None:
+    pod = _pod(
+        metadata={
+            "name": "job-worker-2",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {
+                "scheduling.k8s.io/group-name": "g",
+                "scheduling.volcano.sh/queue-name": "q",
+                "volcano.sh/task-spec": "worker",
+                "volcano.sh/task-index": "2",
+                "volcano.sh/card.name": "A|B",
+                "volcano.sh/card.assigned": "B",
+                "volcano.sh/revocable-zone": "*",
+            },
+            "labels": {KEY: "false"},
+            "ownerReferences": [
+                {"kind": "Queue", "uid": "u0"},
+                {"kind": "Job", "uid": "u1", "controller": True},
+            ],
+        },
+        status={"phase": "Running", "startTime": "2026-01-01T00:01:00Z", "nominatedNodeName": "n9"},
+        nodeName="n1",
+        priority=9,
+        schedulingGates=[{"name": "wait"}],
+    )
+    facts = facts_of(pod)
+    assert msgspec.structs.asdict(facts) == {
+        "status": TaskStatus.RUNNING,
+        "group_name": "g",
+        "queue_name": "q",
+        "role": "worker",
+        "priority": 9,
+        "preemptable": False,
+        "gated": True,
+        "deleting": False,
+        "index": 2,
+        "nominated_node": "n9",
+        "assigned_card": "B",
+        "created": 1767225600.0,
+        "started": 1767225660.0,
+        "owner_kind": "Queue",
+        "controller_uid": "u1",
+        "class_annotations": {"volcano.sh/card.name": "A|B", "volcano.sh/revocable-zone": "*"},
+    }
+    assert list(facts.class_annotations) == sorted(facts.class_annotations)
+
+
+def test_facts_of_an_empty_pod_are_silence() -> None:
+    facts = facts_of(PodObject())
+    assert (facts.status, facts.group_name, facts.preemptable, facts.priority) == (TaskStatus.PENDING, "", None, 1)
+    assert (facts.created, facts.started, facts.owner_kind, facts.class_annotations) == (0.0, 0.0, "", {})
+
+
+def test_unreadable_times_do_not_hide_a_pod() -> None:
+    pod = _pod(metadata={"creationTimestamp": "yesterday"}, status={"startTime": "25:00"})
+    assert (facts_of(pod).created, facts_of(pod).started) == (0.0, 0.0)

@@ -1,0 +1,281 @@
+"""Quantities: every form Kubernetes accepts, exactly; every other one refused with words."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.utils import parse_quantity as reference_parse
+
+from capcard_sched.model.quantity import (
+    MAX_AMOUNT,
+    QuantityError,
+    amounts,
+    base_amount,
+    format_amount,
+    format_binary,
+    format_milli,
+    format_units,
+    milli,
+    parse_quantity,
+    units,
+)
+
+
+@pytest.mark.parametrize(
+    "raw, thousandths, whole",
+    [
+        # plain and decimal
+        ("0", 0, 0),
+        ("2", 2000, 2),
+        ("007", 7000, 7),
+        ("1.5", 1500, 2),
+        ("1.", 1000, 1),
+        (".5", 500, 1),
+        ("0.0", 0, 0),
+        # signs
+        ("+2", 2000, 2),
+        ("-2", -2000, -2),
+        ("-0", 0, 0),
+        ("-.5", -500, -1),
+        # decimal suffixes
+        ("1n", 1, 1),
+        ("1000000n", 1, 1),
+        ("1000001n", 2, 1),
+        ("1u", 1, 1),
+        ("2500u", 3, 1),
+        ("1500m", 1500, 2),
+        ("100m", 100, 1),
+        ("1k", 1_000_000, 1000),
+        ("1M", 10**9, 10**6),
+        ("1G", 10**12, 10**9),
+        ("1T", 10**15, 10**12),
+        ("1P", 10**18, 10**15),
+        ("1E", MAX_AMOUNT, 10**18),
+        # binary suffixes
+        ("1Ki", 1_024_000, 1024),
+        ("1Mi", 1024**2 * 1000, 1024**2),
+        ("1.5Gi", 1536 * 1024**2 * 1000, 1536 * 1024**2),
+        ("2Ti", 2 * 1024**4 * 1000, 2 * 1024**4),
+        ("3Pi", 3 * 1024**5 * 1000, 3 * 1024**5),
+        ("1Ei", MAX_AMOUNT, 1024**6),
+        ("0.5Ki", 512_000, 512),
+        ("0.3Ki", 307_200, 308),
+        # exponents
+        ("1e3", 1_000_000, 1000),
+        ("1E3", 1_000_000, 1000),
+        ("1e+3", 1_000_000, 1000),
+        ("1E-3", 1, 1),
+        ("12.34e1", 123_400, 124),
+        ("1e0003", 1_000_000, 1000),
+        ("0e400", 0, 0),
+        # rounding is away from zero
+        ("-1.5", -1500, -2),
+        ("1e-9", 1, 1),
+        ("-1e-9", -1, -1),
+        ("0.0001", 1, 1),
+        ("1e-400", 1, 1),
+        # the cap
+        ("9223372036854775807", MAX_AMOUNT, MAX_AMOUNT),
+        ("9223372036854775808", MAX_AMOUNT, MAX_AMOUNT),
+        ("-9223372036854775809", -MAX_AMOUNT, -MAX_AMOUNT),
+        ("9223372036854775", 9223372036854775000, 9223372036854775),
+        ("8Ei", MAX_AMOUNT, MAX_AMOUNT),
+        ("1e400", MAX_AMOUNT, MAX_AMOUNT),
+        # what YAML makes of bare numbers
+        (2, 2000, 2),
+        (-3, -3000, -3),
+        (0.1, 100, 1),
+        (1.5, 1500, 2),
+        (1e-07, 1, 1),
+        (1e22, MAX_AMOUNT, MAX_AMOUNT),
+        (10**30, MAX_AMOUNT, MAX_AMOUNT),
+    ],
+)
+def test_quantities_are_read_exactly_rounded_away_from_zero_and_capped(
+    raw: str | float, thousandths: int, whole: int
+) -> None:
+    assert (milli(raw), units(raw)) == (thousandths, whole)
+
+
+FORM = "expected a number with an optional suffix"
+MALFORMED = [
+    ("", f"'' is not a quantity: {FORM}"),
+    (" ", f"' ' is not a quantity: {FORM}"),
+    (" 1", f"' 1' is not a quantity: {FORM}"),
+    ("1 ", "'1 ' is not a quantity: unknown suffix ' '"),
+    ("1\n", "is not a quantity: unknown suffix"),
+    (".", f"'.' is not a quantity: {FORM}"),
+    ("-", f"'-' is not a quantity: {FORM}"),
+    ("+-1", f"'+-1' is not a quantity: {FORM}"),
+    ("--1", f"'--1' is not a quantity: {FORM}"),
+    ("Gi", f"'Gi' is not a quantity: {FORM}"),
+    ("e3", f"'e3' is not a quantity: {FORM}"),
+    ("abc", f"'abc' is not a quantity: {FORM}"),
+    ("nan", f"'nan' is not a quantity: {FORM}"),
+    ("Infinity", f"'Infinity' is not a quantity: {FORM}"),
+    ("٣", f"'٣' is not a quantity: {FORM}"),
+    ("1K", "'1K' is not a quantity: unknown suffix 'K'; known are n, u, m, k, M, G, T, P, E, Ki"),
+    ("1ki", "'1ki' is not a quantity: unknown suffix 'ki'"),
+    ("1GB", "'1GB' is not a quantity: unknown suffix 'GB'"),
+    ("1gi", "'1gi' is not a quantity: unknown suffix 'gi'"),
+    ("1mi", "'1mi' is not a quantity: unknown suffix 'mi'"),
+    ("1e", "'1e' is not a quantity: unknown suffix 'e'"),
+    ("1e+", "'1e+' is not a quantity: unknown suffix 'e+'"),
+    ("1e1.5", "'1e1.5' is not a quantity: unknown suffix 'e1.5'"),
+    ("1e3Ki", "'1e3Ki' is not a quantity: unknown suffix 'e3Ki'"),
+    ("1.2.3", "'1.2.3' is not a quantity: unknown suffix '.3'"),
+    ("1,5", "'1,5' is not a quantity: unknown suffix ',5'"),
+    ("1_000", "'1_000' is not a quantity: unknown suffix '_000'"),
+    ("0x10", "'0x10' is not a quantity: unknown suffix 'x10'"),
+    ("4 Gi", "'4 Gi' is not a quantity: unknown suffix ' Gi'"),
+    ("1e401", "'1e401' is not a quantity: exponent beyond 400"),
+    ("1e-401", "'1e-401' is not a quantity: exponent beyond 400"),
+    ("1e999999999", "'1e999999999' is not a quantity: exponent beyond 400"),
+    ("1e-999999999", "'1e-999999999' is not a quantity: exponent beyond 400"),
+    ("0e999999999", "'0e999999999' is not a quantity: exponent beyond 400"),
+    ("9" * 10**6, "(1000000 characters) is not a quantity: longer than 512 characters"),
+    ("0." + "0" * 10**6 + "1", "(1000003 characters) is not a quantity: longer than 512 characters"),
+    ("1" + "e" * 10**6, "is not a quantity: longer than 512 characters"),
+    (float("nan"), f"'nan' is not a quantity: {FORM}"),
+    (float("-inf"), f"'-inf' is not a quantity: {FORM}"),
+    (True, "'True' is not a quantity: expected text or a number"),
+    (None, "'None' is not a quantity: expected text or a number"),
+    (["1"], "is not a quantity: expected text or a number"),
+    ({}, "'{}' is not a quantity: expected text or a number"),
+    (Decimal(1), "is not a quantity: expected text or a number"),
+    (1 << 2000, "an integer of 2001 bits is not a quantity: longer than 1024 bits"),
+]
+
+
+@pytest.mark.parametrize("raw, message", MALFORMED, ids=[repr(raw)[:24] for raw, _ in MALFORMED])
+def test_everything_else_is_refused_with_words(raw: object, message: str) -> None:
+    for read in (milli, units, parse_quantity):
+        with pytest.raises(QuantityError) as caught:
+            read(cast(Any, raw))
+        assert message in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.timeout(20)  # computing any of them would take minutes and gigabytes
+def test_hostile_quantities_are_refused_at_once() -> None:
+    for raw in ("1e999999999", "-1E+999999999", "9" * 10**6, "1" * 500 + "e" + "9" * 10**6):
+        with pytest.raises(QuantityError):
+            milli(raw)
+
+
+_SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]
+
+
+@given(
+    sign=st.sampled_from(["", "-", "+"]),
+    whole=st.integers(0, 10**6),
+    fraction=st.sampled_from(["", ".", ".5", ".25", ".125", ".001", ".999"]),
+    suffix=st.sampled_from([*_SUFFIXES, "e3", "e-3", "E2", "e0"]),
+)
+def test_values_agree_with_the_kubernetes_client(sign: str, whole: int, fraction: str, suffix: str) -> None:
+    text = f"{sign}{whole}{fraction}{suffix}"
+    ours = parse_quantity(text)
+    # At most ten significant digits times 1024**6: inside the 28 digits in which the client is exact.
+    assert ours == Fraction(reference_parse(text))  # type: ignore[no-untyped-call]
+    expected = ceil(abs(ours) * 1000)
+    assert abs(milli(text)) == min(expected, MAX_AMOUNT)
+    assert (milli(text) < 0) == (ours < 0)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15))
+def test_a_float_means_the_digits_it_is_written_with(raw: float) -> None:
+    assert parse_quantity(raw) == Fraction(repr(raw))
+
+
+@pytest.mark.parametrize(
+    "resource, raw, expected",
+    [
+        ("cpu", "1500m", 1500),
+        ("cpu", 2, 2000),
+        ("memory", "4Gi", 4 * 1024**3),
+        ("memory", "1500m", 2),
+        ("pods", "110", 110),
+        ("ephemeral-storage", "1Ki", 1_024_000),
+        ("hugepages-2Mi", "4Mi", 4 * 1024**2 * 1000),
+        ("nvidia.com/gpu", "8", 8000),
+        ("nvidia.com/gpu", 8, 8000),
+        ("nvidia.com/mig-1g.18gb", "3", 3000),
+        ("rdma/hca_shared", "63", 63000),
+        ("example.kubernetes.io/device", "1", 1000),
+        ("attachable-volumes-csi-ebs", "25", 25000),
+        ("count/pods", "5", None),
+        ("count/deployments.apps", "5", None),
+        ("requests.cpu", "5", None),
+        ("requests.nvidia.com/gpu", "5", None),
+        ("limits.memory", "5Gi", None),
+        ("persistentvolumeclaims", "5", None),
+        ("count/pods", "no quantity", None),
+        ("limits.memory", True, None),
+    ],
+)
+def test_base_units_follow_the_resource(resource: str, raw: str | int, expected: int | None) -> None:
+    assert base_amount(resource, raw) == expected
+
+
+def test_amounts_keep_order_and_drop_what_is_not_scheduled() -> None:
+    raw: dict[str, str | int | float] = {"nvidia.com/gpu": 1, "count/pods": "9", "memory": "1Ki", "cpu": 0.5}
+    found = amounts(raw)
+    assert list(found.items()) == [("nvidia.com/gpu", 1000), ("memory", 1024), ("cpu", 500)]
+    assert amounts(None) == {}
+    assert amounts({"cpu": "-1"}) == {"cpu": -1000}
+
+
+def test_amounts_name_the_bad_key() -> None:
+    with pytest.raises(QuantityError, match=r"^nvidia\.com/gpu: '2 cards' is not a quantity: unknown suffix ' cards'"):
+        amounts({"cpu": "1", "nvidia.com/gpu": "2 cards"})
+
+
+@pytest.mark.parametrize(
+    "resource, amount, expected",
+    [
+        ("cpu", 0, "0"),
+        ("cpu", 1500, "1500m"),
+        ("cpu", 2000, "2"),
+        ("cpu", -500, "-500m"),
+        ("cpu", 12_000, "12"),
+        ("cpu", 2_000_000, "2k"),
+        ("cpu", 2_500_000, "2500"),
+        ("memory", 0, "0"),
+        ("memory", 1000, "1000"),
+        ("memory", 1536, "1536"),
+        ("memory", 4 * 1024**3, "4Gi"),
+        ("memory", 1536 * 1024**2, "1536Mi"),
+        ("memory", 2 * 1024**4, "2Ti"),
+        ("memory", MAX_AMOUNT, "9223372036854775807"),
+        ("pods", 110, "110"),
+        ("pods", 3000, "3k"),
+        ("nvidia.com/gpu", 8000, "8"),
+        ("nvidia.com/gpu", 500, "500m"),
+        ("ephemeral-storage", 1024**3 * 1000, "1Gi"),
+        ("ephemeral-storage", 1, "1m"),
+        ("hugepages-2Mi", 4 * 1024**2 * 1000, "4Mi"),
+    ],
+)
+def test_amounts_are_written_in_canonical_form(resource: str, amount: int, expected: str) -> None:
+    assert format_amount(resource, amount) == expected
+
+
+@given(
+    resource=st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage", "hugepages-1Gi"]),
+    amount=st.one_of(st.integers(-MAX_AMOUNT, MAX_AMOUNT), st.integers(-5, 5).map(lambda n: n * 1024**3 * 1000)),
+)
+def test_writing_and_reading_gives_the_same_amount(resource: str, amount: int) -> None:
+    assert base_amount(resource, format_amount(resource, amount)) == amount
+
+
+@given(st.integers(-MAX_AMOUNT, MAX_AMOUNT))
+def test_each_format_reads_back_in_its_unit(amount: int) -> None:
+    assert milli(format_milli(amount)) == amount
+    assert units(format_units(amount)) == amount
+    assert units(format_binary(amount)) == amount
