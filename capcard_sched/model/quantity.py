@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import RawQuantity
 
-#: The largest amount, in whatever unit was asked for; its negative is the smallest.
-MAX_AMOUNT = 2**63 - 1
+#: The largest amount, in whatever unit was asked for; its negative is the smallest. Larger ones are cut to it: 8 PiB,
+#: or 9 trillion devices, is more than any node has, and a thousand such amounts still add up in 64 bits.
+MAX_AMOUNT = 2**53
 MAX_TEXT = 512
 MAX_EXPONENT = 400
 
@@ -153,11 +154,16 @@ def is_scalar(resource: str) -> bool:
     )
 
 
+def is_in_bytes(resource: str) -> bool:
+    """Whether the base unit is the byte."""
+    return resource in (MEMORY, "ephemeral-storage") or resource.startswith("hugepages-")
+
+
 @lru_cache(maxsize=16384)
 def _base_text(resource: str, text: str) -> int | None:
     if resource == CPU:
         return _milli_text(text)
-    if resource in (MEMORY, PODS):
+    if resource == PODS or is_in_bytes(resource):
         return _units_text(text)
     return _milli_text(text) if is_scalar(resource) else None
 
@@ -165,7 +171,8 @@ def _base_text(resource: str, text: str) -> int | None:
 def base_amount(resource: str, raw: RawQuantity) -> int | None:
     """An amount in the base unit of its resource (`model.resources`), or None when the resource is not scheduled.
 
-    cpu in thousandths, memory in bytes, pods in units, every other scalar in thousandths (core reference §2.1).
+    cpu in thousandths, memory, ephemeral-storage and huge pages in bytes, pods in units, every other scalar in
+    thousandths (core reference §2.1 with W-41: bytes are not multiplied, so that sums over a cluster stay exact).
     Raises QuantityError; the quantity of a resource that is not scheduled is not looked at.
     """
     if type(raw) is str:
@@ -220,9 +227,8 @@ def format_binary(amount: int) -> str:
 
 def format_amount(resource: str, amount: int) -> str:
     """A base-unit amount as Kubernetes prints that resource; parsing it again gives the same amount."""
-    if resource == MEMORY:
+    if is_in_bytes(resource):
         return format_binary(amount)
     if resource == PODS:
         return format_units(amount)
-    in_bytes = resource == "ephemeral-storage" or resource.startswith("hugepages-")
-    return format_binary(amount // 1000) if in_bytes and amount % 1000 == 0 else format_milli(amount)
+    return format_milli(amount)

@@ -127,8 +127,8 @@ REQUESTS = [
             "containers": [_c({"cpu": "1"}, {"cpu": "3"})],
             "resources": {"limits": {"cpu": "4", "memory": "8Ki", "hugepages-2Mi": "2Mi"}},
         },
-        {"cpu": 1000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2 * 1000},
-        {"cpu": 4000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2 * 1000},
+        {"cpu": 1000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2},
+        {"cpu": 4000, "memory": 8192, "hugepages-2Mi": 2 * 1024**2},
         id="a pod-level limit is the request where no container asks",
     ),
     pytest.param(

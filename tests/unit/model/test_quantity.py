@@ -55,15 +55,15 @@ from capcard_sched.model.quantity import (
         ("1M", 10**9, 10**6),
         ("1G", 10**12, 10**9),
         ("1T", 10**15, 10**12),
-        ("1P", 10**18, 10**15),
-        ("1E", MAX_AMOUNT, 10**18),
+        ("1P", MAX_AMOUNT, 10**15),
+        ("1E", MAX_AMOUNT, MAX_AMOUNT),
         # binary suffixes
         ("1Ki", 1_024_000, 1024),
         ("1Mi", 1024**2 * 1000, 1024**2),
         ("1.5Gi", 1536 * 1024**2 * 1000, 1536 * 1024**2),
         ("2Ti", 2 * 1024**4 * 1000, 2 * 1024**4),
-        ("3Pi", 3 * 1024**5 * 1000, 3 * 1024**5),
-        ("1Ei", MAX_AMOUNT, 1024**6),
+        ("3Pi", MAX_AMOUNT, 3 * 1024**5),
+        ("1Ei", MAX_AMOUNT, MAX_AMOUNT),
         ("0.5Ki", 512_000, 512),
         ("0.3Ki", 307_200, 308),
         # exponents
@@ -84,7 +84,7 @@ from capcard_sched.model.quantity import (
         ("9223372036854775807", MAX_AMOUNT, MAX_AMOUNT),
         ("9223372036854775808", MAX_AMOUNT, MAX_AMOUNT),
         ("-9223372036854775809", -MAX_AMOUNT, -MAX_AMOUNT),
-        ("9223372036854775", 9223372036854775000, 9223372036854775),
+        ("9007199254740991", MAX_AMOUNT, 9007199254740991),
         ("8Ei", MAX_AMOUNT, MAX_AMOUNT),
         ("1e400", MAX_AMOUNT, MAX_AMOUNT),
         # what YAML makes of bare numbers
@@ -201,8 +201,8 @@ def test_a_float_means_the_digits_it_is_written_with(raw: float) -> None:
         ("memory", "4Gi", 4 * 1024**3),
         ("memory", "1500m", 2),
         ("pods", "110", 110),
-        ("ephemeral-storage", "1Ki", 1_024_000),
-        ("hugepages-2Mi", "4Mi", 4 * 1024**2 * 1000),
+        ("ephemeral-storage", "1Ki", 1_024),
+        ("hugepages-2Mi", "4Mi", 4 * 1024**2),
         ("nvidia.com/gpu", "8", 8000),
         ("nvidia.com/gpu", 8, 8000),
         ("nvidia.com/mig-1g.18gb", "3", 3000),
@@ -252,14 +252,14 @@ def test_amounts_name_the_bad_key() -> None:
         ("memory", 4 * 1024**3, "4Gi"),
         ("memory", 1536 * 1024**2, "1536Mi"),
         ("memory", 2 * 1024**4, "2Ti"),
-        ("memory", MAX_AMOUNT, "9223372036854775807"),
+        ("memory", MAX_AMOUNT, "8Pi"),
         ("pods", 110, "110"),
         ("pods", 3000, "3k"),
         ("nvidia.com/gpu", 8000, "8"),
         ("nvidia.com/gpu", 500, "500m"),
-        ("ephemeral-storage", 1024**3 * 1000, "1Gi"),
-        ("ephemeral-storage", 1, "1m"),
-        ("hugepages-2Mi", 4 * 1024**2 * 1000, "4Mi"),
+        ("ephemeral-storage", 1024**3, "1Gi"),
+        ("ephemeral-storage", 1, "1"),
+        ("hugepages-2Mi", 4 * 1024**2, "4Mi"),
     ],
 )
 def test_amounts_are_written_in_canonical_form(resource: str, amount: int, expected: str) -> None:
@@ -268,7 +268,7 @@ def test_amounts_are_written_in_canonical_form(resource: str, amount: int, expec
 
 @given(
     resource=st.sampled_from(["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage", "hugepages-1Gi"]),
-    amount=st.one_of(st.integers(-MAX_AMOUNT, MAX_AMOUNT), st.integers(-5, 5).map(lambda n: n * 1024**3 * 1000)),
+    amount=st.one_of(st.integers(-MAX_AMOUNT, MAX_AMOUNT), st.integers(-5, 5).map(lambda n: n * 1024**3)),
 )
 def test_writing_and_reading_gives_the_same_amount(resource: str, amount: int) -> None:
     assert base_amount(resource, format_amount(resource, amount)) == amount
