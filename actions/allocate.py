@@ -1,15 +1,18 @@
-"""allocate: nodes for pending tasks, gang by gang (core reference §4.3, with W-07, W-08, W-13, W-17–W-19)."""
+"""allocate: nodes for pending tasks, gang by gang (core reference §4.3, with W-07, W-08, W-13 and W-17 to W-19)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.attempt import Attempt
 from capcard_sched.framework.ordering import KeyHeap
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -32,7 +35,10 @@ class Allocate(Action):
         while queues:
             queue = queues.pop()
             waiting = jobs[queue.name]
-            if not waiting or session.overused(queue):
+            if not waiting:
+                continue
+            if session.overused(queue):
+                self._refuse_all(session, queue, waiting)
                 continue
             job = waiting.pop()
             pending = tasks.get(job.key)
@@ -61,15 +67,25 @@ class Allocate(Action):
                 session.touched_jobs.add(job.key)
                 if invalid is not None:
                     session.refuse(job, invalid)
+                    session.explain_pending(job, invalid)
                     continue
                 heap = jobs.get(job.queue)
                 if heap is None:
                     heap = jobs[job.queue] = KeyHeap(session.job_key)
                     queues.push(session.queues[job.queue])
                 heap.push(job)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.contain(job, error)
         return jobs, queues
+
+    @staticmethod
+    def _refuse_all(session: Session, queue: Queue, waiting: KeyHeap[Job]) -> None:
+        """An overused queue gets nothing more in this session; its jobs are told (W-19)."""
+        row = reasons.QUEUE_OVERUSED
+        refusal = Refusal("overused", "", row.code, row.render(queue=queue.name), queue=queue.name)
+        for job in waiting:
+            session.refuse(job, refusal)
+            session.explain_pending(job, refusal)
 
     @staticmethod
     def _visit(session: Session, queue: Queue, job: Job, tasks: Sequence[Task], *, alone: bool) -> Sequence[Task]:
@@ -88,7 +104,7 @@ class Allocate(Action):
                 statement.keep()
             else:
                 statement.discard()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.contain(job, error)
         return ()

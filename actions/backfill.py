@@ -39,7 +39,7 @@ class Backfill(Action):
                     heap = jobs[job.queue] = KeyHeap(session.job_key)
                     queues.push(session.queues[job.queue])
                 heap.push(job)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.contain(job, error)
         while queues:
             queue = queues.pop()
@@ -59,7 +59,7 @@ class Backfill(Action):
                 statement.commit()
             else:
                 statement.discard()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.contain(job, error)
 

@@ -48,5 +48,5 @@ class Enqueue(Action):
                 session.dispatch.notify("job_enqueued", job)
             elif refusal is not None:
                 session.refuse(job, refusal)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             session.contain(job, error)

@@ -1,4 +1,4 @@
-"""One visit to a job: put as many of its tasks on nodes as should go now (core reference §4.3.1, with W-07, W-17–W-19).
+"""One visit to a job: put as many of its tasks on nodes as should go now (core reference §4.3.1, W-07, W-17 to W-19).
 
 Tasks are taken in task order, in runs of one profile. A run is allowed by the queue's quotas, placed by the placement
 engine, and recorded on the statement; what cannot go gets an outcome that says why.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.placement import Ranking
-    from capcard_sched.framework.rows import Profile
+    from capcard_sched.framework.rows import Profile, Rows
     from capcard_sched.framework.session import Session
     from capcard_sched.framework.statement import Statement
     from capcard_sched.model.job import Job
@@ -118,7 +118,8 @@ class Attempt:
     def _allowed(self, profile: Profile, run: Sequence[Task]) -> Allowance:
         """What all quota plugins together let through."""
         count = len(run)
-        lanes, limits = None, ()
+        lanes: Rows | None = None
+        limits: tuple[int, ...] = ()
         for name, many, single in self._engine.quota_hooks:
             try:
                 if many is None:

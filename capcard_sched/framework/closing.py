@@ -1,4 +1,4 @@
-"""The end of a session: phases, conditions, statuses and events, as intents (core reference §3.7, §5.7, with W-16, W-45).
+"""The end of a session: phases, conditions, statuses and events, as intents (core reference §3.7, §5.7).
 
 What was written last is remembered, so that nothing is written twice and an unchanged cluster is silent.
 """
@@ -59,7 +59,7 @@ class Closer:
             if close is not None:
                 try:
                     close(session)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.report.errors.append(
                         HookError(plugin.name, "close", f"{type(error).__name__}: {error}", "session")
                     )
@@ -93,7 +93,7 @@ class Closer:
         for placement in reversed(session.pipelines):
             try:
                 session.dispatch.notify("on_deallocate", placement)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.contain(placement.job, error)
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
                 kind: Literal["schedulable", "pipelined"] = (
@@ -112,8 +112,7 @@ class Closer:
             job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
             if job is None:
                 continue
-            for uid in job.pending:
-                session.outcomes.setdefault(uid, Outcome("refused", refusal.message, refusal=refusal))
+            session.explain_pending(job, refusal)
             if not job.tasks:
                 session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
 

@@ -99,13 +99,13 @@ class Core:
         if not session.report.errors:
             self._run_actions(session)
         intents.extend(self._closer.close(session))
-        self._report_problems(session, intents)
+        self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._closer.prune(set(state.tasks))
         return StepResult(intents, session.report, False)
 
     def open_session(self, now: float) -> Session:
-        """Open a session and its plugins. A plugin that fails here stops the actions: its protection would be missing."""
+        """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
         self.engine.open(self.state.nodes)
@@ -125,7 +125,7 @@ class Core:
                 continue
             try:
                 start(session)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.report.errors.append(
                     HookError(plugin.name, "open", f"{type(error).__name__}: {error}", "session")
                 )
@@ -141,7 +141,7 @@ class Core:
         for action in self.actions:
             try:
                 action.execute(session)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", action.name)
                 session.report.errors.append(
                     HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
@@ -161,7 +161,7 @@ class Core:
         self.state.confirmed.clear()
         return intents
 
-    def _report_problems(self, session: Session, intents: list[Intent]) -> None:
+    def _report_problems(self, intents: list[Intent]) -> None:
         """Objects that could not be read, once per problem (D13)."""
         problems = self.state.problems
         for ref in sorted(problems):

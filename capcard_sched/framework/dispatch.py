@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Entry = tuple[str, "Callable[..., Any]"]
 
 
-class HookFailed(Exception):
+class HookFailed(Exception):  # noqa: N818 - it says what happened; HookError is the record of it
     """A plugin raised. Carries who and where, so that only the job or task at hand is skipped."""
 
     def __init__(self, plugin: str, hook: str, error: BaseException) -> None:
@@ -77,7 +77,7 @@ class Dispatch:
         for name, call in self._flat[method]:
             try:
                 call(*arguments)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 failed = failed or HookFailed(name, method, error)
         if failed is not None:
             raise failed

@@ -77,16 +77,16 @@ HOOKS: tuple[Hook, ...] = (
     Hook("preemptable", "(task, candidates) -> victims | None", "enablePreemptable", Combine.VICTIMS, "no victims"),
     Hook("reclaimable", "(task, candidates) -> victims | None", "enableReclaimable", Combine.VICTIMS, "no victims"),
     Hook("victim_tasks", "(tasks) -> victims", "enabledVictim", Combine.UNION_FIRST_TIER, "no victims"),
-    # nodes: what a profile is
+    # what a profile is
     Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook("task_context", "(task) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook("domain_bound", "(profile) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
-    # nodes: feasibility
+    # feasibility of nodes
     Hook("pre_predicate", "(profile) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
     Hook("predicate_static", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook("predicate", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook("predicate_domain", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
-    # nodes: preference
+    # preference among nodes
     Hook("node_order_static", "(profile, node rows) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("node_order", "(profile, node rows) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("batch_node_order", "(profile, candidates) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Item = TypeVar("Item")
 
@@ -32,6 +32,10 @@ class KeyHeap(Generic[Item]):
         """Add an item under its present key. O(log n)."""
         self._pushes += 1
         heappush(self._entries, (self._key(item), self._pushes, item))
+
+    def __iter__(self) -> Iterator[Item]:
+        """The items, in no particular order."""
+        return (entry[2] for entry in self._entries)
 
     def pop(self) -> Item:
         """Take the first item. O(log n). IndexError when empty."""

@@ -88,7 +88,8 @@ class Ranking:
         table, columns = self.engine.table, self._requested
         index = np.ix_(rows, columns)
         free = table.allocatable[index] - table.used[index]
-        return (free >= self.profile.cls.request[columns]).all(axis=1)  # type: ignore[no-any-return]
+        fits: Mask = np.logical_and.reduce(free >= self.profile.cls.request[columns], axis=1)
+        return fits
 
     def evaluate(self, rows: Rows, used: Matrix | None = None, nonzero_used: Matrix | None = None) -> Scores:
         """Scores of a selection, -inf where the pod may not go. Resource fit is the caller's business."""
@@ -455,9 +456,12 @@ class PlacementEngine:
             if self.is_domain_bound(profile):
                 entries.append(("predicate_domain", self._predicate_domain))
             for hook, calls in entries:
-                self._judge(calls, hook, profile, selection, chain)
+                for entry in calls:
+                    chain.speaker = (entry[0], hook)
+                    self._judge([entry], hook, profile, selection, chain)
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
+                diagnosis.sources.setdefault(reason, chain.sources[reason])
             diagnosis.codes[rest] = chain.codes
         text = fit_text(len(everything), diagnosis.reasons)
         self._diagnoses[profile] = (position, text, diagnosis)
@@ -465,7 +469,7 @@ class PlacementEngine:
 
 
 def fit_text(nodes: int, reasons: dict[str, int]) -> str:
-    """`0/3 nodes are unavailable: 1 Insufficient cpu, 2 node(s) were unschedulable.`"""
+    """The fit text: `0/3 nodes are unavailable: 1 Insufficient cpu, 2 node(s) were unschedulable.`."""
     if not reasons:
         return f"0/{nodes} nodes are unavailable"
     parts = sorted((count, reason) for reason, count in reasons.items())

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
+from capcard_sched.framework.rows import Rows
+from capcard_sched.model.refusal import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.rows import Rows
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
-    from capcard_sched.model.refusal import Refusal
     from capcard_sched.model.task import Task, TaskClass
 
 
@@ -29,7 +30,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Allowance(NamedTuple):
+class Allowance(msgspec.Struct, frozen=True):
     """How many of a run of tasks a quota lets through, one after the other.
 
     `lanes` (intp [nodes of the session]) tells which lane a placement on each row would use, -1 for none; at most

@@ -47,7 +47,17 @@ class NodeRows:
     and `nonzero_used` include them. Arrays are read-only by contract and computed when first asked for.
     """
 
-    __slots__ = ("_allocatable", "_nonzero_used", "_pipelined", "_releasing", "_used", "nodes", "rows", "table", "whole")
+    __slots__ = (
+        "_allocatable",
+        "_nonzero_used",
+        "_pipelined",
+        "_releasing",
+        "_used",
+        "nodes",
+        "rows",
+        "table",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -145,13 +155,17 @@ class Verdict:
 class Diagnosis(Verdict):
     """A verdict that remembers why, with the chain rule of the plugins reference §0.5.
 
-    An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one may collect several.
+    An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one may collect more.
     """
 
-    __slots__ = ("_open", "codes", "reasons")
+    __slots__ = ("_open", "codes", "reasons", "sources", "speaker")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
+        #: Who speaks now, as (plugin, hook); set by the framework before each hook.
+        self.speaker = ("", "fit")
+        #: Reason text to who gave it first.
+        self.sources: dict[str, tuple[str, str]] = {}
         self._open: Mask = np.ones(size, dtype=bool)
         #: Reason text to how many entries gave it.
         self.reasons: dict[str, int] = {}
@@ -164,6 +178,7 @@ class Diagnosis(Verdict):
         if not count:
             return
         self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.sources.setdefault(reason, self.speaker)
         np.maximum(self.codes, np.where(effective, np.int8(code), np.int8(0)), out=self.codes)
         self.ok &= ~effective
         if code is not Code.UNSCHEDULABLE:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.outcomes import job_fit_text
-from capcard_sched.framework.report import HookError, SessionReport
+from capcard_sched.framework.report import HookError, Outcome, SessionReport
 from capcard_sched.framework.rows import NodeRows
 from capcard_sched.framework.statement import Statement
 from capcard_sched.model import reasons
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.dispatch import Dispatch
     from capcard_sched.framework.placement import PlacementEngine
     from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.report import Outcome
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import ResourceColumns, Vector
@@ -230,6 +229,12 @@ class Session:
         self.report.refusals.append((ref, refusal))
         if isinstance(subject, Job):
             self.touched_jobs.add(subject.key)
+
+    def explain_pending(self, job: Job, refusal: Refusal) -> None:
+        """The job's pending tasks wait for the same reason as the job, unless they have one of their own."""
+        outcome = Outcome("refused", refusal.message, refusal=refusal)
+        for uid in job.pending:
+            self.outcomes.setdefault(uid, outcome)
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
         """Say something about an object in an event; the core writes it once."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.plugin import Placement
 from capcard_sched.framework.report import Outcome
 from capcard_sched.model.intents import Bind, Evict
@@ -68,37 +69,49 @@ class Statement:
     def evict(self, task: Task, reason: str) -> None:
         """A placed task starts to leave its node."""
         session, job, node = self._session, task.job, task.node
-        assert job is not None and node is not None, task
+        assert job is not None, task
+        assert node is not None, task
         session.dispatch.notify("on_deallocate", Placement(job, task.cls, [task], [node]))
         former = session.state.release(task)
         session.engine.releases += 1
         self._records.append(_Eviction(task, node, former, reason))
 
     def discard(self) -> None:
-        """Undo everything, last first. What each task could have had is kept for its message."""
+        """Undo everything, last first. What each task could have had is kept for its message.
+
+        A plugin that fails while it is told is noted; the rest is undone all the same.
+        """
         session = self._session
         while self._records:
             record = self._records.pop()
-            if isinstance(record, Placement):
-                for task, node in zip(record.tasks, record.nodes, strict=True):
-                    kind = "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
-                    session.outcomes[task.uid] = Outcome(kind, "", node.name)  # type: ignore[arg-type]
-                self._take_off(record)
-            else:
-                session.state.unrelease(record.task, record.former)
-                assert record.task.job is not None
-                session.dispatch.notify(
-                    "on_allocate", Placement(record.task.job, record.task.cls, [record.task], [record.node])
-                )
+            try:
+                if isinstance(record, Placement):
+                    for task, node in zip(record.tasks, record.nodes, strict=True):
+                        session.outcomes[task.uid] = Outcome(
+                            "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
+                        )
+                    self._take_off(record)
+                else:
+                    self._put_back(record)
+            except HookFailed as error:
+                subject = record.job if isinstance(record, Placement) else record.task
+                session.contain(subject, error)
+
+    def _put_back(self, eviction: _Eviction) -> None:
+        task, session = eviction.task, self._session
+        assert task.job is not None, task
+        session.state.unrelease(task, eviction.former)
+        session.dispatch.notify("on_allocate", Placement(task.job, task.cls, [task], [eviction.node]))
 
     def commit(self) -> None:
         """Make it real: binds and evictions become intents, allocated tasks BINDING. Pipelined ones stay promised.
 
-        All tasks of the statement are reserved in the state before the first intent leaves (W-06).
+        All tasks of the statement are reserved in the state before the first intent leaves (W-06). Raises HookFailed
+        before anything is real when a plugin cannot say what to write on a pod.
         """
         session = self._session
+        annotations = self._annotations()
         binds, outcomes, bound = session.binds, session.outcomes, session.report.bound
-        annotate = session.dispatch.entries("bind_annotations")
         for record in self._records:
             if isinstance(record, _Eviction):
                 task = record.task
@@ -107,19 +120,32 @@ class Statement:
             elif record.tasks[0].status is TaskStatus.ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
                 for task, node in zip(record.tasks, record.nodes, strict=True):
-                    annotations: dict[str, str] = {}
-                    for _, call in annotate:
-                        annotations.update(call(task, node) or {})
-                    binds.append(Bind(task.namespace, task.name, task.uid, node.name, annotations))
-                    bound.append(task.uid)
+                    uid = task.uid
+                    binds.append(Bind(task.namespace, task.name, uid, node.name, annotations.get(uid, {})))
+                    bound.append(uid)
                     if outcomes:
-                        outcomes.pop(task.uid, None)
+                        outcomes.pop(uid, None)
             else:
                 session.pipelines.append(record)
         self._records.clear()
 
+    def _annotations(self) -> dict[str, dict[str, str]]:
+        """What plugins want written with each binding, by uid; pods with nothing are absent."""
+        found: dict[str, dict[str, str]] = {}
+        for name, call in self._session.dispatch.entries("bind_annotations"):
+            for record in self._records:
+                if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
+                    for task, node in zip(record.tasks, record.nodes, strict=True):
+                        try:
+                            wanted = call(task, node)
+                        except Exception as error:
+                            raise HookFailed(name, "bind_annotations", error) from error
+                        if wanted:
+                            found.setdefault(task.uid, {}).update(wanted)
+        return found
+
     def keep(self) -> None:
-        """Leave the operations in place until the session closes, then undo them: a gang that is promised room (W-08)."""
+        """Leave the operations until the session closes, then undo them: a gang that is promised room (W-08)."""
         session = self._session
         for record in self._records:
             assert isinstance(record, Placement)

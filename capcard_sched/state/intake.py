@@ -130,9 +130,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         min_member=max(0, spec.min_member or 0),
         min_task_member=dict(spec.min_task_member or {}),
         min_resources=(
-            parse_amounts(spec.min_resources, "spec.minResources", problems)
-            if spec.min_resources is not None
-            else None
+            parse_amounts(spec.min_resources, "spec.minResources", problems) if spec.min_resources is not None else None
         ),
         priority_class_name=spec.priority_class_name or "",
         phase=phase,
@@ -167,6 +165,7 @@ def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
     queue.annotations = meta.annotations or {}
     queue.labels = meta.labels or {}
     queue.state = obj.status.state or ""
-    queue.status_allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
+    allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
+    queue.status_allocated = {resource: amount for resource, amount in allocated.items() if amount}
     queue.created = parse_time(meta.creation_timestamp)
     return queue, "; ".join(problems)

@@ -1,0 +1,383 @@
+"""How many pods of which kind stand in which topology domain, kept up to date placement by placement.
+
+Pod (anti-)affinity and topology spread ask two questions: how many pods that a selector means stand in the domain of a
+node, and how many pods there carry a term that means this pod. A `Tally` answers one of them: a count per node row,
+and from it counts per domain, both changed in O(1) by a placement.
+
+Each plugin that needs counts owns a `DomainCounters` and feeds it from its own hooks: `open` from `open`, `place`
+from `on_allocate`, `displace` from `on_deallocate`. Selectors of pending pods are entered at open, so that a pod knows
+from the start of a session which terms it may meet in it. While no pod has a term the cost is one dictionary
+look-up per pod whose node or job changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from capcard_sched.framework.pod_selectors import SelectorIndex
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Mapping
+
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.pod_selectors import PodSelector
+    from capcard_sched.framework.rows import Mask, Rows
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task, TaskClass
+
+#: A tally of pods that no pending pod asked for in so many sessions is dropped.
+_UNUSED_SESSIONS = 64
+_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
+
+
+class _Domains(NamedTuple):
+    """A tally by domain of one topology key."""
+
+    codes: Rows
+    mask: Mask | None
+    #: int64 [domains + 1]; the last entry stays 0 and is what nodes without the label (code -1) find.
+    totals: Vector
+
+
+class Tally:
+    """One thing that is counted. Compared by identity; use it in profile contexts as it is."""
+
+    __slots__ = ("_domains", "carried", "id", "live_only", "rows", "selectors", "sum", "unused", "uses")
+
+    def __init__(
+        self,
+        id: int,
+        selectors: tuple[PodSelector, ...],
+        size: int,
+        *,
+        live_only: bool,
+        carried: tuple[str, int] | None,
+    ) -> None:
+        self.id = id
+        #: All of them must select the pod: the counted one, or, for carried terms, the pod that meets the carriers.
+        self.selectors = selectors
+        #: Leave out pods that are being deleted.
+        self.live_only = live_only
+        #: For carried terms their topology key and kind; None counts the pods that `selectors` mean.
+        self.carried = carried
+        #: int64 [nodes]: pods, or the weights carried.
+        self.rows: Vector = np.zeros(size, dtype=np.int64)
+        self.sum = 0
+        #: Jobs with a pending pod that asks for this.
+        self.uses = 0
+        #: Sessions since the last such job.
+        self.unused = 0
+        self._domains: dict[tuple[str, Hashable], _Domains] = {}
+
+    def __repr__(self) -> str:
+        return f"Tally({self.id}, {self.selectors}, sum={self.sum})"
+
+    def lay_out(self, size: int) -> None:
+        """Start over with zeros for another set of node rows."""
+        self.rows = np.zeros(size, dtype=np.int64)
+        self.sum = 0
+        self._domains.clear()
+
+    def change(self, row: int, amount: int) -> None:
+        """Add to one node row."""
+        self.rows[row] += amount
+        self.sum += amount
+        for domains in self._domains.values():
+            code = domains.codes[row]
+            if code >= 0 and (domains.mask is None or domains.mask[row]):
+                domains.totals[code] += amount
+
+    def totals(self, index: NodeIndex, topology_key: str, scope: Hashable = None, mask: Mask | None = None) -> Vector:
+        """Counts per domain: int64 [domains + 1], to be indexed with `index.column(topology_key).codes`.
+
+        With a mask (bool [nodes]) only pods on those nodes count; `scope` names the mask and must tell different masks
+        apart. O(nodes) the first time, then O(1). Not to be written to.
+        """
+        found = self._domains.get((topology_key, scope))
+        if found is None:
+            codes, values = index.column(topology_key)
+            counted = codes >= 0 if mask is None else (codes >= 0) & mask
+            totals = np.zeros(len(values) + 1, dtype=np.int64)
+            np.add.at(totals, codes[counted], self.rows[counted])
+            found = self._domains[topology_key, scope] = _Domains(codes, mask, totals)
+        return found.totals
+
+
+class TermReader(Protocol):
+    """What `DomainCounters` asks its owner about pods."""
+
+    def has_terms(self, cls: TaskClass) -> bool:
+        """Whether pods of the class have terms of their own. Asked once per class."""
+        ...
+
+    def asked(self, task: Task) -> Iterable[Tally]:
+        """Tallies of pods that the terms of a pending pod will ask for (`DomainCounters.pods`)."""
+        ...
+
+    def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
+        """What a pod adds by its own terms wherever it stands (`DomainCounters.carriers`), amounts positive."""
+        ...
+
+
+class DomainCounters:
+    """All tallies of one plugin."""
+
+    def __init__(self, reader: TermReader) -> None:
+        self._reader = reader
+        self._index: NodeIndex | None = None
+        self._nodes: list[Node] = []
+        self._next_id = 0
+        self._pods: dict[tuple[tuple[PodSelector, ...], bool], Tally] = {}
+        self._carriers: dict[tuple[PodSelector, str, int], Tally] = {}
+        self._pods_index: SelectorIndex[Tally] = SelectorIndex()
+        self._carriers_index: SelectorIndex[Tally] = SelectorIndex()
+        self._with_terms: dict[TaskClass, bool] = {}
+        #: Node name to what its pods add up to.
+        self._present: dict[str, dict[Tally, int]] = {}
+        #: Job key to the tallies its pending pods need.
+        self._uses: dict[str, frozenset[Tally]] = {}
+        self._queues: set[str] = set()
+        #: Nodes that placements of the last session touched: some of these were taken back.
+        self._touched: set[str] = set()
+        #: Pods taken off their node in this session, by uid; the node may still list them.
+        self._gone: set[str] = set()
+        #: What pods placed in this session added.
+        self._placed: dict[str, list[tuple[Tally, int]]] = {}
+        #: Tallies made since open began that other nodes' pods were not asked for yet; None outside open.
+        self._fresh: list[Tally] | None = None
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> NodeIndex:
+        """The node index of this session."""
+        assert self._index is not None
+        return self._index
+
+    @property
+    def idle(self) -> bool:
+        """True while no pod anywhere has a term."""
+        return not self._pods and not self._carriers
+
+    def has_terms(self, cls: TaskClass) -> bool:
+        """Whether pods of the class have terms of their own."""
+        found = self._with_terms.get(cls)
+        if found is None:
+            found = self._with_terms[cls] = self._reader.has_terms(cls)
+        return found
+
+    def pods(self, selectors: tuple[PodSelector, ...], *, live_only: bool = False) -> Tally:
+        """The tally of pods that all `selectors` mean. O(pods on nodes) when first asked for in mid-session."""
+        tally = self._pods.get((selectors, live_only))
+        if tally is None:
+            tally = self._pods[selectors, live_only] = self._new(selectors, live_only=live_only, carried=None)
+            self._pods_index.add(selectors, tally)
+            if self._fresh is not None:
+                self._fresh.append(tally)
+            else:
+                self._count([tally], self._nodes)
+        return tally
+
+    def carriers(self, selector: PodSelector, topology_key: str, kind: int = 0) -> Tally:
+        """The tally of pods carrying a term with this selector and topology key; `kind` keeps sorts of terms apart."""
+        tally = self._carriers.get((selector, topology_key, kind))
+        if tally is None:
+            tally = self._new((selector,), live_only=False, carried=(topology_key, kind))
+            self._carriers[selector, topology_key, kind] = tally
+            self._carriers_index.add((selector,), tally)
+        return tally
+
+    def carriers_meeting(self, namespace: str, labels: Mapping[str, str]) -> tuple[Tally, ...]:
+        """Tallies of carried terms that mean a pod with these labels, in order of their making."""
+        if not len(self._carriers_index):
+            return ()
+        return tuple(sorted(self._carriers_index.matching(namespace, labels), key=_by_id))
+
+    def _new(self, selectors: tuple[PodSelector, ...], *, live_only: bool, carried: tuple[str, int] | None) -> Tally:
+        self._next_id += 1
+        return Tally(self._next_id, selectors, len(self._nodes), live_only=live_only, carried=carried)
+
+    # --- keeping up -------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session, index: NodeIndex) -> None:
+        """Start a session: take in what changed. O(pods of changed jobs and on changed nodes)."""
+        changed, table = session.changed, session.nodes
+        everything = changed.everything or self._index is None
+        self._fresh = []
+        self._gone.clear()
+        self._placed.clear()
+        self._nodes = table.nodes
+        if everything:
+            self._forget()
+        if index is not self._index:
+            self._index = index
+            self._lay_out()
+        self._refresh_jobs(session, everything=everything)
+        stale: Collection[str] = table.by_name if everything else changed.nodes | self._touched
+        for name in stale:
+            self._refresh_node(name, table.by_name.get(name))
+        fresh, self._fresh = self._fresh, None
+        if fresh and not everything:
+            self._count(fresh, [node for node in self._nodes if node.name not in stale])
+        self._touched.clear()
+        self._drop_unused()
+
+    def _forget(self) -> None:
+        for tally in (*self._pods.values(), *self._carriers.values()):
+            tally.uses = 0
+            tally.lay_out(len(self._nodes))
+        self._present.clear()
+        self._uses.clear()
+        self._queues.clear()
+
+    def _lay_out(self) -> None:
+        """Node rows have changed: put what is known by node name into new rows."""
+        for tally in (*self._pods.values(), *self._carriers.values()):
+            tally.lay_out(len(self._nodes))
+        rows = {node.name: node.row for node in self._nodes} if self._present else {}
+        for name in list(self._present):
+            row = rows.get(name)
+            if row is None:
+                del self._present[name]
+                continue
+            for tally, amount in self._present[name].items():
+                tally.change(row, amount)
+
+    def _refresh_jobs(self, session: Session, *, everything: bool) -> None:
+        keys: Iterable[str] = session.jobs if everything else set(session.changed.jobs)
+        if session.queues.keys() != self._queues:
+            appeared = session.queues.keys() - self._queues
+            self._queues = set(session.queues)
+            if not everything:
+                keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
+        for key in keys:
+            job = session.jobs.get(key)
+            needed: set[Tally] = set()
+            for task in job.pending.values() if job is not None else ():
+                if self.has_terms(task.cls):
+                    needed.update(self._reader.asked(task))
+                    needed.update(tally for tally, _ in self._reader.carried(task))
+            for tally in self._uses.pop(key, ()):
+                tally.uses -= 1
+            if needed:
+                self._uses[key] = frozenset(needed)
+                for tally in needed:
+                    tally.uses += 1
+
+    def _refresh_node(self, name: str, node: Node | None) -> None:
+        old = self._present.pop(name, {})
+        if node is None:
+            return
+        new: dict[Tally, int] = {}
+        for task in node.tasks.values():
+            if not len(self._pods_index) and not self.has_terms(task.cls):
+                continue
+            for tally, amount in self._contributions(task, live=_is_live(task)):
+                new[tally] = new.get(tally, 0) + amount
+        for tally in sorted({*old, *new}, key=_by_id):
+            difference = new.get(tally, 0) - old.get(tally, 0)
+            if difference:
+                tally.change(node.row, difference)
+        if new:
+            self._present[name] = new
+
+    def _contributions(self, task: Task, *, live: bool) -> list[tuple[Tally, int]]:
+        found: list[tuple[Tally, int]] = []
+        if len(self._pods_index):
+            found = [
+                (tally, 1)
+                for tally in self._pods_index.matching(task.namespace, task.labels)
+                if live or not tally.live_only
+            ]
+        if self.has_terms(task.cls):
+            found += self._reader.carried(task)
+        return found
+
+    def _count(self, tallies: list[Tally], nodes: Iterable[Node]) -> None:
+        """Count pods that stand on `nodes` for new tallies."""
+        index: SelectorIndex[Tally] = SelectorIndex()
+        for tally in tallies:
+            index.add(tally.selectors, tally)
+        if not len(index):
+            return
+        for node in nodes:
+            for task in node.tasks.values():
+                if task.uid in self._gone:
+                    continue
+                live = _is_live(task)
+                for tally in index.matching(task.namespace, task.labels):
+                    if live or not tally.live_only:
+                        self._add(node, tally, 1)
+                        if task.status in _IN_SESSION:
+                            self._placed.setdefault(task.uid, []).append((tally, 1))
+
+    def _add(self, node: Node, tally: Tally, amount: int) -> None:
+        tally.change(node.row, amount)
+        counts = self._present.setdefault(node.name, {})
+        counts[tally] = counts.get(tally, 0) + amount
+
+    def _drop_unused(self) -> None:
+        """Forget tallies that no pending pod asked for lately, and carried terms that nobody carries any more."""
+        dropped: set[Tally] = set()
+        for pods_key, tally in list(self._pods.items()):
+            tally.unused = 0 if tally.uses else tally.unused + 1
+            if tally.unused > _UNUSED_SESSIONS:
+                del self._pods[pods_key]
+                self._pods_index.discard(tally.selectors, tally)
+                dropped.add(tally)
+        for carriers_key, tally in list(self._carriers.items()):
+            if not tally.uses and not tally.sum:
+                del self._carriers[carriers_key]
+                self._carriers_index.discard(tally.selectors, tally)
+                dropped.add(tally)
+        if dropped:
+            for name in list(self._present):
+                kept = {tally: amount for tally, amount in self._present[name].items() if tally not in dropped}
+                if kept:
+                    self._present[name] = kept
+                else:
+                    del self._present[name]
+
+    def place(self, placement: Placement) -> None:
+        """Count pods that were put on nodes, or whose eviction was undone. O(1) per pod and matching tally."""
+        if self._gone:
+            self._gone.difference_update([task.uid for task in placement.tasks])
+        if not len(self._pods_index) and not self.has_terms(placement.cls):
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            self._touched.add(node.name)
+            if node.row < 0:
+                continue
+            contributions = self._placed[task.uid] = self._contributions(task, live=not task.deleting)
+            for tally, amount in contributions:
+                self._add(node, tally, amount)
+
+    def displace(self, placement: Placement) -> None:
+        """Undo `place`, or count pods off that are being evicted."""
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            self._gone.add(task.uid)
+            self._touched.add(node.name)
+            contributions = self._placed.pop(task.uid, None)
+            if node.row < 0 or self.idle:
+                continue
+            if contributions is None:
+                if task.status in _IN_SESSION:
+                    # Placed while nothing was counted, or never announced because another plugin failed before us.
+                    continue
+                contributions = self._contributions(task, live=_is_live(task))
+            for tally, amount in contributions:
+                self._add(node, tally, -amount)
+
+
+def _is_live(task: Task) -> bool:
+    return not task.deleting and task.status is not TaskStatus.RELEASING
+
+
+def _by_id(tally: Tally) -> int:
+    return tally.id

@@ -1,0 +1,162 @@
+"""Why a job or a pod waits: read out of the last session's records, never guessed (architecture D12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.outcomes import job_fit_text
+from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, TaskExplanation
+from capcard_sched.model.refusal import Code, Refusal
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.report import Outcome
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task, TaskClass
+
+
+def find_job(core: Core, namespace: str, name: str) -> Job | None:
+    """The job of a PodGroup, of a Job (its PodGroup is `<name>-<uid>`), of a workload or of a pod, by that name."""
+    state = core.state
+    exact = state.jobs.get(f"{namespace}/{name}")
+    if exact is not None:
+        return exact
+    for task in state.tasks.values():
+        if task.namespace == namespace and task.name == name and task.job is not None:
+            return task.job
+    prefix = f"{namespace}/{name}-"
+    found = [job for key, job in sorted(state.jobs.items()) if key.startswith(prefix)]
+    if found:
+        return found[0]
+    owners = sorted(
+        {
+            task.job.key
+            for task in state.tasks.values()
+            if task.namespace == namespace and task.name.startswith(f"{name}-") and task.job is not None
+        }
+    )
+    return state.jobs[owners[0]] if owners else None
+
+
+def explain_job(core: Core, job: Job, *, pod: str = "") -> Explanation:
+    """Everything known about why `job` (or only its pod `pod`) waits, as of the last session.
+
+    Cost: one full scan over the nodes per pending template that found none.
+    """
+    session = core.last_session
+    queue = core.state.queues.get(job.queue)
+    refusals = _job_refusals(session, job)
+    pending = _pending(core, session, job, pod) if session is not None else ()
+    return Explanation(
+        namespace=job.namespace,
+        name=job.name,
+        queue=job.queue,
+        queue_state=(queue.state or "Open") if queue is not None else "missing",
+        phase=job.phase.value,
+        placed=job.ready_tasks,
+        minimum=job.min_available,
+        tasks=len(job.tasks),
+        waiting_seconds=max(0.0, session.now - job.created) if session is not None else 0.0,
+        summary=_summary(session, job, refusals, pending),
+        refusals=refusals,
+        pending=pending,
+        cards=_cards(core, job.queue),
+        ahead=_ahead(session, job),
+    )
+
+
+def _summary(
+    session: Session | None, job: Job, refusals: tuple[Refusal, ...], pending: tuple[TaskExplanation, ...]
+) -> str:
+    if session is None:
+        return "no session has run yet"
+    if refusals:
+        return refusals[0].message
+    if not job.pending:
+        if job.tasks:
+            return "nothing waits: every pod is placed"
+        return "no pod exists yet" if job.phase is not job.phase.PENDING else "waits to be enqueued"
+    for kind in ("refused", "unfit"):
+        for item in pending:
+            if item.outcome == kind:
+                return item.message
+    return job_fit_text(job, session.outcomes, session.task_key)
+
+
+def _job_refusals(session: Session | None, job: Job) -> tuple[Refusal, ...]:
+    if session is None:
+        return ()
+    return tuple(
+        refusal
+        for (ref, _), refusal in session.refusals.items()
+        if ref.kind == "PodGroup" and ref.namespace == job.namespace and ref.name == job.name
+    )
+
+
+def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
+    """Pending tasks, those with the same template and outcome together, in task order."""
+    groups: dict[tuple[TaskClass, Outcome | None], list[Task]] = {}
+    for task in session.pending_tasks(job):
+        if pod and task.name != pod:
+            continue
+        outcome = session.outcomes.get(task.uid)
+        if outcome is not None and outcome.node:
+            outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal)
+        groups.setdefault((task.cls, outcome), []).append(task)
+    return tuple(_explain_tasks(core, session, tasks, outcome) for (_, outcome), tasks in groups.items())
+
+
+def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Outcome | None) -> TaskExplanation:
+    names = tuple(task.name for task in tasks)
+    if outcome is None:
+        return TaskExplanation(names, "untried", "not tried in the last session")
+    first = session.outcomes[tasks[0].uid]
+    reasons: tuple[NodeReason, ...] = ()
+    evictable = 0
+    queue = session.queues.get(tasks[0].job.queue) if tasks[0].job is not None else None
+    if outcome.kind == "unfit" and queue is not None:
+        _, diagnosis = core.engine.diagnose(core.engine.profile(queue, tasks[0]))
+        reasons = tuple(
+            NodeReason(reason, count, *diagnosis.sources.get(reason, ("", "fit")))
+            for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))
+        )
+        evictable = int(np.count_nonzero(diagnosis.codes == Code.UNSCHEDULABLE))
+    return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, first.node, reasons, evictable)
+
+
+def _cards(core: Core, queue: str) -> tuple[CardUse, ...]:
+    """Per card of the queue: what the quota plugin publishes about it."""
+    figures: dict[str, dict[str, float]] = {}
+    totals: dict[str, float] = {}
+    for _, call in core.dispatch.entries("metrics"):
+        for sample in call():
+            if sample.name == "card_total":
+                totals[sample.labels["card"]] = sample.value
+            elif sample.name.startswith("queue_card_") and sample.labels.get("queue_name") == queue:
+                figures.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
+    return tuple(
+        CardUse(
+            card,
+            values.get("capacity", 0.0),
+            values.get("allocated", 0.0),
+            values.get("inqueue", 0.0),
+            totals.get(card, 0.0),
+        )
+        for card, values in sorted(figures.items())
+    )
+
+
+def _ahead(session: Session | None, job: Job) -> tuple[str, ...]:
+    if session is None or job.queue not in session.queues:
+        return ()
+    own = session.job_key(job)
+    others = [
+        other
+        for other in session.queues[job.queue].jobs.values()
+        if other is not job and other.key in session.jobs and (other.pending or not other.tasks)
+    ]
+    keyed = sorted((session.job_key(other), other.key) for other in others if session.job_key(other) < own)
+    return tuple(key for _, key in keyed)

@@ -1,0 +1,1 @@
+"""Tables for people: renderings of Kubernetes objects and model records."""

@@ -1,0 +1,124 @@
+"""`explain` as text: why a job waits, who says so, with figures per card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from capcard_sched.model.explanation import CardUse, Explanation, TaskExplanation
+    from capcard_sched.model.refusal import Figures, Refusal
+
+_WORDS = {
+    "refused": "refused by a quota",
+    "unfit": "no node can take it",
+    "schedulable": "has room, waits for the rest of its gang",
+    "pipelined": "is promised room that is being released",
+    "untried": "not tried in the last session",
+}
+_MEBI = 1024 * 1024
+_SHOWN_NAMES = 4
+
+
+def _amount(resource: str, value: int) -> str:
+    """An amount in the unit people use: cards and cores, Mi for memory."""
+    if resource == "memory":
+        return f"{value / _MEBI:g} Mi"
+    return f"{value / 1000:g}"
+
+
+def _figures(refusal: Refusal) -> Table | None:
+    rows: list[Figures] = list(refusal.alternatives)
+    if refusal.figures is not None and refusal.figures not in rows:
+        rows.insert(0, refusal.figures)
+    if not rows:
+        return None
+    table = Table("resource or card", "requested", "total would be", "limit", "over by", box=None, pad_edge=False)
+    for row in rows:
+        over = row.total - row.limit
+        table.add_row(
+            row.resource,
+            _amount(row.resource, row.requested),
+            _amount(row.resource, row.total),
+            _amount(row.resource, row.limit),
+            _amount(row.resource, over) if over > 0 else "-",
+        )
+    return table
+
+
+def _refusal(refusal: Refusal) -> list[RenderableType]:
+    who = f"{refusal.plugin or 'scheduler'} / {refusal.hook}"
+    parts: list[RenderableType] = [Text.assemble(("  said by ", "dim"), who, ("  reason ", "dim"), refusal.reason)]
+    table = _figures(refusal)
+    if table is not None:
+        parts.append(_indented(table))
+    return parts
+
+
+def _indented(table: Table) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(table, (0, 0, 0, 2))
+
+
+def _names(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    more = len(names) - _SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _task(item: TaskExplanation) -> list[RenderableType]:
+    where = f" ({item.node})" if item.node else ""
+    parts: list[RenderableType] = [
+        Text.assemble((f"{_names(item.names)}: ", "bold"), f"{_WORDS[item.outcome]}{where}")
+    ]
+    if item.message and item.outcome in ("refused", "unfit"):
+        parts.append(Text(f"  {item.message}"))
+    if item.refusal is not None:
+        parts.extend(_refusal(item.refusal))
+    if item.nodes:
+        table = Table("nodes", "reason", "plugin / hook", box=None, pad_edge=False)
+        for reason in item.nodes:
+            table.add_row(str(reason.nodes), reason.reason, f"{reason.plugin or 'scheduler'} / {reason.hook}")
+        parts.append(_indented(table))
+        parts.append(Text(f"  on {item.evictable_nodes} of these nodes evicting something could help", style="dim"))
+    return parts
+
+
+def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
+    table = Table(title=f"Cards of queue {queue}", title_justify="left", box=None, pad_edge=False)
+    for column in ("card", "quota", "allocated", "in queue", "free", "in cluster"):
+        table.add_column(column, justify="left" if column == "card" else "right")
+    for use in cards:
+        total = f"{use.total:g}" if use.total else "not in cluster"
+        table.add_row(use.card, f"{use.quota:g}", f"{use.allocated:g}", f"{use.inqueue:g}", f"{use.free:g}", total)
+    return table
+
+
+def render(explanation: Explanation) -> RenderableType:
+    """The whole answer, the one line that matters first."""
+    e = explanation
+    parts: list[RenderableType] = [
+        Text.assemble((f"{e.namespace}/{e.name}", "bold"), f"  queue {e.queue} ({e.queue_state})  phase {e.phase}"),
+        Text(f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods, waiting {e.waiting_seconds:g}s"),
+        Text.assemble(("Why: ", "bold"), e.summary),
+    ]
+    for refusal in e.refusals:
+        parts.append(Text(""))
+        parts.append(Text.assemble(("PodGroup: ", "bold"), refusal.message))
+        parts.extend(_refusal(refusal))
+    for item in e.pending:
+        parts.append(Text(""))
+        parts.extend(_task(item))
+    if e.ahead:
+        parts.append(Text(""))
+        parts.append(Text(f"Ahead in the queue: {_names(e.ahead)}"))
+    if e.cards:
+        parts.append(Text(""))
+        parts.append(_cards(e.cards, e.queue))
+    return Group(*parts)

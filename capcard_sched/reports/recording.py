@@ -1,0 +1,240 @@
+"""What happened over a simulated run: cards in use, waiting times, and which quota held whom.
+
+A `Recorder` stands around the core: it sees the facts that go in and the decisions that come out, and changes
+neither. Nothing here knows the simulator, so a daemon's history could be recorded the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
+
+from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, GROUP_NAME, GROUP_NAME_ALIAS
+from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
+from capcard_sched.model.deltas import BindFailed, Delta, NodeChanged, NodeGone, PodChanged, PodGone, PodGroupChanged
+from capcard_sched.model.intents import Bind
+from capcard_sched.model.quantity import QuantityError, amounts, units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.model.intents import Intent, ObjectRef
+    from capcard_sched.model.objects import NodeObject, PodObject
+    from capcard_sched.model.refusal import Refusal
+
+_ENDED = ("Succeeded", "Failed")
+
+
+class _Report(Protocol):
+    @property
+    def refusals(self) -> Sequence[tuple[ObjectRef, Refusal]]: ...
+
+
+class _Result(Protocol):
+    @property
+    def intents(self) -> Sequence[Intent]: ...
+    @property
+    def report(self) -> _Report: ...
+
+
+_R = TypeVar("_R", bound=_Result)
+_R_co = TypeVar("_R_co", bound=_Result, covariant=True)
+
+
+class Stepper(Protocol[_R_co]):
+    """What is recorded: the core, or anything that steps like it."""
+
+    def step(self, deltas: Sequence[Delta], now: float) -> _R_co:
+        """Facts in, decisions out; `now` in Unix seconds."""
+        ...
+
+
+class PodRecord(msgspec.Struct):
+    """One pod over its life. Times are Unix seconds."""
+
+    key: str
+    job: str
+    created: float
+    #: When it got its node; None while it waits.
+    bound: float | None = None
+    #: What it holds: a card and how many; "" for a pod without cards.
+    card: str = ""
+    cards: int = 0
+    holds: bool = False
+
+
+class Hold(msgspec.Struct):
+    """One job held back by one quota."""
+
+    queue: str
+    #: Card, `A|B`, cpu or memory.
+    resource: str
+    #: The limit that was met, in base units, as last seen.
+    limit: int
+    job: str
+    #: Sum over its waits: each from the first refusal to the next placement, or the end of the run.
+    seconds: float = 0.0
+    #: Since when it is held now; None when it is not.
+    since: float | None = None
+
+
+class Recorder(Generic[_R]):
+    """Steps the core and takes notes. Cost per step: O(deltas + intents + refusals)."""
+
+    def __init__(self, core: Stepper[_R]) -> None:
+        self._core = core
+        self.pods: dict[str, PodRecord] = {}
+        self.holds: dict[tuple[str, str, str], Hold] = {}
+        self.queues: dict[str, str] = {}
+        #: Card to its changes of use: (Unix seconds, cards in use from then on).
+        self.use: dict[str, list[tuple[float, int]]] = {}
+        self.totals: dict[str, int] = {}
+        self.begin: float | None = None
+        self.end = 0.0
+        self._nodes: dict[str, NodeCards] = {}
+        self._open: dict[str, list[Hold]] = {}
+        self._objects: dict[str, PodObject] = {}
+
+    def step(self, deltas: Sequence[Delta], now: float) -> _R:
+        """Step the core; exceptions pass through."""
+        if self.begin is None:
+            self.begin = now
+        self.end = now
+        self._facts(deltas, now)
+        result = self._core.step(deltas, now)
+        for intent in result.intents:
+            if isinstance(intent, Bind):
+                self._bound(intent.uid, intent.node, now, intent.annotations.get(CARD_ASSIGNED, ""))
+        self._refused(result.report.refusals, now)
+        return result
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def _facts(self, deltas: Iterable[Delta], now: float) -> None:
+        for delta in deltas:
+            match delta:
+                case PodChanged(pod):
+                    self._see_pod(pod, now)
+                case PodGone(namespace, name, uid):
+                    self._forget_pod(uid, f"{namespace}/{name}", now)
+                case PodGroupChanged(group):
+                    meta = group.metadata
+                    self.queues[f"{meta.namespace or 'default'}/{meta.name}"] = group.spec.queue or "default"
+                case NodeChanged(node):
+                    self._see_node(node.metadata.name, node)
+                case NodeGone(name):
+                    self._see_node(name, None)
+                case BindFailed(_, _, uid, _):
+                    self._release(uid, now)
+                    if uid in self.pods:
+                        self.pods[uid].bound = None
+                case _:
+                    pass
+
+    def _see_node(self, name: str, node: NodeObject | None) -> None:
+        old = self._nodes.pop(name, None)
+        for card, (amount, _) in (old.cards if old is not None else {}).items():
+            self.totals[card] -= amount // CARD
+        if node is None:
+            return
+        try:
+            allocatable = amounts(node.status.allocatable)
+        except QuantityError:
+            return  # the core reports it
+        found = self._nodes[name] = discover_cards(node.metadata.labels or {}, allocatable)
+        for card, (amount, _) in found.cards.items():
+            self.totals[card] = self.totals.get(card, 0) + amount // CARD
+
+    def _see_pod(self, pod: PodObject, now: float) -> None:
+        meta, notes = pod.metadata, pod.metadata.annotations or {}
+        key = f"{meta.namespace or 'default'}/{meta.name}"
+        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+        record = self.pods.get(meta.uid)
+        if record is None:
+            record = self.pods[meta.uid] = PodRecord(key, key, now)
+        if group:
+            record.job = f"{meta.namespace or 'default'}/{group}"
+        self._objects[meta.uid] = pod
+        if pod.status.phase in _ENDED:
+            self._release(meta.uid, now)
+            self._objects.pop(meta.uid)
+        elif pod.spec.node_name and record.bound is None:
+            self._bound(meta.uid, pod.spec.node_name, now, notes.get(CARD_ASSIGNED, ""))
+
+    def _forget_pod(self, uid: str, key: str, now: float) -> None:
+        uids = [uid] if uid else [other for other, record in self.pods.items() if record.key == key]
+        for gone in uids:
+            record = self.pods.get(gone)
+            if record is None:
+                continue
+            self._release(gone, now)
+            self._objects.pop(gone, None)
+            if record.bound is None:
+                del self.pods[gone]  # it never ran: its wait has no end to measure
+                self._close_holds(record.job, now)
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _bound(self, uid: str, node: str, now: float, assigned: str) -> None:
+        record, pod = self.pods.get(uid), self._objects.get(uid)
+        if record is None or pod is None or record.bound is not None:
+            return
+        record.bound = now
+        self._close_holds(record.job, now)
+        card, count = self._held(pod, node, assigned)
+        if count:
+            record.card, record.cards, record.holds = card, count, True
+            self._change(card, count, now)
+
+    def _held(self, pod: PodObject, node: str, assigned: str) -> tuple[str, int]:
+        """The card a pod holds on a node and how many; ("", 0) without one."""
+        notes = pod.metadata.annotations or {}
+        try:
+            names = parse_card_name(notes.get(CARD_NAME, notes.get(CARD_NAME_ALIAS)))
+        except CardSyntaxError:
+            return "", 0
+        offered = self._nodes[node].cards if node in self._nodes else {}
+        card = assigned if assigned in names else next((name for name in names if name in offered), "")
+        if card not in offered:
+            return "", 0
+        resource, count = offered[card][1], 0
+        for container in pod.spec.containers:
+            if container.resources is not None:
+                asked = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+                count += units(asked.get(resource, 0))
+        return card, count
+
+    def _release(self, uid: str, now: float) -> None:
+        record = self.pods.get(uid)
+        if record is not None and record.holds:
+            record.holds = False
+            self._change(record.card, -record.cards, now)
+
+    def _change(self, card: str, count: int, now: float) -> None:
+        changes = self.use.setdefault(card, [])
+        used = (changes[-1][1] if changes else 0) + count
+        if changes and changes[-1][0] == now:
+            changes.pop()
+        changes.append((now, used))
+
+    def _refused(self, refusals: Iterable[tuple[ObjectRef, Refusal]], now: float) -> None:
+        for ref, refusal in refusals:
+            if refusal.figures is None:
+                continue
+            record = self.pods.get(ref.uid) if ref.kind == "Pod" else None
+            job = record.job if record is not None else f"{ref.namespace}/{ref.name}"
+            key = (refusal.queue, refusal.figures.resource, job)
+            hold = self.holds.get(key)
+            if hold is None:
+                hold = self.holds[key] = Hold(refusal.queue, refusal.figures.resource, refusal.figures.limit, job)
+            hold.limit = refusal.figures.limit
+            if hold.since is None:
+                hold.since = now
+                self._open.setdefault(job, []).append(hold)
+
+    def _close_holds(self, job: str, now: float) -> None:
+        for hold in self._open.pop(job, ()):
+            if hold.since is not None:
+                hold.seconds += now - hold.since
+                hold.since = None

@@ -1,0 +1,240 @@
+"""A recorded run as figures and as tables: use of cards over time, waiting times, what the quotas held back."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from capcard_sched.reports.recording import Recorder
+
+#: Rows of the table of use.
+_BUCKETS = 24
+#: Rows of the table of quotas; the JSON has all.
+_HOLDS_SHOWN = 20
+_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Cards in use in one stretch of time: mean over the time, and the highest."""
+
+    #: Seconds since the start of the run.
+    begin: float
+    end: float
+    mean: dict[str, float]
+    peak: dict[str, int]
+
+
+class QueueWaits(msgspec.Struct, frozen=True):
+    """How long the pods of a queue waited for their nodes, in seconds."""
+
+    queue: str
+    pods: int
+    #: Still waiting at the end; they count with the time so far.
+    waiting: int
+    mean: float
+    median: float
+    percentile_95: float
+    longest: float
+    longest_pod: str
+
+
+class QuotaHolds(msgspec.Struct, frozen=True):
+    """What one quota of one queue held back."""
+
+    queue: str
+    resource: str
+    #: Base units, as last seen.
+    limit: int
+    jobs: int
+    #: Of these, how many were still held at the end.
+    held_at_end: int
+    #: Sum over the jobs of the time from a refusal to the next placement.
+    seconds: float
+    longest: float
+    longest_job: str
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """The whole run. Lists are sorted: queues by name, quotas by what they held, most first."""
+
+    seconds: float
+    #: Cards of the cluster at the end.
+    cards: dict[str, int]
+    buckets: list[Bucket]
+    waits: list[QueueWaits]
+    holds: list[QuotaHolds]
+
+
+def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
+    """Sum up a recorded run in so many stretches of equal length. An empty run has no stretches."""
+    begin = recorder.begin if recorder.begin is not None else recorder.end
+    seconds = recorder.end - begin
+    return Timeline(
+        seconds=seconds,
+        cards={card: count for card, count in sorted(recorder.totals.items()) if count},
+        buckets=_buckets(recorder, begin, seconds, buckets) if seconds > 0 else [],
+        waits=_waits(recorder),
+        holds=_holds(recorder),
+    )
+
+
+def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[Bucket]:
+    edges = [begin + seconds * i / count for i in range(count + 1)]
+    per_card = {card: _use_between(changes, edges) for card, changes in sorted(recorder.use.items())}
+    return [
+        Bucket(
+            edges[i] - begin,
+            edges[i + 1] - begin,
+            {card: use[i][0] for card, use in per_card.items()},
+            {card: use[i][1] for card, use in per_card.items()},
+        )
+        for i in range(count)
+    ]
+
+
+def _use_between(changes: Sequence[tuple[float, int]], edges: Sequence[float]) -> list[tuple[float, int]]:
+    """(mean, peak) between each two neighbours of `edges`; O(changes + edges)."""
+    found = []
+    used, position = 0, 0
+    for left, right in pairwise(edges):
+        area, peak, moment = 0.0, used, left
+        while position < len(changes) and changes[position][0] < right:
+            at, next_used = changes[position]
+            area += used * (at - moment)
+            if at <= left:
+                peak = next_used  # what was in use before is not of this stretch
+            used, moment = next_used, max(at, left)
+            peak = max(peak, used)
+            position += 1
+        area += used * (right - moment)
+        found.append((area / (right - left), peak))
+    return found
+
+
+def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
+    per_queue: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    waiting: dict[str, int] = defaultdict(int)
+    for record in recorder.pods.values():
+        queue = recorder.queues.get(record.job)
+        if queue is None:
+            continue
+        until = recorder.end if record.bound is None else record.bound
+        per_queue[queue].append((until - record.created, record.key))
+        waiting[queue] += record.bound is None
+    found = []
+    for queue, waits in sorted(per_queue.items()):
+        times = sorted(seconds for seconds, _ in waits)
+        longest, pod = min(waits, key=lambda wait: (-wait[0], wait[1]))
+        found.append(
+            QueueWaits(
+                queue=queue,
+                pods=len(times),
+                waiting=waiting[queue],
+                mean=statistics.fmean(times),
+                median=statistics.median(times),
+                percentile_95=times[min(len(times) - 1, int(len(times) * 0.95))],
+                longest=longest,
+                longest_pod=pod,
+            )
+        )
+    return found
+
+
+def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
+    per_quota: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+    limits: dict[tuple[str, str], int] = {}
+    held: dict[tuple[str, str], int] = defaultdict(int)
+    for hold in recorder.holds.values():
+        key = (hold.queue, hold.resource)
+        seconds = hold.seconds + (recorder.end - hold.since if hold.since is not None else 0.0)
+        per_quota[key].append((seconds, hold.job))
+        limits[key] = hold.limit
+        held[key] += hold.since is not None
+    found = []
+    for key, jobs in per_quota.items():
+        longest, job = min(jobs, key=lambda item: (-item[0], item[1]))
+        total = sum(seconds for seconds, _ in jobs)
+        found.append(QuotaHolds(*key, limits[key], len(jobs), held[key], total, longest, job))
+    return sorted(found, key=lambda item: (-item.seconds, -item.jobs, item.queue, item.resource))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def render(timeline: Timeline) -> RenderableType:
+    """Three tables; each is replaced by a sentence when it would be empty."""
+    return Group(_use_table(timeline), _waits_table(timeline), _holds_table(timeline))
+
+
+def _use_table(timeline: Timeline) -> RenderableType:
+    cards = sorted({card for bucket in timeline.buckets for card in bucket.mean})
+    if not cards:
+        return Text("No card was in use at any time.")
+    table = Table(title="Cards in use: mean (peak)")
+    table.add_column("from", justify="right")
+    for card in cards:
+        table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
+    for bucket in timeline.buckets:
+        table.add_row(_span(bucket.begin), *(f"{bucket.mean[card]:.1f} ({bucket.peak[card]})" for card in cards))
+    return table
+
+
+def _waits_table(timeline: Timeline) -> RenderableType:
+    if not timeline.waits:
+        return Text("No pod waited for a node.")
+    table = Table(title="Waiting times from creation to binding")
+    for header in ("queue", "pods", "still waiting", "mean", "median", "95 %", "longest", "pod"):
+        table.add_column(header, justify="left" if header in ("queue", "pod") else "right")
+    for wait in timeline.waits:
+        spans = (wait.mean, wait.median, wait.percentile_95, wait.longest)
+        table.add_row(wait.queue, str(wait.pods), str(wait.waiting), *map(_span, spans), wait.longest_pod)
+    return table
+
+
+def _holds_table(timeline: Timeline) -> RenderableType:
+    if not timeline.holds:
+        return Text("No quota held anyone back.")
+    table = Table(title="Which quota held whom")
+    for header in ("queue", "quota", "limit", "jobs held", "at the end", "time held", "longest", "job"):
+        table.add_column(header, justify="left" if header in ("queue", "quota", "job") else "right")
+    for hold in timeline.holds[:_HOLDS_SHOWN]:
+        table.add_row(
+            hold.queue,
+            hold.resource,
+            _amount(hold.resource, hold.limit),
+            str(hold.jobs),
+            str(hold.held_at_end),
+            _span(hold.seconds),
+            _span(hold.longest),
+            hold.longest_job,
+        )
+    if len(timeline.holds) > _HOLDS_SHOWN:
+        table.caption = f"and {len(timeline.holds) - _HOLDS_SHOWN} more"
+    return table
+
+
+def _amount(resource: str, amount: int) -> str:
+    return f"{amount / 2**30:g} Gi" if resource == "memory" else f"{amount / 1000:g}"
+
+
+def _span(seconds: float) -> str:
+    """The two largest units: `3d4h`, `5m10s`, `0s`."""
+    parts = []
+    rest = round(seconds)
+    for unit, size in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", 1)):
+        amount, rest = divmod(rest, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts[:2]) or "0s"
