@@ -1,0 +1,169 @@
+"""Fill nodes up before opening new ones (plugins reference §9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.resources import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.task import TaskClass
+
+MAX_SCORE = 100
+#: Up to so many rows, plain Python is faster than a vector call.
+_FEW = 6
+
+
+#: Shares a total of weights; 0 leaves a resource out, a negative one is refused in favour of the default.
+Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+RESOURCES_KEY = "binpack.resources"
+
+
+class BinpackArguments(msgspec.Struct, frozen=True):
+    """Weights as users write them."""
+
+    #: Times the score; 0 scores nothing, a negative one spreads instead.
+    weight: int = msgspec.field(name="binpack.weight", default=1)
+    cpu: Weight = msgspec.field(name="binpack.cpu", default=1)
+    memory: Weight = msgspec.field(name="binpack.memory", default=1)
+    #: Names of further resources that count, separated by commas.
+    resources: str = msgspec.field(name=RESOURCES_KEY, default="")
+    #: The weight of each of them, 1 when not given.
+    resource_weights: dict[str, Weight] = msgspec.field(name=f"{RESOURCES_KEY}.<name>", default_factory=dict)
+
+
+class _Term(NamedTuple):
+    """One requested resource that has a weight."""
+
+    column: int
+    request: int
+    #: Points for a full node: the resource's part of all weights x 100 x `binpack.weight`.
+    points: float
+    #: float64 [nodes]: allocatable, infinity where the node has none.
+    capacity: npt.NDArray[np.float64]
+    #: The same for single nodes.
+    capacities: list[float]
+
+
+class Binpack(Plugin):
+    """Scores a node by how full the pod would make it, weighted over what the pod asks for.
+
+    A requested resource the node has none of adds nothing, but its weight still counts; one the pod would overflow
+    makes the whole score 0.
+    """
+
+    name = "binpack"
+    Arguments = BinpackArguments
+    arguments: BinpackArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        given = self.arguments
+        #: Weight by resource name.
+        self._weights = {
+            **{name: given.resource_weights.get(name, 1) for name in listed_resources(given.resources)},
+            CPU: given.cpu,
+            MEMORY: given.memory,
+        }
+        self._session: Session
+        self._terms: dict[TaskClass, list[_Term]] = {}
+        self._capacities: dict[int, tuple[npt.NDArray[np.float64], list[float]]] = {}
+        self._generation = -1
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> BinpackArguments:
+        """Reads `binpack.resources.<name>` of the listed names too; of others it is ignored with a warning."""
+        prefix = f"{RESOURCES_KEY}."
+        keys = [key for key in raw if key.startswith(prefix)]
+        arguments = problems.decode(BinpackArguments, raw, handled=keys)
+        assert isinstance(arguments, BinpackArguments)
+        names = listed_resources(arguments.resources)
+        for key in keys:
+            if key.removeprefix(prefix) not in names:
+                problems.warning(key, f"the resource is not listed in {RESOURCES_KEY}; its weight is ignored")
+        weights = {name: problems.read(raw, prefix + name, Weight, 1) for name in names}
+        return msgspec.structs.replace(arguments, resource_weights=weights)
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self._terms.clear()
+        generation = session.nodes.generation
+        if generation != self._generation or session.changed.everything:
+            self._generation = generation
+            self._capacities.clear()
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        """0 to 100 x `binpack.weight` per row; None when nothing the pod asks for has a weight."""
+        terms = self._terms.get(profile.cls)
+        if terms is None:
+            terms = self._terms[profile.cls] = self._terms_of(profile.cls)
+        if not terms:
+            return None
+        used = rows.used
+        if len(rows.rows) <= _FEW:
+            return _few_scores(terms, rows.rows.tolist(), used)
+        scores: Scores | None = None
+        fullest: Scores | None = None
+        for column, request, points, capacity, _ in terms:
+            filled = (used[:, column] + request) / rows.take(capacity)
+            fullest = filled if fullest is None else np.maximum(fullest, filled)
+            scores = filled * points if scores is None else scores + filled * points
+        assert scores is not None
+        assert fullest is not None
+        scores[fullest > 1.0] = 0.0
+        return scores
+
+    def _terms_of(self, cls: TaskClass) -> list[_Term]:
+        if self.arguments.weight == 0:
+            return []
+        names = self._session.resources.names
+        asked = [
+            (column, int(cls.request[column]), self._weights[names[column]])
+            for column in np.flatnonzero(cls.request > 0).tolist()
+            if self._weights.get(names[column])
+        ]
+        total = sum(weight for _, _, weight in asked)
+        return [
+            _Term(column, request, weight / total * MAX_SCORE * self.arguments.weight, *self._capacity(column))
+            for column, request, weight in asked
+        ]
+
+    def _capacity(self, column: int) -> tuple[npt.NDArray[np.float64], list[float]]:
+        found = self._capacities.get(column)
+        if found is None:
+            allocatable = self._session.nodes.allocatable[:, column]
+            capacity = np.where(allocatable > 0, allocatable.astype(np.float64), np.inf)
+            found = self._capacities[column] = (capacity, capacity.tolist())
+        return found
+
+
+def listed_resources(text: str) -> list[str]:
+    """The names in a comma-separated list, blanks trimmed."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _few_scores(terms: list[_Term], rows: list[int], used: npt.NDArray[np.int64]) -> Scores:
+    """The scores of a handful of rows: the same operations in the same order as for many, hence the same bits."""
+    scores = []
+    for entry, row in enumerate(rows):
+        score = 0.0
+        for column, request, points, _, capacities in terms:
+            filled = (used.item(entry, column) + request) / capacities[row]
+            if filled > 1.0:
+                score = 0.0
+                break
+            score += filled * points
+        scores.append(score)
+    return np.array(scores)

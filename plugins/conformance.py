@@ -1,0 +1,31 @@
+"""Pods the cluster itself lives on are never victims (plugins reference §3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.plugin import Plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.model.task import Task
+
+#: Matched by name; the number behind another class does not matter.
+CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+SYSTEM_NAMESPACE = "kube-system"
+
+
+class Conformance(Plugin):
+    """Takes critical pods and everything in `kube-system` out of the victims."""
+
+    name = "conformance"
+
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+        return [
+            candidate
+            for candidate in candidates
+            if candidate.namespace != SYSTEM_NAMESPACE and candidate.cls.priority_class_name not in CRITICAL_CLASSES
+        ]
+
+    reclaimable = preemptable

@@ -1,0 +1,267 @@
+"""Hierarchical dominant resource fairness: a tree of queues with jobs as leaves (plugins reference §4.1).
+
+A queue names its place and the weights on the way in two annotations; one that names none stands under the root by
+its own name, with weight 1. Only the queues whose jobs moved, and the groups above them, are computed again, and only
+when an order is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from capcard_sched.plugins.drf.shares import held, holds_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+    from capcard_sched.plugins.drf.shares import Floats, Shares
+
+PATH_ANNOTATION = "volcano.sh/hierarchy"
+WEIGHTS_ANNOTATION = "volcano.sh/hierarchy-weights"
+
+
+class Leaves:
+    """The jobs of one queue: what those that hold something hold and ask for, as rows."""
+
+    __slots__ = ("allocated", "empty_jobs", "requested", "saturated", "shares", "total")
+
+    def __init__(self, queue: Queue, shares: Shares, shifts: dict[str, Vector]) -> None:
+        """`shifts`: amounts to add to what a job holds, by job key, for trying out evictions."""
+        resources = shares.resources
+        allocated, requested = [], []
+        for key, job in queue.jobs.items():
+            if holds_nothing(job) and key not in shifts:
+                continue
+            amounts = held(job, resources)
+            if key in shifts:
+                amounts = amounts + shifts[key]
+            if amounts.any():
+                allocated.append(amounts)
+                requested.append(resources.fit(job.total_request))
+        #: Jobs that hold nothing; they are never saturated.
+        self.empty_jobs = len(queue.jobs) - len(allocated)
+        #: float64 [jobs that hold something, resource columns].
+        self.allocated = _rows(allocated, resources.width)
+        #: float64 [resource columns]: the sum of `allocated`.
+        self.total: Floats = self.allocated.sum(axis=0)
+        self.requested = _rows(requested, resources.width)
+        #: Dominant share per row, and whether the job can use no more.
+        self.shares = shares.dominants(self.allocated)
+        self.saturated: npt.NDArray[np.bool_] = np.zeros(len(allocated), dtype=bool)
+
+    def saturate(self, demanding: npt.NDArray[np.bool_]) -> None:
+        """A job is saturated when a resource it holds is fully granted, or is one the cluster has no more of."""
+        granted = (self.allocated >= self.requested) | ~demanding
+        settled = (self.allocated > 0) & (self.requested > 0) & granted
+        self.saturated = np.any(settled, axis=1)
+
+
+class Group:
+    """A node of the tree. A queue is a group whose leaves are its jobs."""
+
+    __slots__ = ("allocation", "children", "fresh", "leaves", "parent", "saturated", "share", "weight")
+
+    def __init__(self, parent: Group | None, weight: float, width: int) -> None:
+        self.parent = parent
+        self.weight = weight
+        self.children: dict[str, Group] = {}
+        self.leaves: list[Leaves] = []
+        #: float64 [resource columns]: what the group counts as holding.
+        self.allocation: Floats = np.zeros(width)
+        self.share = 0.0
+        self.saturated = True
+        self.fresh = False
+
+    def expire(self) -> None:
+        """Forget the figures of this group and of those above it."""
+        group: Group | None = self
+        while group is not None:
+            group.fresh = False
+            group = group.parent
+
+    def compute(self, shares: Shares) -> None:
+        """Bring allocation, share and saturation up to date, bottom-up.
+
+        The children that are not saturated count as if each held no more than the least of them does (`mdr`), so that
+        what the better served hold already is not held against their group.
+        """
+        if self.fresh:
+            return
+        for child in self.children.values():
+            child.compute(shares)
+        groups = [child for child in self.children.values() if child.share > 0]
+        none = np.zeros(0)
+        rows = np.vstack(
+            [
+                none.reshape(0, len(self.allocation)),
+                *(x.allocated for x in self.leaves),
+                *(g.allocation for g in groups),
+            ]
+        )
+        row_shares = np.hstack([none, *(x.shares for x in self.leaves), *(g.share for g in groups)])
+        full = np.hstack([none, *(x.saturated for x in self.leaves), *(g.saturated for g in groups)]).astype(bool)
+        open_shares = row_shares[~full & (row_shares > 0)]
+        mdr = min(1.0, float(open_shares.min())) if len(open_shares) else 1.0
+        scale = np.where(full | (row_shares <= 0), 1.0, mdr / np.where(row_shares > 0, row_shares, 1.0))
+        self.allocation = (rows * scale[:, None]).sum(axis=0)
+        self.share = shares.dominant(self.allocation)
+        self.saturated = (
+            bool(full.all())
+            and all(child.saturated for child in self.children.values())
+            and not any(leaves.empty_jobs for leaves in self.leaves)
+        )
+        self.fresh = True
+
+
+class Hierarchy:
+    """The tree of all queues of the session."""
+
+    def __init__(self) -> None:
+        self._session: Session
+        self._shares: Shares
+        self._root: Group
+        self._groups: dict[str, Group] = {}
+        self._leaves: dict[str, Leaves] = {}
+        #: Path and weights by queue as the tree was built from.
+        self._places: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {}
+        #: Queues whose jobs moved.
+        self._stale: set[str] = set()
+        self._shifts: dict[str, Vector] = {}
+        self._demanding: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
+
+    def refresh(self, session: Session, shares: Shares) -> None:
+        """Start a session. The tree is built again when a queue came, went or moved in it, or the cluster changed."""
+        self._session = session
+        places = {name: _place(queue) for name, queue in session.queues.items()}
+        changed = session.changed
+        if places != self._places or changed.everything or shares is not getattr(self, "_shares", None):
+            self._places = places
+            self._shares = shares
+            self._build()
+        else:
+            jobs = session.jobs
+            self._stale.update(jobs[key].queue for key in changed.jobs if key in jobs)
+            # A changed job that left a queue is seen by the number that is left.
+            for name, queue in session.queues.items():
+                if self._leaves_count(name) != len(queue.jobs):
+                    self._stale.add(name)
+
+    def touch(self, job: Job) -> None:
+        """Placements of the job changed."""
+        self._stale.add(job.queue)
+
+    def key(self, queue: str) -> tuple[float, ...]:
+        """Saturation and weighted share of each group from below the root down to the queue; smaller goes first."""
+        self._settle()
+        levels: list[float] = []
+        group: Group | None = self._groups.get(queue)
+        while group is not None and group.parent is not None:
+            group.compute(self._shares)
+            levels[:0] = (float(group.saturated), group.share / group.weight)
+            group = group.parent
+        return tuple(levels)
+
+    def reclaim_victims(self, task: Task, reclaimer: Job, candidates: Sequence[Task]) -> list[Task]:
+        """Candidates whose queue comes strictly after the reclaimer's when the reclaimer holds what it asks for.
+
+        Victims add up: each candidate is weighed with those before it gone.
+        """
+        resources = self._shares.resources
+        self._shift(reclaimer, resources.fit(task.cls.request))
+        victims = []
+        for candidate in candidates:
+            job = candidate.job
+            if job is None or job.queue not in self._groups:
+                continue
+            request = resources.fit(candidate.cls.request)
+            self._shift(job, -request)
+            ours, theirs = self.key(reclaimer.queue), self.key(job.queue)
+            depth = min(len(ours), len(theirs))
+            if ours[:depth] < theirs[:depth]:
+                victims.append(candidate)
+            else:
+                self._shift(job, request)
+        for job in {candidate.job for candidate in candidates if candidate.job is not None} | {reclaimer}:
+            self._stale.add(job.queue)
+        self._shifts.clear()
+        return victims
+
+    def _shift(self, job: Job, amounts: Vector) -> None:
+        before = self._shifts.get(job.key)
+        self._shifts[job.key] = amounts if before is None else before + amounts
+        self._stale.add(job.queue)
+
+    def _leaves_count(self, queue: str) -> int:
+        leaves = self._leaves.get(queue)
+        return -1 if leaves is None else len(leaves.shares) + leaves.empty_jobs
+
+    def _build(self) -> None:
+        width = self._shares.resources.width
+        self._root = Group(None, 1.0, width)
+        self._groups.clear()
+        self._leaves.clear()
+        for name in sorted(self._places):
+            group = self._root
+            for part, weight in zip(*self._places[name], strict=True):
+                child = group.children.get(part)
+                if child is None:
+                    child = group.children[part] = Group(group, weight, width)
+                group = child
+            self._groups[name] = group
+        self._demanding = np.zeros(0, dtype=bool)
+        self._stale = set(self._places)
+
+    def _settle(self) -> None:
+        """Read the queues that moved; when a resource ran out or came free, weigh all jobs again."""
+        if not self._stale:
+            return
+        queues, shares = self._session.queues, self._shares
+        moved = self._stale & self._groups.keys()
+        self._stale = set()
+        for name in sorted(moved):
+            group, old = self._groups[name], self._leaves.get(name)
+            leaves = self._leaves[name] = Leaves(queues[name], shares, self._shifts)
+            if old is not None:
+                group.leaves.remove(old)
+            group.leaves.append(leaves)
+            group.expire()
+        total = np.sum([leaves.total for leaves in self._leaves.values()], axis=0)
+        demanding = total < shares.total
+        if not np.array_equal(demanding, self._demanding):
+            self._demanding = demanding
+            moved = set(self._leaves)
+        for name in moved:
+            self._leaves[name].saturate(demanding)
+            self._groups[name].expire()
+
+
+def _rows(vectors: list[Vector], width: int) -> Floats:
+    return np.array(vectors, dtype=np.float64) if vectors else np.zeros((0, width))
+
+
+def _place(queue: Queue) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Group names and weights from below the root down to the queue."""
+    text = queue.annotations.get(PATH_ANNOTATION, "")
+    if not text:
+        return (queue.name,), (1.0,)
+    path = text.split("/")[1:]
+    weights = [_weight(word) for word in queue.annotations.get(WEIGHTS_ANNOTATION, "").split("/")[1 : len(path) + 1]]
+    return tuple(path), (*weights, *[1.0] * (len(path) - len(weights)))
+
+
+def _weight(word: str) -> float:
+    """The number, or 1 when it is none or smaller."""
+    try:
+        weight = float(word)
+    except ValueError:
+        return 1.0
+    return weight if math.isfinite(weight) and weight >= 1 else 1.0

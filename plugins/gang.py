@@ -1,0 +1,133 @@
+"""All of a gang's minimum or nothing (plugins reference §2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import TaskStatus, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+
+#: Condition types of a PodGroup.
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULED = "Scheduled"
+
+
+class Gang(Plugin):
+    """Keeps gangs whole: they are placed together, and only what they have beyond their minimum is a victim."""
+
+    name = "gang"
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        #: Job key to how many members of its minimum have no place, at the last close.
+        self._unready: dict[str, int] = {}
+        #: Job key to how many sessions left it unready.
+        self._retries: dict[str, int] = {}
+        #: Keys of jobs with a condition, hence with series.
+        self._seen: set[str] = set()
+
+    def job_valid(self, job: Job) -> Refusal | None:
+        """Enough live members, in every role and in all."""
+        if not job.roles_valid():
+            return Refusal(
+                "job_valid", self.name, NOT_ENOUGH_PODS_OF_TASK.code, NOT_ENOUGH_PODS_OF_TASK.render(), queue=job.queue
+            )
+        valid = job.valid_tasks
+        if valid < job.min_available:
+            message = NOT_ENOUGH_TASKS.render(valid=valid, minimum=job.min_available)
+            return Refusal("job_valid", self.name, NOT_ENOUGH_TASKS.code, message, queue=job.queue)
+        return None
+
+    def job_order(self, job: Job) -> int:
+        """Degraded gangs (running below their minimum, W-35), then other gangs that are not ready, then ready ones."""
+        if job.is_ready():
+            return 2
+        counts = job.counts
+        return 0 if counts[TaskStatus.RUNNING] or counts[TaskStatus.BOUND] or counts[TaskStatus.BINDING] else 1
+
+    def job_ready(self, job: Job) -> bool:
+        return job.is_ready() and job.roles_ready()
+
+    def job_pipelined(self, job: Job) -> Vote:
+        return Vote.PERMIT if job.is_pipelined() and job.roles_pipelined() else Vote.REJECT
+
+    def job_starving(self, job: Job) -> bool:
+        return job.is_starving()
+
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+        """The first candidates of each job, as long as the job keeps its minimum."""
+        occupied: dict[str, int] = {}
+        victims = []
+        for candidate in candidates:
+            job = candidate.job
+            if job is None:
+                continue
+            ready = occupied.get(job.key)
+            if ready is None:
+                ready = job.ready_tasks
+            if ready > job.min_available:
+                ready -= 1
+                victims.append(candidate)
+            occupied[job.key] = ready
+        return victims
+
+    reclaimable = preemptable
+
+    def close(self, session: Session) -> None:
+        """Tell each touched job, in its conditions, whether its minimum has a place."""
+        for key in sorted(session.touched_jobs):
+            job = session.jobs.get(key)
+            if job is None or not job.tasks:
+                self._forget(key)
+                continue
+            self._seen.add(key)
+            if self.job_ready(job):
+                self._unready.pop(key, None)
+                session.set_condition(job, SCHEDULED, GANG_READY.code, GANG_READY.render())
+            elif _only_terminating(job):
+                self._unready.pop(key, None)
+            else:
+                schedulable = job.ready_tasks + session.schedulable_pending(job)
+                unready = max(0, job.min_available - schedulable)
+                self._unready[key] = unready
+                self._retries[key] = self._retries.get(key, 0) + 1
+                message = NOT_ENOUGH_RESOURCES.render(
+                    unready=unready, total=len(job.tasks), detail=session.job_fit_error(job)
+                )
+                session.set_condition(job, UNSCHEDULABLE, NOT_ENOUGH_RESOURCES.code, message)
+
+    def metrics(self) -> Iterator[Sample]:
+        """Series per job are dropped with the job; `job_id` is the bare name, as dashboards expect."""
+        for key in sorted(self._seen):
+            yield Sample("unschedule_task_count", _labels(key), self._unready.get(key, 0))
+        for key in sorted(self._retries):
+            yield Sample("job_retry_counts", _labels(key), self._retries[key])
+        yield Sample("unschedule_job_count", {}, len(self._unready))
+
+    def _forget(self, key: str) -> None:
+        self._seen.discard(key)
+        self._unready.pop(key, None)
+        self._retries.pop(key, None)
+
+
+def _labels(key: str) -> dict[str, str]:
+    namespace, _, name = key.partition("/")
+    return {"job_id": name, "job_ns": namespace}
+
+
+def _only_terminating(job: Job) -> bool:
+    """Nothing waits for room, and the members that are on their way out would make up the minimum (§28, gang)."""
+    counts = job.counts
+    if counts[TaskStatus.PENDING] or counts[TaskStatus.PIPELINED]:
+        return False
+    return job.ready_tasks + counts[TaskStatus.RELEASING] >= job.min_available

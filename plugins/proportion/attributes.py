@@ -1,0 +1,144 @@
+"""What a queue may have, asks for and deserves (plugins reference §6.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.ledger import holds_room, known_vector
+from capcard_sched.model.resources import CPU, MEMORY, PODS_COLUMN
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.plugins.proportion.filling import fill
+from capcard_sched.plugins.proportion.iteration import EPSILON, iterate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
+
+#: Stands for "no limit"; large enough for any amount, small enough to add amounts to.
+UNLIMITED = 2**62
+#: Statuses whose requests count neither as allocated nor as pending.
+_NEITHER = (
+    TaskStatus.PIPELINED,
+    TaskStatus.RELEASING,
+    TaskStatus.SUCCEEDED,
+    TaskStatus.FAILED,
+    TaskStatus.UNKNOWN,
+)
+
+
+class QueueAttributes:
+    """The figures of one queue in a session, all int64 [resource columns]. Kept over sessions while the queue stays."""
+
+    __slots__ = (
+        "capability",
+        "deserved",
+        "deserved_or_inf",
+        "guarantee",
+        "name",
+        "promised",
+        "real_capability",
+        "request",
+        "share",
+        "wanted",
+        "weight",
+    )
+
+    def __init__(self, queue: Queue, resources: ResourceColumns) -> None:
+        self.name = queue.name
+        self.weight = queue.weight
+        self.guarantee = known_vector(queue.guarantee or {}, resources)
+        #: UNLIMITED where nothing limits: scalars not named, cpu and memory not named or not above 0.
+        self.capability = np.full(resources.width, UNLIMITED, dtype=np.int64)
+        for name, amount in (queue.capability or {}).items():
+            column = resources.find(name)
+            if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
+                self.capability[column] = amount
+        #: What the queue may have at most: its capability, and the others' guarantees left alone.
+        self.real_capability = self.capability
+        #: Allocated + pending.
+        self.request = resources.zeros()
+        self.deserved = resources.zeros()
+        self.deserved_or_inf = np.full(resources.width, np.inf)
+        #: Columns the queue asks for, without `pods`: the ones that decide whether it is over its deserved.
+        self.wanted = np.zeros(0, dtype=np.intp)
+        #: Room on its way out that the session promised to tasks of the queue; back at 0 when it closes.
+        self.promised = resources.zeros()
+        #: Dominant share of deserved; None until asked for.
+        self.share: float | None = None
+
+    def settle(self, request: Vector, deserved: Vector) -> None:
+        """Start a session with what the queue asks for and deserves."""
+        self.request = request
+        self.deserved = deserved
+        self.deserved_or_inf = np.where(deserved > 0, deserved.astype(np.float64), np.inf)
+        wanted = np.flatnonzero(request > 0)
+        self.wanted = wanted[wanted != PODS_COLUMN]
+        self.share = None
+
+    def exceeds_deserved(self, held: Vector) -> bool:
+        """Whether `held` is above deserved in some resource that the queue asks for."""
+        return bool((held[self.wanted] > self.deserved[self.wanted]).any())
+
+    def reaches_deserved(self, held: Vector) -> bool:
+        """Whether `held` is at or above deserved in every resource that the queue asks for."""
+        return bool((held[self.wanted] >= self.deserved[self.wanted]).all())
+
+    def share_of(self, held: Vector) -> float:
+        """The largest part of any deserved resource; 0 when none is deserved."""
+        return float((held / self.deserved_or_inf).max())
+
+
+def requested(job: Job, resources: ResourceColumns) -> Vector | None:
+    """Requests of the job's allocated and pending tasks: fresh int64 [resource columns]."""
+    if not job.tasks:
+        return None
+    counts = job.counts
+    if not any(counts[status] for status in _NEITHER):
+        return resources.fit(job.total_request).copy()
+    total = resources.fit(job.allocated).copy()
+    for task in job.tasks.values():
+        if task.status is TaskStatus.PENDING:
+            total += resources.fit(task.cls.request)
+    return total
+
+
+def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
+    """What the job's tasks hold beyond `minResources`: fresh int64 [resource columns]."""
+    if not holds_room(job):
+        return None
+    beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
+    np.maximum(beyond, 0, out=beyond)
+    return beyond
+
+
+def share_out(queues: Sequence[QueueAttributes], total: Vector, requests: Matrix, *, literally: bool) -> Matrix:
+    """Set `real_capability` of every queue and answer what each deserves: int64 [queues, resources].
+
+    Exactly, one resource at a time; or `literally` by the rounds of the reference, rounded down.
+    """
+    guarantees = np.array([queue.guarantee for queue in queues])
+    free = np.maximum(total - guarantees.sum(axis=0), 0)
+    capabilities = np.minimum(free + guarantees, [queue.capability for queue in queues])
+    for queue, capability in zip(queues, capabilities, strict=True):
+        queue.real_capability = capability
+    weights = [queue.weight for queue in queues]
+    if literally:
+        rounds = iterate(
+            total,
+            np.maximum(np.array(weights, dtype=np.int64), 0),
+            guarantees,
+            capabilities,
+            requests,
+            pods_column=PODS_COLUMN,
+        )
+        return np.floor(rounds + EPSILON).astype(np.int64)
+    deserved: Matrix = np.maximum(guarantees, np.minimum(capabilities, requests))
+    for column in np.flatnonzero(deserved.sum(axis=0) > total).tolist():
+        shares = fill(int(total[column]), weights, guarantees[:, column].tolist(), deserved[:, column].tolist())
+        deserved[:, column] = shares
+    return deserved

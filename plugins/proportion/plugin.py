@@ -1,0 +1,263 @@
+"""The proportion plugin: hooks over `attributes`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from capcard_sched.framework.ledger import (
+    JobSums,
+    admitted_reservation,
+    excess,
+    listed,
+    reservation,
+    unplaced_minimum,
+)
+from capcard_sched.framework.plugin import Allowance, Placement, Plugin, Sample
+from capcard_sched.model.reasons import QUEUE_NOT_OPEN, QUEUE_NOT_OPEN_ALLOCATE, QUEUE_QUOTA_INSUFFICIENT
+from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
+from capcard_sched.model.status import TaskStatus, Vote
+from capcard_sched.plugins.proportion.attributes import QueueAttributes, elastic, requested, share_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from capcard_sched.framework.rows import Profile
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Amounts, Vector
+    from capcard_sched.model.task import Task, TaskClass
+
+
+class ProportionArguments(msgspec.Struct, frozen=True):
+    """`proportion.iterative: true` shares out by the rounds of the reference instead of exactly."""
+
+    iterative: bool = msgspec.field(name="proportion.iterative", default=False)
+
+
+class Proportion(Plugin):
+    """Shares the cluster between queues by weight. What a queue deserves is fixed when a session opens."""
+
+    name = "proportion"
+    Arguments = ProportionArguments
+    arguments: ProportionArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._requested = JobSums(requested)
+        self._inqueue = JobSums(admitted_reservation)
+        self._elastic = JobSums(elastic)
+        self._session: Session
+        self._attributes: dict[str, QueueAttributes] = {}
+        #: How many resource names the attributes were made with.
+        self._names = 0
+        #: (name, column, amount) of what a class asks for, without `pods`.
+        self._needs: dict[TaskClass, list[tuple[str, int, int]]] = {}
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self._needs.clear()
+        for sums in (self._requested, self._inqueue, self._elastic):
+            sums.refresh(session)
+        resources, changed = session.resources, session.changed
+        if changed.everything or len(resources) != self._names:
+            self._names = len(resources)
+            self._attributes.clear()
+        for name in changed.queues:
+            self._attributes.pop(name, None)
+        known = self._attributes
+        self._attributes = {
+            name: known.get(name) or QueueAttributes(queue, resources) for name, queue in sorted(session.queues.items())
+        }
+        if not self._attributes:
+            return
+        queues = list(self._attributes.values())
+        requests = np.array([self._requested.of(queue.name) for queue in queues])
+        total = resources.fit(session.total)
+        deserved = share_out(queues, total, requests, literally=self.arguments.iterative)
+        for queue, request, amounts in zip(queues, requests, deserved, strict=True):
+            queue.settle(request, amounts)
+
+    # --- orders and quotas ------------------------------------------------------------------------------------------
+
+    def queue_order(self, queue: Queue) -> tuple[int, float]:
+        attributes = self._attributes[queue.name]
+        if attributes.share is None:
+            attributes.share = attributes.share_of(self._held(queue))
+        return (-queue.priority, attributes.share)
+
+    def overused(self, queue: Queue) -> bool:
+        """All it deserves is reached, `pods` and what nobody in the queue asks for left aside."""
+        return self._attributes[queue.name].reaches_deserved(self._held(queue))
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        if not queue.is_open:
+            return self._closed(queue, "allocatable")
+        count, names = self._room(queue, task.cls, 1)
+        return None if count else self._insufficient(queue, task.cls, names, 0, "allocatable")
+
+    def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
+        if not queue.is_open:
+            return Allowance(0, self._closed(queue, "allocatable"))
+        count, names = self._room(queue, profile.cls, len(tasks))
+        if count == len(tasks):
+            return Allowance(count)
+        return Allowance(count, self._insufficient(queue, profile.cls, names, count, "allocatable"))
+
+    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
+        """A queue may reclaim up to what it deserves."""
+        if not queue.is_open:
+            return self._closed(queue, "preemptive")
+        count, names = self._room(queue, task.cls, 1)
+        return None if count else self._insufficient(queue, task.cls, names, 0, "preemptive")
+
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+        """Candidates while their queue holds more than it deserves of something it asks for."""
+        resources, queues = self._session.resources, self._session.queues
+        left: dict[str, Vector] = {}
+        victims = []
+        for candidate in candidates:
+            job = candidate.job
+            if job is None or job.queue not in self._attributes:
+                continue
+            held = left.get(job.queue)
+            if held is None:
+                held = left[job.queue] = self._held(queues[job.queue]).copy()
+            if self._attributes[job.queue].exceeds_deserved(held):
+                held -= resources.fit(candidate.cls.request)
+                victims.append(candidate)
+        return victims
+
+    # --- admission --------------------------------------------------------------------------------------------------
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        """Within what the queue may have at most, counting what admitted groups still have coming to them.
+
+        What the group already holds is not asked for twice, and what others hold beyond their minimum does not count.
+        """
+        queue = self._session.queues[job.queue]
+        if not queue.is_open:
+            return self._closed(queue, "job_enqueueable")
+        if job.min_resources is None:
+            return Vote.PERMIT
+        resources = self._session.resources
+        need = unplaced_minimum(job, resources)
+        taken = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
+        limit = self._attributes[queue.name].real_capability
+        names = excess(need, taken, limit, resources)
+        if not names:
+            return Vote.PERMIT
+        return self._quota_refusal(queue, names, need, taken, limit, "job_enqueueable")
+
+    def job_enqueued(self, job: Job) -> None:
+        if job.min_resources is not None:
+            self._inqueue.put(job, reservation(job, self._session.resources))
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._moved(placement, +1)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._moved(placement, -1)
+
+    def metrics(self) -> Iterator[Sample]:
+        for attributes in self._attributes.values():
+            queue = self._session.queues.get(attributes.name)
+            if queue is None:
+                continue
+            labels = {"queue_name": queue.name}
+            yield from self._amounts("allocated", queue.name, queue.allocated)
+            yield from self._amounts("request", queue.name, attributes.request)
+            yield from self._amounts("deserved", queue.name, attributes.deserved)
+            yield Sample("queue_share", labels, self.queue_order(queue)[1])
+            yield Sample("queue_weight", labels, queue.weight)
+            yield Sample("queue_overused", labels, float(self.overused(queue)))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _held(self, queue: Queue) -> Vector:
+        """Allocated and promised: what the session's placements added up to so far. To be read only."""
+        attributes = self._attributes[queue.name]
+        allocated = self._session.resources.fit(queue.allocated)
+        held: Vector = allocated + attributes.promised
+        return held
+
+    def _moved(self, placement: Placement, sign: int) -> None:
+        job = placement.job
+        attributes = self._attributes.get(job.queue)
+        if attributes is None:
+            return
+        attributes.share = None
+        self._elastic.touch(job)
+        self._inqueue.touch(job)
+        if job.counts[TaskStatus.PIPELINED]:
+            promised = sum(task.status is TaskStatus.PIPELINED for task in placement.tasks)
+            if promised:
+                request = self._session.resources.fit(placement.cls.request)
+                attributes.promised += request * (sign * promised)
+
+    def _room(self, queue: Queue, cls: TaskClass, wanted: int) -> tuple[int, list[str]]:
+        """How many of `wanted` pods of the class fit into what the queue deserves, and what there is too little of."""
+        held, deserved = self._held(queue), self._attributes[queue.name].deserved
+        count, names = wanted, []
+        for name, column, amount in self._needs_of(cls):
+            fitting = max(0, (deserved.item(column) - held.item(column)) // amount)
+            if fitting < count:
+                count, names = fitting, [name]
+            elif fitting == count < wanted:
+                names.append(name)
+        return count, names
+
+    def _needs_of(self, cls: TaskClass) -> list[tuple[str, int, int]]:
+        needs = self._needs.get(cls)
+        if needs is None:
+            names = self._session.resources.names
+            needs = self._needs[cls] = [
+                (names[column], column, int(cls.request[column]))
+                for column in np.flatnonzero(cls.request > 0).tolist()
+                if column != PODS_COLUMN
+            ]
+        return needs
+
+    def _insufficient(self, queue: Queue, cls: TaskClass, names: list[str], before: int, hook: str) -> Refusal:
+        """Refusal of the pod that comes after `before` others of its class."""
+        taken = self._held(queue) + self._session.resources.fit(cls.request) * before
+        names = self._session.resources.sorted_names(names)
+        return self._quota_refusal(queue, names, cls.requests, taken, self._attributes[queue.name].deserved, hook)
+
+    def _quota_refusal(
+        self, queue: Queue, names: list[str], need: Amounts, taken: Vector, limit: Vector, hook: str
+    ) -> Refusal:
+        first = names[0]
+        column = self._session.resources.find(first)
+        before, most = (0, 0) if column is None else (taken.item(column), limit.item(column))
+        return Refusal(
+            hook,
+            self.name,
+            QUEUE_QUOTA_INSUFFICIENT.code,
+            QUEUE_QUOTA_INSUFFICIENT.render(dimensions=listed("insufficient", names)),
+            queue=queue.name,
+            figures=Figures(first, need[first], need[first] + before, most),
+            event=hook == "job_enqueueable",
+        )
+
+    def _closed(self, queue: Queue, hook: str) -> Refusal:
+        reason = QUEUE_NOT_OPEN if hook == "job_enqueueable" else QUEUE_NOT_OPEN_ALLOCATE
+        message = reason.render(queue=queue.name, state=queue.state)
+        return Refusal(hook, self.name, reason.code, message, queue=queue.name, event=hook == "job_enqueueable")
+
+    def _amounts(self, kind: str, queue: str, vector: Vector) -> Iterator[Sample]:
+        """The three series of one quantity. Every known scalar is there, so that one that vanishes reads 0."""
+        labels = {"queue_name": queue}
+        yield Sample(f"queue_{kind}_milli_cpu", labels, vector.item(CPU_COLUMN))
+        yield Sample(f"queue_{kind}_memory_bytes", labels, vector.item(MEMORY_COLUMN))
+        for column, name in enumerate(self._session.resources.names):
+            if column not in (CPU_COLUMN, MEMORY_COLUMN):
+                amount = vector.item(column) if column < len(vector) else 0
+                yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": name}, amount)

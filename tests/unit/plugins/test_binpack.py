@@ -1,0 +1,176 @@
+"""Binpack: plugins reference §9."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.rows import NodeRows, Profile
+from capcard_sched.plugins.binpack import Binpack, BinpackArguments
+from capcard_sched.testing import Harness, registry
+
+
+def _conf(arguments: str = "") -> str:
+    return f"""
+actions: "allocate"
+tiers: [{{plugins: [{{name: binpack, arguments: {{{arguments}}}}}]}}]
+"""
+
+
+class Case(NamedTuple):
+    id: str
+    arguments: str
+    request: dict[str, Any]
+    node: dict[str, Any]
+    used: dict[str, Any]
+    score: float | None
+
+
+_GPU = "nvidia.com/gpu"
+CASES = [
+    Case("9.1 two resources of equal weight", "", {"cpu": "1", "memory": "2Gi"}, {"cpu": "4", "memory": "16Gi"},
+         {"cpu": "1", "memory": "2Gi"}, 37.5),
+    Case("9.2 weights, a card and a factor",
+         "binpack.weight: 10, binpack.cpu: 5, binpack.memory: 1, "
+         "binpack.resources: 'nvidia.com/gpu, example.com/foo', binpack.resources.nvidia.com/gpu: 2",
+         {"cpu": "1", "memory": "2Gi", _GPU: 1}, {"cpu": "8", "memory": "32Gi", "resources": {_GPU: 8}},
+         {"cpu": "3", "memory": "6Gi", _GPU: 5}, 531.25),
+    Case("9.3 a resource the node has none of counts as empty",
+         "binpack.resources: nvidia.com/gpu, binpack.resources.nvidia.com/gpu: 2",
+         {"cpu": "1", _GPU: 1}, {"cpu": "4"}, {"cpu": "1"}, 50 / 3),
+    Case("9.4 what does not fit scores nothing", "", {"cpu": "4"}, {"cpu": "4"}, {"cpu": "1"}, 0),
+    Case("9.5 nothing asked for has a weight", "", {_GPU: 1}, {"resources": {_GPU: 8}}, {}, None),
+    Case("a negative factor spreads", "binpack.weight: -1", {"cpu": "1"}, {"cpu": "4"}, {"cpu": "1"}, -50),
+    Case("a factor of 0 scores nothing", "binpack.weight: 0", {"cpu": "1"}, {"cpu": "4"}, {}, None),
+    Case("a resource of weight 0 is left out", "binpack.memory: 0", {"cpu": "1", "memory": "2Gi"}, {"cpu": "4"},
+         {"cpu": "1", "memory": "1Gi"}, 50),
+    Case("a negative weight counts as 1", "binpack.cpu: -3", {"cpu": "1", "memory": "2Gi"},
+         {"cpu": "4", "memory": "16Gi"}, {"cpu": "1", "memory": "2Gi"}, 37.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_score(case: Case) -> None:
+    h = Harness(_conf(case.arguments))
+    h.node("n1", **case.node)
+    if case.used:
+        h.pod("used", node="n1", requests=case.used)
+    h.pod("p", requests=case.request)
+    session = h.session()
+    scores = h.plugin("binpack").node_order(Profile(h.task("p").cls, {}, 0), session.all_rows())
+    assert (None if scores is None else scores.tolist()) == (
+        None if case.score is None else [pytest.approx(case.score)]
+    )
+
+
+def test_leaving_pods_still_fill_their_node() -> None:
+    h = Harness(_conf())
+    h.node("n1", cpu="4")
+    h.pod("leaving", node="n1", requests={"cpu": "1"})
+    h.pod("p", requests={"cpu": "1"})
+    h.session()
+    h.terminate("leaving")
+    session = h.session()
+    scores = h.plugin("binpack").node_order(Profile(h.task("p").cls, {}, 0), session.all_rows())
+    assert scores.tolist() == [50]
+
+
+def test_pods_are_packed_on_one_node_until_it_is_full() -> None:
+    h = Harness(_conf())
+    h.node("n1", cpu="4", memory="8Gi")
+    h.node("n2", cpu="4", memory="8Gi")
+    h.queue("q")
+    h.group("g")
+    h.pod("there", group=None, node="n2", requests={"cpu": "1"}, scheduler="default-scheduler")
+    for i in range(4):
+        h.pod(f"p{i}", requests={"cpu": "1"})
+    h.settle()
+    assert sorted(h.binds.values()) == ["n1", "n2", "n2", "n2"]
+
+
+def test_a_changed_node_is_scored_by_what_it_offers_now() -> None:
+    h = Harness(_conf())
+    h.node("n1", cpu="4")
+    h.pod("p", requests={"cpu": "1"})
+    session = h.session()
+    profile = Profile(h.task("p").cls, {}, 0)
+    assert h.plugin("binpack").node_order(profile, session.all_rows()).tolist() == [25]
+    h.node("n1", cpu="8")
+    session = h.session()
+    assert h.plugin("binpack").node_order(profile, session.all_rows()).tolist() == [12.5]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30
+    ),
+    st.integers(1, 7),
+    st.integers(0, 7),
+)
+def test_a_few_rows_score_bit_for_bit_like_many(nodes: list[tuple[int, int, int, int]], cpu: int, gpu: int) -> None:
+    h = Harness(_conf("binpack.cpu: 3, binpack.resources: nvidia.com/gpu, binpack.resources.nvidia.com/gpu: 7"))
+    for i, (cpus, gpus, _, _) in enumerate(nodes):
+        h.node(f"n{i:02d}", cpu=str(cpus), resources={_GPU: gpus})
+    h.pod("p", requests={"cpu": str(cpu), _GPU: gpu})
+    session = h.session()
+    profile = Profile(h.task("p").cls, {}, 0)
+    used = np.zeros_like(session.nodes.used)
+    used[:, 0] = [1000 * cpus for _, _, cpus, _ in nodes]
+    used[:, session.resources.column(_GPU)] = [1000 * gpus for _, _, _, gpus in nodes]
+    rows = np.resize(np.arange(len(nodes)), 32)
+    plugin: Binpack = h.plugin("binpack")
+    many = plugin.node_order(profile, NodeRows(session.nodes, rows, used=used[rows]))
+    assert many is not None
+    for row in range(len(nodes)):
+        alone = plugin.node_order(profile, NodeRows(session.nodes, np.array([row]), used=used[[row]]))
+        assert alone is not None
+        assert alone.tobytes() == many[row : row + 1].tobytes()
+
+
+@pytest.mark.parametrize(
+    "arguments, expected, problems",
+    [
+        pytest.param("", BinpackArguments(), [], id="default"),
+        pytest.param(
+            "binpack.resources: ' a.b/c , ,d ', binpack.resources.d: 4",
+            BinpackArguments(resources=" a.b/c , ,d ", resource_weights={"a.b/c": 1, "d": 4}),
+            [],
+            id="blanks are trimmed, an unset weight is 1",
+        ),
+        pytest.param(
+            "binpack.resources: [a]",
+            BinpackArguments(),
+            ['tiers[0].plugins[0].arguments["binpack.resources"]'],
+            id="a list is no string",
+        ),
+        pytest.param(
+            "binpack.resources: a, binpack.resources.a: -2",
+            BinpackArguments(resources="a", resource_weights={"a": 1}),
+            ['tiers[0].plugins[0].arguments["binpack.resources.a"]'],
+            id="a negative weight",
+        ),
+        pytest.param(
+            "binpack.resources.a: 2",
+            BinpackArguments(),
+            ['tiers[0].plugins[0].arguments["binpack.resources.a"]'],
+            id="a weight of a resource that is not listed",
+        ),
+        pytest.param(
+            "binpack.cpu: '5', binpack.wieght: 3",
+            BinpackArguments(),
+            [f'tiers[0].plugins[0].arguments["{key}"]' for key in ("binpack.cpu", "binpack.wieght")],
+            id="a wrong type and an unknown key",
+        ),
+    ],
+)
+def test_arguments(arguments: str, expected: BinpackArguments, problems: list[str]) -> None:
+    result = parse_conf(_conf(arguments), registry=registry())
+    assert result.conf is not None
+    (tier,) = result.conf.tiers
+    assert tier[0].arguments == expected
+    assert [problem.path for problem in result.problems] == problems
