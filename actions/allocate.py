@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.attempt import Attempt
-from capcard_sched.framework.ordering import KeyHeap
+from capcard_sched.framework.ordering import Rounds
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.framework.ordering import KeyHeap
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -30,53 +31,49 @@ class Allocate(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        jobs, queues = self._collect(session)
+        rounds = self._collect(session)
         tasks: dict[str, Sequence[Task]] = {}
-        while queues:
-            queue = queues.pop()
-            waiting = jobs[queue.name]
+        while rounds:
+            queue, waiting = rounds.pop_queue()
             if not waiting:
                 continue
-            if session.overused(queue):
+            try:
+                overused = session.overused(queue)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.contain(queue, error)
+                continue
+            if overused:
                 self._refuse_all(session, queue, waiting)
                 continue
             job = waiting.pop()
-            pending = tasks.get(job.key)
-            if pending is None:
-                pending = [task for task in session.pending_tasks(job) if not task.cls.best_effort]
-            rest = self._visit(session, queue, job, pending, alone=not waiting and not queues)
+            rest = self._visit(session, queue, job, tasks.get(job.key), alone=not waiting and not rounds)
             if rest:
                 tasks[job.key] = rest
-                waiting.push(job)
-            queues.push(queue)
+                rounds.push_job(job)
+            rounds.push_queue(queue)
 
     @staticmethod
-    def _collect(session: Session) -> tuple[dict[str, KeyHeap[Job]], KeyHeap[Queue]]:
+    def _collect(session: Session) -> Rounds:
         """Jobs that may be placed now, by queue. Without `enqueue` in the conf, waiting jobs enter here."""
-        jobs: dict[str, KeyHeap[Job]] = {}
-        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
-        enqueues = "enqueue" in session.actions
-        if not enqueues:
+        rounds = Rounds(session)
+        if "enqueue" not in session.actions:
             for job in session.in_phase_pending():
                 session.enqueue(job)
         for job in session.with_pending_tasks():
             if session.is_pending_phase(job):
                 continue
+            session.touched_jobs.add(job.key)
             try:
                 invalid = session.job_valid(job)
-                session.touched_jobs.add(job.key)
-                if invalid is not None:
-                    session.refuse(job, invalid)
-                    session.explain_pending(job, invalid)
-                    continue
-                heap = jobs.get(job.queue)
-                if heap is None:
-                    heap = jobs[job.queue] = KeyHeap(session.job_key)
-                    queues.push(session.queues[job.queue])
-                heap.push(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.contain(job, error)
-        return jobs, queues
+                continue
+            if invalid is None:
+                rounds.add(job)
+            else:
+                session.refuse(job, invalid)
+                session.explain_pending(job, invalid)
+        return rounds
 
     @staticmethod
     def _refuse_all(session: Session, queue: Queue, waiting: KeyHeap[Job]) -> None:
@@ -88,18 +85,24 @@ class Allocate(Action):
             session.explain_pending(job, refusal)
 
     @staticmethod
-    def _visit(session: Session, queue: Queue, job: Job, tasks: Sequence[Task], *, alone: bool) -> Sequence[Task]:
-        """Try to place the tasks. Returns those to come back for: only a job that got what it asked for comes back."""
+    def _visit(
+        session: Session, queue: Queue, job: Job, tasks: Sequence[Task] | None, *, alone: bool
+    ) -> Sequence[Task]:
+        """Try to place the tasks: what an earlier visit left, or all that pend.
+
+        Returns those to come back for: only a job that got what it asked for comes back.
+        """
         session.report.visited_jobs += 1
-        if not tasks:
-            return ()
         statement = session.statement()
         try:
+            if tasks is None:
+                tasks = [task for task in session.pending_tasks(job) if not task.cls.best_effort]
+            if not tasks:
+                return ()
             dealt_with = Attempt(session, statement, queue, job, tasks).run(alone=alone)
             if session.job_ready(job):
-                progressed = bool(statement)
                 statement.commit()
-                return tasks[dealt_with:] if progressed or dealt_with else ()
+                return tasks[dealt_with:] if dealt_with else ()
             if session.job_pipelined(job):
                 statement.keep()
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.action import Action
-from capcard_sched.framework.ordering import KeyHeap
+from capcard_sched.framework.ordering import Rounds
 from capcard_sched.framework.report import Outcome
 
 if TYPE_CHECKING:
@@ -26,24 +26,17 @@ class Backfill(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        jobs: dict[str, KeyHeap[Job]] = {}
-        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        rounds = Rounds(session)
         for job in session.with_pending_tasks():
             if not job.pending_best_effort or session.is_pending_phase(job):
                 continue
             try:
-                if session.job_valid(job) is not None:
-                    continue
-                heap = jobs.get(job.queue)
-                if heap is None:
-                    heap = jobs[job.queue] = KeyHeap(session.job_key)
-                    queues.push(session.queues[job.queue])
-                heap.push(job)
+                if session.job_valid(job) is None:
+                    rounds.add(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 session.contain(job, error)
-        while queues:
-            queue = queues.pop()
-            waiting = jobs[queue.name]
+        while rounds:
+            queue, waiting = rounds.pop_queue()
             while waiting:
                 self._visit(session, queue, waiting.pop())
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.action import Action
-from capcard_sched.framework.ordering import KeyHeap
+from capcard_sched.framework.ordering import Rounds
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
-    from capcard_sched.model.queue import Queue
 
 
 class Enqueue(Action):
@@ -23,21 +22,14 @@ class Enqueue(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        jobs: dict[str, KeyHeap[Job]] = {}
-        queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+        rounds = Rounds(session)
         for job in session.in_phase_pending():
-            heap = jobs.get(job.queue)
-            if heap is None:
-                heap = jobs[job.queue] = KeyHeap(session.job_key)
-                queues.push(session.queues[job.queue])
-            heap.push(job)
-        while queues:
-            queue = queues.pop()
-            waiting = jobs[queue.name]
-            if not waiting:
-                continue
-            self._ask(session, waiting.pop())
-            queues.push(queue)
+            rounds.add(job)
+        while rounds:
+            queue, waiting = rounds.pop_queue()
+            if waiting:
+                self._ask(session, waiting.pop())
+                rounds.push_queue(queue)
 
     @staticmethod
     def _ask(session: Session, job: Job) -> None:

@@ -104,6 +104,9 @@ class Binpack(Plugin):
             self._generation = generation
             self._capacities.clear()
 
+    def row_private(self, profile: Profile) -> bool:
+        return False
+
     def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
         """0 to 100 x `binpack.weight` per row; None when nothing the pod asks for has a weight."""
         terms = self._terms.get(profile.cls)

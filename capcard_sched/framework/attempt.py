@@ -15,7 +15,7 @@ from capcard_sched.framework.report import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.placement import Ranking
+    from capcard_sched.framework.ranking import Ranking
     from capcard_sched.framework.rows import Profile, Rows
     from capcard_sched.framework.session import Session
     from capcard_sched.framework.statement import Statement
@@ -66,10 +66,11 @@ class Attempt:
         """One past the last of the next up to `limit` tasks that share the profile."""
         tasks, position = self._tasks, self._position
         end, most, cls = position + 1, min(len(tasks), position + limit), profile.cls
-        per_task = self._engine.has_task_context
-        while end < most and tasks[end].cls is cls:
-            if per_task and self._engine.profile(self._queue, tasks[end]) is not profile:
-                break
+        if end == most:
+            return end
+        contexts = self._engine.task_contexts
+        own = contexts(tasks[position])
+        while end < most and tasks[end].cls is cls and contexts(tasks[end]) == own:
             end += 1
         return end
 

@@ -48,6 +48,8 @@ class Closer:
     def __init__(self) -> None:
         self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
+        #: Queue name to its ancestors when its status was last looked at.
+        self._chains: dict[str, list[str]] = {}
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
@@ -65,12 +67,13 @@ class Closer:
                     )
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
+        enqueued = set(session.report.enqueued)
         for job in jobs:
             if job.uid:
-                self._close_job(session, job, intents)
+                self._close_job(session, job, intents, enqueued=job.key in enqueued)
         self._close_queues(session, intents)
         self._emit_refusals(session, intents)
-        for notice in session.notices:
+        for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
                        notice.component, slot=notice.reason.code)  # fmt: skip
         return intents
@@ -118,7 +121,7 @@ class Closer:
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def _close_job(self, session: Session, job: Job, intents: list[Intent]) -> None:
+    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, enqueued: bool) -> None:
         wanted = session.conditions.get(job.key, [])
         conditions = self._conditions(session, job, wanted)
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
@@ -130,10 +133,7 @@ class Closer:
             counts[TaskStatus.FAILED],
         )
         changed = (
-            phase is not job.phase
-            or job.key in session.report.enqueued
-            or conditions != job.conditions
-            or status_counts != job.status_counts
+            phase is not job.phase or enqueued or conditions != job.conditions or status_counts != job.status_counts
         )
         if changed:
             job.phase, job.conditions, job.status_counts = phase, conditions, status_counts
@@ -200,13 +200,27 @@ class Closer:
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _close_queues(session: Session, intents: list[Intent]) -> None:
+    def _queues_to_check(self, session: Session) -> set[str]:
+        """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
+        queues, chains = session.queues, self._chains
+        names = set(session.changed.queues) | session.state.dirty.queues
+        if session.changed.everything:
+            names.update(queues)
+        for name in sorted(names):
+            names.update(chains.pop(name, ()))
+            if name in queues:
+                chains[name] = _ancestors(name, queues)
+                names.update(chains[name])
+        return names
+
+    def _close_queues(self, session: Session, intents: list[Intent]) -> None:
         """`status.allocated` in Kubernetes names, parents and `root` included, where it changed."""
-        state, columns = session.state, session.resources
-        names = set(session.queues) if session.changed.everything else set(session.changed.queues) | state.dirty.queues
-        totals = _subtree_totals(session.queues) if names else {}
-        for name in sorted(_with_ancestors(names, session.queues)):
+        columns = session.resources
+        totals: dict[str, Vector] = {}
+        names = self._queues_to_check(session)
+        if names:
+            totals = _subtree_totals(session.queues)
+        for name in sorted(names):
             queue = session.queues.get(name)
             if queue is None:
                 continue
@@ -232,9 +246,9 @@ class Closer:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
-        for (ref, hook), refusal in session.refusals.items():
-            if not refusal.event:
-                continue
+        told = sorted((key for key, refusal in session.refusals.items() if refusal.event))
+        for ref, hook in told:
+            refusal = session.refusals[ref, hook]
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":
                 job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
@@ -268,11 +282,9 @@ class Closer:
         self._pod_conditions.pop(ref.uid, None)
 
     def prune(self, alive: set[str]) -> None:
-        """Drop memories of pods that are gone. `alive`: uids."""
+        """Drop memories of pods and PodGroups that are gone. `alive`: uids."""
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
-        self._events = {
-            key: value for key, value in self._events.items() if key[0].kind != "Pod" or key[0].uid in alive
-        }
+        self._events = {key: value for key, value in self._events.items() if not key[0].uid or key[0].uid in alive}
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
@@ -285,10 +297,6 @@ def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
     if scheduled >= job.min_available and scheduled:
         return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
     return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
-
-
-def _with_ancestors(names: set[str], queues: Mapping[str, Queue]) -> set[str]:
-    return names.union(*(_ancestors(name, queues) for name in names))
 
 
 def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:

@@ -101,7 +101,7 @@ class Core:
         intents.extend(self._closer.close(session))
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
-            self._closer.prune(set(state.tasks))
+            self._closer.prune({*state.tasks, *(job.uid for job in state.jobs.values())})
         return StepResult(intents, session.report, False)
 
     def open_session(self, now: float) -> Session:

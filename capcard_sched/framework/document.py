@@ -94,20 +94,18 @@ def _check_shape(text: str) -> None:
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1
-            raise DocumentError(
-                f"the alias *{shown_text(str(event.anchor))} is not accepted; write the value out", line
-            )
+            name = shown_text(str(event.anchor))
+            raise DocumentError(f"the alias *{name} is not accepted; write the value out", _line(event))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", event.start_mark.line + 1)
+                raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", _line(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
 def _value(loader: Any, node: yaml.Node, path: Path, lines: dict[Path, int]) -> Any:
-    line = node.start_mark.line + 1
+    line = _line(node)
     lines.setdefault(path, line)
     kind = node.tag.removeprefix(_TAG)
     if isinstance(node, yaml.MappingNode) and kind == "map":
@@ -128,7 +126,7 @@ def _value(loader: Any, node: yaml.Node, path: Path, lines: dict[Path, int]) -> 
 def _map(loader: Any, node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
+        line = _line(key_node)
         if not isinstance(key_node, yaml.ScalarNode):
             raise DocumentError(f"{_at(path)}a key must be a plain word", line)
         if key_node.tag == _TAG + "merge":
@@ -140,6 +138,10 @@ def _map(loader: Any, node: yaml.MappingNode, path: Path, lines: dict[Path, int]
         lines[*path, key] = line
         found[key] = _value(loader, value_node, (*path, key), lines)
     return found
+
+
+def _line(place: yaml.Event | yaml.Node) -> int:
+    return place.start_mark.line + 1 if place.start_mark is not None else 0
 
 
 def _at(path: Path) -> str:

@@ -81,6 +81,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook("task_context", "(task) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook("domain_bound", "(profile) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
+    Hook(
+        "row_private",
+        "(profile) -> bool: the plugin's `predicate` or `node_order` looks at more of a node than its amounts",
+        "enablePredicate",
+        Combine.ANY,
+        "private, when the plugin has either hook: each node is asked for itself, before every pod",
+    ),
     # feasibility of nodes
     Hook("pre_predicate", "(profile) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
     Hook("predicate_static", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),

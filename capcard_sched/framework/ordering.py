@@ -1,4 +1,4 @@
-"""Heaps of jobs and queues by sort keys (architecture D6).
+"""Heaps of jobs and queues by sort keys (architecture D6), and the rounds that actions make over them.
 
 Keys are computed when an element is pushed. One that depends on shares is fresh again after the element was pushed
 back; between pushes it is as old as the push, as in the reference (core reference §3.5).
@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
 
 Item = TypeVar("Item")
 
@@ -40,3 +44,47 @@ class KeyHeap(Generic[Item]):
     def pop(self) -> Item:
         """Take the first item. O(log n). IndexError when empty."""
         return heappop(self._entries)[2]
+
+
+class Rounds:
+    """Jobs by queue: the best queue first, in it the best job.
+
+    A job or queue whose key cannot be told is left out and reported; the others go on (architecture D13).
+    """
+
+    __slots__ = ("_jobs", "_queues", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._jobs: dict[str, KeyHeap[Job]] = {}
+        self._queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
+
+    def __len__(self) -> int:
+        """How many queues are to be popped."""
+        return len(self._queues)
+
+    def add(self, job: Job) -> None:
+        """A job waits, and its queue with it."""
+        if job.queue not in self._jobs:
+            self._jobs[job.queue] = KeyHeap(self._session.job_key)
+            self.push_queue(self._session.queues[job.queue])
+        self.push_job(job)
+
+    def push_job(self, job: Job) -> None:
+        """A job waits again."""
+        try:
+            self._jobs[job.queue].push(job)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._session.contain(job, error)
+
+    def push_queue(self, queue: Queue) -> None:
+        """A queue waits again."""
+        try:
+            self._queues.push(queue)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._session.contain(queue, error)
+
+    def pop_queue(self) -> tuple[Queue, KeyHeap[Job]]:
+        """The best queue and its jobs. IndexError when no queue waits."""
+        queue = self._queues.pop()
+        return queue, self._jobs[queue.name]

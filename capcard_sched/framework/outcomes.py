@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.model import reasons
 from capcard_sched.model.status import TaskStatus
 
@@ -46,14 +47,15 @@ def job_fit_text(job: Job, outcomes: Mapping[str, Outcome], task_key: Callable[[
     text += f"; Pending: {_histogram(words)}"
     if texts:
         most = max(texts.values())
-        origin = min(
-            (
-                task
-                for task in pending
-                if (found := outcomes.get(task.uid)) is not None and found.message and texts[found.message] == most
-            ),
-            key=task_key,
-        )
+        candidates = [
+            task
+            for task in pending
+            if (found := outcomes.get(task.uid)) is not None and found.message and texts[found.message] == most
+        ]
+        try:
+            origin = min(candidates, key=task_key)
+        except HookFailed:  # whoever could not order them was noted when they were tried: the text still has to come
+            origin = min(candidates, key=lambda task: (task.created, task.uid))
         text += f". Origin reason is {origin.name}: {outcomes[origin.uid].message}"
     return text
 

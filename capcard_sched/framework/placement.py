@@ -1,22 +1,17 @@
-"""Where the next pod of a class goes: one evaluation per class, repairs per touched row (architecture D4, D5).
+"""What the plugins' node hooks say, asked once per class and kept (architecture D4, D5).
 
-For every profile (a class in its context) a `Ranking` keeps the score of each feasible row. It is built once per
-session with one vector evaluation over all rows. A placement touches one row: rankings learn of touched rows from the
-node table's log and re-score only these, when they are next asked. The best rows stand in a small heap; rows outside
-it are known to be worse than its floor, so that neither building nor asking sorts all nodes.
-
-A row that takes several pods in turn is scored several pods ahead in one vector call (a *curve*): hooks see
-hypothetical rows whose `used` includes the pods to come. This makes the per-pod cost that of a heap operation.
+Static answers are kept until a node's facts change, rankings (`framework.ranking`) for one session. What must be asked
+anew before every pod goes through `candidates` and `choose`: the full scan over all nodes.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.ranking import Ranking, RowStates
 from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
 from capcard_sched.model.refusal import Code
 
@@ -26,207 +21,14 @@ if TYPE_CHECKING:
     from capcard_sched.framework.dispatch import Dispatch, Entry
     from capcard_sched.framework.rows import Mask, Rows, Scores
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import Matrix, ResourceColumns
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.model.task import Task
     from capcard_sched.state.columns import NodeTable
 
-#: How many of the best rows a refill puts into the heap.
-_HEAP_ROWS = 128
-#: A curve looks this many pods ahead, for this many rows at once.
-_CURVE_STEPS = 8
-_CURVE_ROWS = 8
 #: Static answers of profiles that no session used for so long are dropped.
 _STATIC_SESSIONS = 64
 
 _NEVER = float("-inf")
-
-
-class Ranking:
-    """The rows a profile may use, best first. Scores are plain floats; equal scores go to the lower row (node name)."""
-
-    __slots__ = (
-        "_curves",
-        "_floor",
-        "_heap",
-        "_keys",
-        "_requested",
-        "_static",
-        "_synced",
-        "engine",
-        "feasible",
-        "known_limit",
-        "profile",
-        "row_bound",
-    )
-
-    def __init__(self, engine: PlacementEngine, profile: Profile, feasible: Mask, static: Scores | None) -> None:
-        self.engine = engine
-        self.profile = profile
-        #: bool [nodes]: passes everything that placements cannot change.
-        self.feasible = feasible
-        self._static = static
-        request = profile.cls.request
-        self._requested = np.flatnonzero(request)
-        self._keys: Scores = np.full(len(feasible), _NEVER)
-        self._heap: list[tuple[float, int]] = []
-        self._floor: tuple[float, int] = (_NEVER, -1)
-        self._curves: dict[int, list[float]] = {}
-        self._synced = len(engine.table.touched)
-        #: Rows of a failed attempt that used nothing but this profile, the release count it is valid for, and its
-        #: fit text: no later attempt of the session can place more, unless something was released meanwhile (W-18).
-        self.known_limit: tuple[list[int], int, str] | None = None
-        rows = np.flatnonzero(feasible)
-        fitting = rows[self._fits(rows)]
-        if len(fitting):
-            self._keys[fitting] = self.evaluate(fitting)
-        #: Whether a score hook compares nodes with each other: then every placement re-asks all candidates.
-        self.row_bound = engine.compares_nodes(profile, fitting)
-
-    # --- evaluation -------------------------------------------------------------------------------------------------
-
-    def _fits(self, rows: Rows) -> Mask:
-        table, columns = self.engine.table, self._requested
-        index = np.ix_(rows, columns)
-        free = table.allocatable[index] - table.used[index]
-        fits: Mask = np.logical_and.reduce(free >= self.profile.cls.request[columns], axis=1)
-        return fits
-
-    def evaluate(self, rows: Rows, used: Matrix | None = None, nonzero_used: Matrix | None = None) -> Scores:
-        """Scores of a selection, -inf where the pod may not go. Resource fit is the caller's business."""
-        selection = NodeRows(self.engine.table, rows, used=used, nonzero_used=nonzero_used)
-        return self.engine.scores(self.profile, selection, self._static)
-
-    def _ahead(self, rows: list[int], offsets: list[int]) -> list[list[float]]:
-        """Scores of the next `_CURVE_STEPS` pods on each row, when `offsets[i]` pods beyond the table are there.
-
-        Returns a list per row, last step first, so that `pop()` gives the next one.
-        """
-        table, cls = self.engine.table, self.profile.cls
-        count = len(rows)
-        repeated = np.repeat(np.array(rows, dtype=np.intp), _CURVE_STEPS)
-        steps = (np.array(offsets, dtype=np.int64)[:, None] + self.engine.steps).ravel()[:, None]
-        used = table.used[repeated] + steps * cls.request
-        columns = self._requested
-        free = table.allocatable[repeated] - used
-        fits = (free >= cls.request)[:, columns].all(axis=1)
-        nonzero = table.nonzero_used[repeated] + steps * self.engine.nonzero(cls)
-        scores = self.evaluate(repeated, used, nonzero)
-        scores[~fits] = _NEVER
-        return [curve[::-1] for curve in scores.reshape(count, _CURVE_STEPS).tolist()]
-
-    # --- keeping up -------------------------------------------------------------------------------------------------
-
-    def sync(self) -> None:
-        """Re-score the rows that others touched since the last time. O(touched rows)."""
-        touched = self.engine.table.touched
-        start, end = self._synced, len(touched)
-        if start == end:
-            return
-        self._synced = end
-        feasible = self.feasible
-        changed = [row for row in set(touched[start:end]) if feasible[row]]
-        if not changed:
-            return
-        curves = self._curves
-        for row in changed:
-            curves.pop(row, None)
-        changed.sort()
-        rows = np.array(changed, dtype=np.intp)
-        self._keys[rows] = _NEVER
-        rows = rows[self._fits(rows)]
-        if not len(rows):
-            return
-        scores = self.evaluate(rows)
-        self._keys[rows] = scores
-        floor, heap = self._floor, self._heap
-        promising = scores >= -floor[0] if floor[0] != _NEVER else scores > _NEVER
-        for entry in zip((-scores[promising]).tolist(), rows[promising].tolist(), strict=True):
-            if entry <= floor and entry[0] != -_NEVER:
-                heappush(heap, entry)
-
-    def applied(self) -> None:
-        """The rows of the last `take` now stand in the table; their curves know already."""
-        self._synced = len(self.engine.table.touched)
-
-    def _refill(self) -> bool:
-        keys = self._keys
-        rows = np.flatnonzero(keys > _NEVER)
-        if not len(rows):
-            self._heap, self._floor = [], (float("inf"), len(keys))
-            return False
-        if len(rows) <= _HEAP_ROWS:
-            chosen, self._floor = rows, (float("inf"), len(keys))
-        else:
-            scores = keys[rows]
-            bar = np.partition(scores, len(rows) - _HEAP_ROWS)[len(rows) - _HEAP_ROWS]
-            above = rows[scores > bar]
-            level = rows[scores == bar][: _HEAP_ROWS - len(above)]
-            chosen = np.concatenate([above, level])
-            self._floor = (-float(bar), int(level[-1]))
-        self._heap = sorted(zip((-keys[chosen]).tolist(), chosen.tolist(), strict=True))
-        return True
-
-    # --- taking -----------------------------------------------------------------------------------------------------
-
-    def best(self) -> int:
-        """The best row, or -1."""
-        heap, keys = self._heap, self._keys
-        while True:
-            if not heap or heap[0] > self._floor:
-                if not self._refill():
-                    return -1
-                heap = self._heap
-            negative, row = heap[0]
-            if keys[row] == -negative:
-                return row
-            heappop(heap)
-
-    def take(self, count: int, lanes: Rows | None, lane_limits: tuple[int, ...]) -> list[int]:
-        """The rows of the next up to `count` pods, one after the other, each seeing the ones before.
-
-        Stops early when no row is left or when a lane is full. The caller must put exactly these pods into the table
-        and call `applied`.
-        """
-        taken: list[int] = []
-        pending: dict[int, int] = {}
-        keys, curves = self._keys, self._curves
-        lane_counts = [0] * len(lane_limits)
-        while len(taken) < count:
-            row = self.best()
-            if row < 0:
-                break
-            curve = curves.get(row)
-            if not curve:
-                self._extend(row, pending)
-                curve = curves[row]
-            score = curve.pop()
-            keys[row] = score
-            if score == _NEVER:
-                heappop(self._heap)
-            else:
-                heapreplace(self._heap, (-score, row))
-            taken.append(row)
-            pending[row] = pending.get(row, 0) + 1
-            if lanes is not None:
-                lane = int(lanes[row])
-                if lane >= 0:
-                    lane_counts[lane] += 1
-                    if lane_counts[lane] >= lane_limits[lane]:
-                        break
-        return taken
-
-    def _extend(self, row: int, pending: dict[int, int]) -> None:
-        """Look ahead for `row`, and for the rows likely to come next while we are at it."""
-        curves, keys = self._curves, self._keys
-        rows = [row]
-        for negative, other in self._heap[1 : 2 * _CURVE_ROWS]:
-            if len(rows) == _CURVE_ROWS:
-                break
-            if other not in curves and other not in pending and other not in rows and keys[other] == -negative:
-                rows.append(other)
-        offsets = [pending.get(other, 0) + 1 for other in rows]
-        for other, curve in zip(rows, self._ahead(rows, offsets), strict=True):
-            curves[other] = curve
 
 
 class PlacementEngine:
@@ -245,13 +47,14 @@ class PlacementEngine:
         self._order = dispatch.entries("node_order")
         self._batch_order = dispatch.entries("batch_node_order")
         self._best_node = dispatch.entries("best_node")
-        self.has_task_context = bool(self._task_context)
+        self._row_private = dispatch.entries("row_private")
+        declared = {name for name, _ in self._row_private}
+        #: Some plugin judges rows without saying what it looks at: nothing can be shared between nodes.
+        self._undeclared = any(name not in declared for name, _ in (*self._predicate, *self._order))
         #: Per quota plugin (name, batch form, plain form).
         self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
-        self.steps = np.arange(_CURVE_STEPS, dtype=np.int64)
         self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
         self._session = 0
-        self._nonzero: dict[int, Matrix] = {}
 
     def open(self, table: NodeTable) -> None:
         """Start a session over a settled node table."""
@@ -262,6 +65,7 @@ class PlacementEngine:
         self._diagnoses: dict[Profile, tuple[int, str, Diagnosis]] = {}
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
+        self.states = RowStates(table)
         if self._session % _STATIC_SESSIONS == 0:
             old = self._session - _STATIC_SESSIONS
             self._static = {key: value for key, value in self._static.items() if value[1] > old}
@@ -276,43 +80,46 @@ class PlacementEngine:
             context = call(queue, cls)
             if context is not None:
                 contexts[name] = context
-        for name, call in self._task_context:
-            context = call(task)
-            if context is not None:
-                contexts[name] = (contexts[name], context) if name in contexts else context
+        for name, context in self.task_contexts(task):
+            contexts[name] = (contexts[name], context) if name in contexts else context
         key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
         profile = self._profiles.get(key)
         if profile is None:
             profile = self._profiles[key] = Profile(cls, contexts, len(self._profiles))
         return profile
 
-    def nonzero(self, cls: TaskClass) -> Matrix:
-        """int64 [1, 2]: what one pod of the class adds to `nonzero_used`."""
-        found = self._nonzero.get(cls.id)
-        if found is None:
-            found = np.array([[cls.nonzero_cpu_milli, cls.nonzero_memory_bytes]], dtype=np.int64)
-            self._nonzero[cls.id] = found
+    def task_contexts(self, task: Task) -> list[tuple[str, Hashable]]:
+        """What plugins say about this one pod beyond its class, as (plugin, context); usually nothing."""
+        found: list[tuple[str, Hashable]] = []
+        for name, call in self._task_context:
+            context = call(task)
+            if context is not None:
+                found.append((name, context))
         return found
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def scores(self, profile: Profile, selection: NodeRows, static: Scores | None) -> Scores:
-        """Row-bound predicates and scores of a selection: float64 [k], -inf where refused."""
+    def scores(self, profile: Profile, selection: NodeRows) -> Scores:
+        """Row hooks over a selection, without the static part: float64 [k], -inf where a predicate refuses."""
         verdict: Verdict | None = None
         if self._predicate:
             verdict = Verdict(len(selection))
             self._judge(self._predicate, "predicate", profile, selection, verdict)
-        total = static[selection.rows] if static is not None else np.zeros(len(selection))
+        total = self._order_scores(profile, selection)
+        if verdict is not None and not verdict.ok.all():
+            total[~verdict.ok] = _NEVER
+        return total
+
+    def _order_scores(self, profile: Profile, selection: NodeRows) -> Scores:
+        total: Scores | None = None
         for name, call in self._order:
             try:
                 part = call(profile, selection)
             except Exception as error:
                 raise HookFailed(name, "node_order", error) from error
             if part is not None:
-                total = total + part
-        if verdict is not None and not verdict.ok.all():
-            total[~verdict.ok] = _NEVER
-        return total
+                total = part if total is None else total + part
+        return np.zeros(len(selection)) if total is None else total
 
     @staticmethod
     def _judge(
@@ -359,6 +166,18 @@ class PlacementEngine:
         else:
             ranking.sync()
         return ranking
+
+    def is_private(self, profile: Profile) -> bool:
+        """Whether a row hook looks at more of a node than its amounts, for this profile."""
+        if self._undeclared:
+            return True
+        for name, call in self._row_private:
+            try:
+                if call(profile):
+                    return True
+            except Exception as error:
+                raise HookFailed(name, "row_private", error) from error
+        return False
 
     def compares_nodes(self, profile: Profile, candidates: Rows) -> bool:
         """Whether some hook's answer for one node depends on other nodes, for this profile now."""
@@ -407,15 +226,16 @@ class PlacementEngine:
             return -1
         selection = NodeRows(self.table, candidates)
         _, static = self._static_answers(profile)
-        total = static[candidates] if static is not None else np.zeros(len(candidates))
-        for hook, entries in (("node_order", self._order), ("batch_node_order", self._batch_order)):
-            for name, call in entries:
-                try:
-                    part = call(profile, selection)
-                except Exception as error:
-                    raise HookFailed(name, hook, error) from error
-                if part is not None:
-                    total = total + part
+        total = self._order_scores(profile, selection)
+        if static is not None:
+            total = total + static[candidates]
+        for name, call in self._batch_order:
+            try:
+                part = call(profile, selection)
+            except Exception as error:
+                raise HookFailed(name, "batch_node_order", error) from error
+            if part is not None:
+                total = total + part
         for name, call in self._best_node:
             try:
                 row = call(profile, candidates, total)
@@ -434,7 +254,7 @@ class PlacementEngine:
 
         Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43).
         """
-        position = len(self.table.touched)
+        position = self.table.serial
         known = self._diagnoses.get(profile)
         if known is not None and known[0] == position:
             return known[1], known[2]

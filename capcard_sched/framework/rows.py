@@ -49,10 +49,9 @@ class NodeRows:
 
     __slots__ = (
         "_allocatable",
-        "_nonzero_used",
+        "_charged",
         "_pipelined",
         "_releasing",
-        "_used",
         "nodes",
         "rows",
         "table",
@@ -65,6 +64,8 @@ class NodeRows:
         rows: Rows,
         *,
         whole: bool = False,
+        allocatable: Matrix | None = None,
+        charged: Matrix | None = None,
         used: Matrix | None = None,
         nonzero_used: Matrix | None = None,
     ) -> None:
@@ -75,18 +76,20 @@ class NodeRows:
         self.whole = whole
         #: All nodes of the session by row; `nodes[rows[i]]` is the node of entry i.
         self.nodes: list[Node] = table.nodes
-        self._allocatable: Matrix | None = None
-        self._used = used
+        self._allocatable = allocatable
+        #: int64 [k, resources + 2]: `used` and `nonzero_used` side by side.
+        self._charged = charged
+        if used is not None:
+            self._charged = np.hstack([used, self.nonzero_used if nonzero_used is None else nonzero_used])
         self._releasing: Matrix | None = None
         self._pipelined: Matrix | None = None
-        self._nonzero_used = nonzero_used
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, per_node: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The entries' values out of an array with one value (or row of values) per node of the session."""
-        return per_node if self.whole else per_node[self.rows]
+        return per_node if self.whole else per_node.take(self.rows, axis=0)
 
     @property
     def allocatable(self) -> Matrix:
@@ -98,9 +101,7 @@ class NodeRows:
     @property
     def used(self) -> Matrix:
         """int64 [k, resources]: everything placed there, releasing tasks included; `pods` counts the pods."""
-        if self._used is None:
-            self._used = self.take(self.table.used)
-        return self._used
+        return self.charged[:, :-2]
 
     @property
     def releasing(self) -> Matrix:
@@ -119,9 +120,14 @@ class NodeRows:
     @property
     def nonzero_used(self) -> Matrix:
         """int64 [k, 2]: cpu milli and memory bytes with the non-zero defaults of pods that name none."""
-        if self._nonzero_used is None:
-            self._nonzero_used = self.take(self.table.nonzero_used)
-        return self._nonzero_used
+        return self.charged[:, -2:]
+
+    @property
+    def charged(self) -> Matrix:
+        """int64 [k, resources + 2]: `used` and `nonzero_used` side by side."""
+        if self._charged is None:
+            self._charged = self.take(self.table.charged)
+        return self._charged
 
     @property
     def idle(self) -> Matrix:

@@ -67,11 +67,16 @@ class Statement:
             session.state.unplace(placement.job, placement.tasks)
 
     def evict(self, task: Task, reason: str) -> None:
-        """A placed task starts to leave its node."""
+        """A placed task starts to leave its node. Raises HookFailed with nothing left done."""
         session, job, node = self._session, task.job, task.node
         assert job is not None, task
         assert node is not None, task
-        session.dispatch.notify("on_deallocate", Placement(job, task.cls, [task], [node]))
+        placement = Placement(job, task.cls, [task], [node])
+        try:
+            session.dispatch.notify("on_deallocate", placement)
+        except HookFailed:
+            session.dispatch.notify("on_allocate", placement)
+            raise
         former = session.state.release(task)
         session.engine.releases += 1
         self._records.append(_Eviction(task, node, former, reason))

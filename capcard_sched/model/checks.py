@@ -152,9 +152,8 @@ def _match_resources(cards: tuple[str, ...], asked: list[str], field: str) -> li
         message = f"cards <{'|'.join(cards)}> use different resources <{', '.join(kinds)}>, which is not supported"
         return [Finding("error", field, message, "alternatives that are counted by one resource")]
     if not asked:
-        resource = next(iter(wanted.values())) or WHOLE_NVIDIA
         message = f"no container asks for a resource of card <{'|'.join(cards)}>: the pod cannot be placed"
-        return [Finding("warning", field, message, f"a limit such as {resource}: 1")]
+        return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
     for card, resource in wanted.items():
         fits = resource in asked if resource else any(not _is_slice(name) for name in asked)
         if not fits:

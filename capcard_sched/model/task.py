@@ -19,14 +19,15 @@ class TaskClass:
     """What pods of one template share: everything about a pod, but its labels, that decides where it may go.
 
     Two pending pods of one class get the same feasibility mask and the same scores. Instances are interned by the
-    state: compare them with `is`, use them as dictionary keys. Immutable after construction, but `request`, which is
-    padded when a resource column is added.
+    state: compare them with `is`, use them as dictionary keys. Immutable after construction, but `request` and
+    `charge`, which are padded when a resource column is added.
     """
 
     __slots__ = (
         "affinity",
         "annotations",
         "best_effort",
+        "charge",
         "host_ports",
         "id",
         "images",
@@ -52,6 +53,8 @@ class TaskClass:
     requests: Mapping[str, int]
     #: The same as int64 [resource columns].
     request: Vector
+    #: `request` and the two non-zero amounts below: int64 [resource columns + 2], what one pod adds to its node.
+    charge: Vector
     #: Pod-level limits in base units, only of resources some container limits.
     limits: Mapping[str, int]
     #: cpu and memory with the scheduler's non-zero defaults per container (plugins reference §8.2).

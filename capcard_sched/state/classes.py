@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from capcard_sched.model.task import TaskClass
 
@@ -12,17 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from capcard_sched.model.pods import PodTemplate
-    from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.model.resources import ResourceColumns, Vector
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class ClassTable:
-    """Interns task classes by content. Classes live as long as the state: templates are few."""
+    """Interns task classes by content. Ids are never used twice."""
 
     def __init__(self, columns: ResourceColumns) -> None:
         self._columns = columns
         self._classes: dict[Hashable, TaskClass] = {}
+        self._made = 0
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -57,7 +59,7 @@ class ClassTable:
         found = self._classes.get(key)
         if found is None:
             found = self._classes[key] = TaskClass(
-                id=len(self._classes),
+                id=self._made,
                 namespace=namespace,
                 requests=dict(template.requests),
                 request=self._columns.vector(template.requests),
@@ -77,9 +79,20 @@ class ClassTable:
                 priority_class_name=template.priority_class_name,
                 preemption_policy=template.preemption_policy,
             )
+            found.charge = _charge(found)
+            self._made += 1
         return found
+
+    def prune(self, used: set[TaskClass]) -> None:
+        """Drop the classes that no pod is of any more. O(classes)."""
+        self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
 
     def widen(self) -> None:
         """Pad every request vector to the present width."""
         for cls in self._classes.values():
             cls.request = self._columns.fit(cls.request)
+            cls.charge = _charge(cls)
+
+
+def _charge(cls: TaskClass) -> Vector:
+    return np.append(cls.request, (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes))

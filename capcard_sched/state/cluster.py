@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.pods import PodFacts
     from capcard_sched.model.queue import Queue
 
+    Kind = Literal["Pod", "PodGroup", "Queue", "Node"]
+
 #: Groups made for pods that name none are called this plus a uid (controllers reference §2.2).
 _AUTOMATIC_GROUP = "podgroup-"
 #: The uid of a job that stands for pods without a group.
 _IMPLICIT = "implicit"
-#: How many label sets that no pod has any more may stay, beyond as many as there are pods.
-_SPARE_LABEL_SETS = 1024
+#: How many label sets and classes that no pod has any more may stay, beyond as many as there are pods.
+_SPARE = 1024
 _BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-role counters
 
 
@@ -246,9 +248,7 @@ class ClusterState:
             self.problems[ref] = problem
             self._problem_refs[name] = ref
 
-    def _clear_problem(
-        self, kind: Literal["Pod", "PodGroup", "Queue", "Node"], namespace: str, name: str, uid: str = ""
-    ) -> None:
+    def _clear_problem(self, kind: Kind, namespace: str, name: str, uid: str = "") -> None:
         """The object is gone; an empty uid means whichever has the name."""
         ref = self._problem_refs.get((kind, namespace, name))
         if ref is not None and (not uid or ref.uid == uid):
@@ -258,7 +258,7 @@ class ClusterState:
         if not labels:
             return {}
         sets = self._label_sets
-        if len(sets) > 2 * len(self.tasks) + _SPARE_LABEL_SETS:
+        if len(sets) > 2 * len(self.tasks) + _SPARE:
             self._label_sets = sets = {
                 tuple(sorted(task.labels.items())): task.labels for task in self.tasks.values() if task.labels
             }
@@ -320,17 +320,14 @@ class ClusterState:
 
     def _charge_row(self, row: int, task: Task, sign: int) -> None:
         table, cls = self.nodes, task.cls
-        change = cls.request if sign > 0 else -cls.request
         if task.status is TaskStatus.PIPELINED:
-            table.pipelined[row] += change
+            table.pipelined[row] += sign * cls.request
         else:
-            table.used[row] += change
-            table.total_used += change
-            table.nonzero_used[row, 0] += sign * cls.nonzero_cpu_milli
-            table.nonzero_used[row, 1] += sign * cls.nonzero_memory_bytes
+            table.charged[row] += sign * cls.charge
+            table.total_used += sign * cls.request
             if task.status is TaskStatus.RELEASING:
-                table.releasing[row] += change
-        table.touched.append(row)
+                table.releasing[row] += sign * cls.request
+        table.touch(row)
 
     def _move(self, task: Task, status: TaskStatus, node: Node | None) -> None:
         former = task.node
@@ -351,9 +348,10 @@ class ClusterState:
         pending = job.pending
         table = self.nodes
         request = cls.request
-        target = table.used if status is TaskStatus.ALLOCATED else table.pipelined
-        nonzero = (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes)
-        touched = table.touched
+        allocated = status is TaskStatus.ALLOCATED
+        target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
+        serial = table.serial = table.serial + 1
+        stamps = table.stamps
         fills: dict[int, int] = {}
         for task, node in zip(tasks, nodes, strict=True):
             task.status = status
@@ -363,18 +361,14 @@ class ClusterState:
             del pending[uid]
             row = node.row
             fills[row] = fills.get(row, 0) + 1
-        nonzero_used = table.nonzero_used
         for row, fill in fills.items():
-            touched.append(row)
-            target[row] += request if fill == 1 else request * fill
-            if status is TaskStatus.ALLOCATED:
-                nonzero_used[row, 0] += nonzero[0] * fill
-                nonzero_used[row, 1] += nonzero[1] * fill
+            stamps[row] = serial
+            target[row] += amounts if fill == 1 else amounts * fill
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member:
             self._shift_roles(job, tasks, TaskStatus.PENDING, status)
-        if status is TaskStatus.ALLOCATED:
+        if allocated:
             change = request if count == 1 else request * count
             table.total_used += change
             job.allocated += change
@@ -477,7 +471,7 @@ class ClusterState:
                 self._charge_row(node.row, task, +1)
         node.generation += 1
         self.nodes.generation += 1
-        self.nodes.touched.append(node.row)
+        self.nodes.touch(node.row)
         self.dirty.nodes.add(name)
 
     def _drop_node(self, name: str) -> None:
@@ -710,8 +704,9 @@ class ClusterState:
     def open_session(self) -> Dirty:
         """Settle the rows, hand over what changed, and start collecting anew."""
         self._match_width()
+        if len(self.classes) > 2 * len(self.tasks) + _SPARE:
+            self.classes.prune({task.cls for task in self.tasks.values()})
         self.nodes.settle()
-        self.nodes.touched.clear()
         dirty, self.dirty = self.dirty, Dirty()
         return dirty
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Matrix, Vector
 
 _GROWTH = 64
+#: Position of `charged` among the buffers.
+_CHARGED = 3
 
 
 class NodeTable:
@@ -26,17 +28,21 @@ class NodeTable:
         "_sorted",
         "allocatable",
         "by_name",
+        "charged",
         "generation",
         "nodes",
         "nonzero_used",
         "pipelined",
         "releasing",
+        "serial",
+        "stamps",
         "total_allocatable",
         "total_used",
-        "touched",
         "used",
     )
 
+    #: int64 [nodes, width + 2]: `used` and `nonzero_used` side by side, so that one addition charges a pod.
+    charged: Matrix
     #: int64 [nodes, width] each; `used` includes `releasing`.
     allocatable: Matrix
     used: Matrix
@@ -50,11 +56,12 @@ class NodeTable:
         self.by_name: dict[str, Node] = {}
         #: Raised with every change that is not a placement: labels, taints, allocatable, the set of nodes.
         self.generation = 0
-        #: Rows whose amounts changed, in order, since the session opened.
-        self.touched: list[int] = []
+        #: Raised with every change of a row's amounts; `stamps` holds the serial of each row's last change, int64 [nodes].
+        self.serial = 0
         self._sorted = True
-        self._buffers = [np.zeros((_GROWTH, width), dtype=np.int64) for _ in range(4)]
-        self._buffers.append(np.zeros((_GROWTH, 2), dtype=np.int64))
+        self._buffers = [
+            np.zeros((_GROWTH, columns), dtype=np.int64) for columns in (width, width, width, width + 2, 1)
+        ]
         #: Sums over all rows: int64 [width].
         self.total_allocatable = np.zeros(width, dtype=np.int64)
         self.total_used = np.zeros(width, dtype=np.int64)
@@ -70,16 +77,20 @@ class NodeTable:
 
     def _expose(self) -> None:
         n = len(self.nodes)
-        self.allocatable, self.used, self.releasing, self.pipelined, self.nonzero_used = (
+        self.allocatable, self.releasing, self.pipelined, self.charged, stamps = (
             buffer[:n] for buffer in self._buffers
         )
+        self.used, self.nonzero_used, self.stamps = self.charged[:, :-2], self.charged[:, -2:], stamps[:, 0]
 
     def widen(self, width: int) -> None:
         """Make room for more resource columns."""
         for i in range(4):
             old = self._buffers[i]
-            new = np.zeros((old.shape[0], width), dtype=np.int64)
-            new[:, : old.shape[1]] = old
+            tail = 2 if i == _CHARGED else 0
+            new = np.zeros((old.shape[0], width + tail), dtype=np.int64)
+            new[:, : old.shape[1] - tail] = old[:, : old.shape[1] - tail]
+            if tail:
+                new[:, -tail:] = old[:, -tail:]
             self._buffers[i] = new
         for name in ("total_allocatable", "total_used"):
             total = np.zeros(width, dtype=np.int64)
@@ -135,6 +146,11 @@ class NodeTable:
         self._sorted = True
         self.generation += 1
         self._expose()
+
+    def touch(self, row: int) -> None:
+        """Note that a row changed."""
+        self.serial += 1
+        self.stamps[row] = self.serial
 
     def set_allocatable(self, row: int, amounts: Vector) -> None:
         """Replace what a node offers."""

@@ -1,0 +1,72 @@
+# Needs git, make and Python 3.11 or newer. Everything else goes into .venv, pinned by hash in requirements/.
+# PYTHON chooses the interpreter for a new .venv: make PYTHON=python3.12 demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$candidate && break; done)
+#: How many tests run at a time.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format check bench docs lock clean
+
+help: ## Show these targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/run.stamp ## Run a small cluster in the simulator and show who got which card, and who waits for what
+	@$(BIN)/capcard-sched simulate -f config/examples/demo --until 10m -o table
+
+test: $(VENV)/dev.stamp ## Run all tests
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+lint: $(VENV)/dev.stamp ## Check style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy docs/generate.py
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev.stamp ## Format the code and mend what can be mended mechanically
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test ## Everything a change must pass
+
+bench: $(VENV)/dev.stamp ## Measure; prints figures, judges nothing
+	$(BIN)/python -m benchmarks.bench
+
+docs: $(VENV)/run.stamp ## Write the docs pages that come from tables
+	$(BIN)/python docs/generate.py
+
+lock: $(VENV)/dev.stamp ## Renew requirements/*.lock from pyproject.toml
+	@for pair in run:build dev:dev; do \
+		$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --group $${pair#*:} \
+			--generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
+			-o requirements/$${pair%:*}.lock || exit 1; \
+	done
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+$(VENV)/made.stamp:
+	@test -n "$(PYTHON)" || { echo "capcard-sched needs Python 3.11 or newer and found none." \
+		"Name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is older than Python 3.11, which capcard-sched needs." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments." \
+		"Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@touch $@
+
+# The package itself is installed in place; its version and entry points come from pyproject.toml.
+$(VENV)/run.stamp: $(VENV)/made.stamp requirements/run.lock pyproject.toml
+	@echo "installing what capcard-sched needs into $(VENV) (once)" >&2
+	@$(PIP) --require-hashes -r requirements/run.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.lock
+	@echo "installing what tests and checks need into $(VENV) (once)" >&2
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@touch $@

@@ -1,0 +1,166 @@
+"""`python -m benchmarks.bench`: how fast the core places synthetic workloads. Figures, never a verdict.
+
+Everything runs in this process, without a cluster: the state is filled from JSON as the watch would fill it, then one
+session places all pods. Times are wall-clock medians over fresh cores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import measure
+from benchmarks.workloads import SIZES, WORKLOADS
+
+app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
+
+#: Columns when the output is not a terminal.
+_FILE_WIDTH = 150
+#: Nodes and pods of the plain loop: seconds, not hours.
+_PLAIN, _PLAIN_QUICK = (500, 2_000), (100, 500)
+#: Workload, fixed size and series of the growth runs.
+_GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
+_GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
+
+
+class Report(msgspec.Struct):
+    """Everything one run of the benchmark found, as written by `--json`."""
+
+    machine: dict[str, str]
+    runs: list[measure.Run] = []
+    growth: list[measure.Growth] = []
+    #: Workload to bytes of resident memory per 10,000 pods.
+    memory: dict[str, float] = {}
+    comparisons: list[measure.Comparison] = []
+
+
+@app.default
+def bench(
+    *,
+    sizes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(SIZES)}.")] = "S1,S5",
+    workloads: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(WORKLOADS)}.")] = ",".join(WORKLOADS),
+    json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
+    baseline: Annotated[Path | None, Parameter(help="Compare with an earlier file of --json.")] = None,
+    repeats: Annotated[int, Parameter(help="Fresh cores per figure.")] = 3,
+    quick: Annotated[bool, Parameter(help="Small sizes, one repeat: does it run at all?")] = False,
+) -> int:
+    """Measure sessions, growth, memory and the ratio to a plain object-per-pair loop."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    chosen = [name.strip() for name in workloads.split(",")]
+    size_names = [name.strip() for name in sizes.split(",")]
+    unknown = [name for name in chosen if name not in WORKLOADS] + [name for name in size_names if name not in SIZES]
+    if unknown or repeats < 1:
+        wrong = f"unknown: {', '.join(unknown)}" if unknown else "--repeats must be at least 1"
+        console.print(f"{wrong}; sizes are {', '.join(SIZES)}, workloads {', '.join(WORKLOADS)}")
+        return 2
+    points = {"quick": (100, 1_000)} if quick else {name: SIZES[name] for name in size_names}
+    repeats = 1 if quick else repeats
+    report = Report(measure.machine())
+    with console.status("measuring") as status:
+        for size, (nodes, pods) in points.items():
+            for name in chosen:
+                status.update(f"{name} at {nodes:,} nodes, {pods:,} pods")
+                report.runs.append(measure.measure(name, size, nodes, pods, repeats))
+        status.update("the plain loop")
+        for name in chosen:
+            report.comparisons.append(measure.compare(name, *(_PLAIN_QUICK if quick else _PLAIN)))
+        status.update("growth")
+        name, (fixed_nodes, pods_series), (fixed_pods, nodes_series) = _GROWTH_QUICK if quick else _GROWTH
+        report.growth = [
+            measure.growth_in_pods(name, fixed_nodes, pods_series, repeats),
+            measure.growth_in_nodes(name, fixed_pods, nodes_series, repeats),
+        ]
+        status.update("memory")
+        nodes, pods = next(iter(points.values()))
+        report.memory = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in chosen}
+    old = msgspec.json.decode(baseline.read_bytes(), type=Report) if baseline is not None else None
+    show(console, report, old)
+    if json is not None:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return 0
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def show(console: Console, report: Report, old: Report | None) -> None:
+    """Print every figure, with the ratio to an earlier report where there is one."""
+    console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()))
+    console.print(_runs_table(report, old))
+    console.print(_comparison_table(report))
+    for growth in report.growth:
+        series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
+        console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} ({series})")
+    for name, amount in report.memory.items():
+        console.print(
+            f"Memory, {name}: {amount / 2**20:.1f} MiB per 10,000 pods and their PodGroups "
+            "(growth of the resident set of a fresh process while it takes them in)"
+        )
+
+
+def _runs_table(report: Report, old: Report | None) -> Table:
+    table = Table(title="One session places everything (median, fastest to slowest)")
+    for header in ("workload", "size", "placed", "session", "spread", "tasks/s"):
+        table.add_column(header, justify="left" if header == "workload" else "right")
+    if old is not None:
+        table.add_column("vs. before", justify="right")
+    for header in ("deltas/s", "all running", "no news", "one pod"):
+        table.add_column(header, justify="right")
+    before: dict[tuple[str, str], Any] = {(run.workload, run.size): run for run in old.runs} if old is not None else {}
+    for run in report.runs:
+        cells = [
+            run.workload,
+            f"{run.size} ({run.nodes:,} x {run.pods:,})",
+            f"{run.placed:,}",
+            _time(run.session_seconds),
+            f"{_time(run.session_spread[0])} to {_time(run.session_spread[1])}",
+            f"{run.tasks_per_second:,.0f}",
+        ]
+        if old is not None:
+            known = before.get((run.workload, run.size))
+            cells.append(f"{run.tasks_per_second / known.tasks_per_second:.2f}x" if known is not None else "")
+        cells += [
+            f"{run.deltas_per_second:,.0f}",
+            _time(run.feedback_seconds),
+            _time(run.steady_seconds),
+            _time(run.change_seconds),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _comparison_table(report: Report) -> Table:
+    table = Table(title="Engine and plain object-per-pair loop")
+    table.add_column("workload")
+    for header in ("size", "plain tasks/s", "engine tasks/s", "ratio", "ratio to S5", "same node"):
+        table.add_column(header, justify="right")
+    large = {run.workload: run for run in report.runs if run.size == "S5"}
+    for item in report.comparisons:
+        run = large.get(item.workload)
+        table.add_row(
+            item.workload,
+            f"{item.nodes:,} x {item.pods:,}",
+            f"{item.plain_tasks_per_second:,.0f}",
+            f"{item.engine_tasks_per_second:,.0f}",
+            f"{item.ratio:,.0f}x",
+            f"{run.tasks_per_second / item.plain_tasks_per_second:,.0f}x" if run is not None else "not run",
+            f"{item.agreed:,} of {item.engine_placed:,}",
+        )
+    return table
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,311 @@
+"""Measurements of the core on synthetic workloads: plain functions from a workload to figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+import subprocess
+import sys
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.plain_scheduler import PlainScheduler
+from benchmarks.workloads import START, make
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.core import Core
+from capcard_sched.framework.registry import Registry
+from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
+from capcard_sched.model.intents import Bind
+from capcard_sched.model.objects import PodGroupObject, PodObject, PodStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.workloads import Workload
+
+#: When the session under measurement runs: after every creation time of every workload.
+NOW = float(START + 100_000)
+#: How often the single-change session is repeated inside one run.
+_CHANGES = 9
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Figures of one workload at one size; times are medians over the repeats, in seconds."""
+
+    workload: str
+    size: str
+    nodes: int
+    pods: int
+    placed: int
+    #: Queues of the workload whose quota is short on purpose.
+    short_queues: int
+    #: From JSON bytes to the state: decoding and applying every object, per second.
+    deltas_per_second: float
+    #: The one session that places everything.
+    session_seconds: float
+    #: Fastest and slowest repeat.
+    session_spread: tuple[float, float]
+    #: Taking in the news that all of it runs now, and the session that follows.
+    feedback_seconds: float
+    #: A step without any news.
+    steady_seconds: float
+    #: One new pod of a known template: applied, placed and committed.
+    change_seconds: float
+    repeats: int
+
+    @property
+    def tasks_per_second(self) -> float:
+        """Tasks placed per second of the session."""
+        return self.placed / self.session_seconds
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """How the session grows along one axis: the slope of a straight line through (log size, log seconds)."""
+
+    axis: str
+    fixed: str
+    points: list[tuple[int, float]]
+    exponent: float
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Engine and plain loop on the same objects."""
+
+    workload: str
+    nodes: int
+    pods: int
+    plain_placed: int
+    plain_tasks_per_second: float
+    engine_placed: int
+    engine_tasks_per_second: float
+    #: How many pods both put on the same node.
+    agreed: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster the engine is."""
+        return self.engine_tasks_per_second / self.plain_tasks_per_second
+
+
+def build_core() -> Core:
+    """A core with the built-in scheduler-conf. Raises RuntimeError when it does not parse."""
+    text = resources.files("capcard_sched.config").joinpath("scheduler.yaml").read_text(encoding="utf-8")
+    registry = Registry.load()
+    conf, problems = parse_conf(text, registry=registry)
+    if conf is None:
+        raise RuntimeError(f"built-in scheduler-conf: {problems}")
+    return Core(conf, registry)
+
+
+# --- one workload at one size -----------------------------------------------------------------------------------------
+
+
+def measure(name: str, size: str, nodes: int, pods: int, repeats: int) -> Run:
+    """Place everything in one session, `repeats` times from scratch, and look at the sessions after it."""
+    workload = make(name, nodes, pods)
+    frames = encode(workload)
+    samples = [_sample(workload, frames) for _ in range(repeats)]
+    sessions = [sample["session"] for sample in samples]
+    median = {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+    return Run(
+        workload=name,
+        size=size,
+        nodes=nodes,
+        pods=pods,
+        placed=int(median["placed"]),
+        short_queues=len(workload.short_queues),
+        deltas_per_second=len(frames) / median["decode_and_apply"],
+        session_seconds=median["session"],
+        session_spread=(min(sessions), max(sessions)),
+        feedback_seconds=median["feedback"],
+        steady_seconds=median["steady"],
+        change_seconds=median["change"],
+        repeats=repeats,
+    )
+
+
+def encode(workload: Workload) -> list[tuple[Callable[[bytes], Delta], bytes]]:
+    """Every object as the bytes an API server would send, with what turns them into a fact."""
+    return [(_DECODERS[type(delta)], msgspec.json.encode(_object_of(delta))) for delta in workload.deltas()]
+
+
+def _object_of(delta: Delta) -> Any:
+    return getattr(delta, delta.__struct_fields__[0])
+
+
+def _decode(change: Callable[[Any], Delta], decoder: msgspec.json.Decoder[Any], frame: bytes) -> Delta:
+    return change(decoder.decode(frame))
+
+
+_DECODERS: dict[type, Callable[[bytes], Delta]] = {
+    change: partial(_decode, change, msgspec.json.Decoder(msgspec.structs.fields(change)[0].type))
+    for change in (NodeChanged, QueueChanged, PodGroupChanged, PodChanged)
+}
+
+
+def take_in(core: Core, frames: Sequence[tuple[Callable[[bytes], Delta], bytes]]) -> None:
+    """Decode and apply one by one, as the watch does: no fact outlives its application."""
+    for decode, frame in frames:
+        core.state.apply(decode(frame))
+
+
+def run_session(core: Core) -> tuple[float, list[Bind]]:
+    """One session over what was taken in: seconds and bindings. Raises RuntimeError when a hook failed in it."""
+    start = perf_counter()
+    result = core.step((), NOW)
+    seconds = perf_counter() - start
+    if result.report.errors:
+        raise RuntimeError(f"a hook failed: {result.report.errors[0]}")
+    return seconds, [intent for intent in result.intents if isinstance(intent, Bind)]
+
+
+def _sample(workload: Workload, frames: Sequence[tuple[Callable[[bytes], Delta], bytes]]) -> dict[str, float]:
+    core = build_core()
+    found: dict[str, float] = {}
+    start = perf_counter()
+    take_in(core, frames)
+    found["decode_and_apply"] = perf_counter() - start
+    found["session"], binds = run_session(core)
+    found["placed"] = len(binds)
+    nodes = {bind.uid: bind.node for bind in binds}
+    news = [_running(pod, nodes[pod.metadata.uid]) for pod in workload.pods if pod.metadata.uid in nodes]
+    start = perf_counter()
+    core.step(news, NOW + 1)
+    found["feedback"] = perf_counter() - start
+    core.step((), NOW + 2)
+    start = perf_counter()
+    core.step((), NOW + 3)
+    found["steady"] = perf_counter() - start
+    found["change"] = statistics.median(_one_change(core, workload, number) for number in range(_CHANGES))
+    return found
+
+
+def _running(pod: PodObject, node: str) -> PodChanged:
+    """What the watch says about a pod that was bound and started."""
+    replace = msgspec.structs.replace
+    return PodChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
+
+
+def _one_change(core: Core, workload: Workload, number: int) -> float:
+    """Seconds of a step whose only news is one new single-pod group of a template without cards."""
+    pattern = next(pod for pod in workload.pods if "volcano.sh/card.name" not in (pod.metadata.annotations or {}))
+    name = f"late-{number}"
+    group, pod = _late(workload.groups[0], pattern, name)
+    news: list[Delta] = [PodGroupChanged(group), PodChanged(pod)]
+    start = perf_counter()
+    core.step(news, NOW + 10 + number)
+    return perf_counter() - start
+
+
+def _late(group: PodGroupObject, pod: PodObject, name: str) -> tuple[PodGroupObject, PodObject]:
+    replace = msgspec.structs.replace
+    annotations = {**(pod.metadata.annotations or {}), "scheduling.k8s.io/group-name": name}
+    new_pod = replace(pod, metadata=replace(pod.metadata, name=f"{name}-0", uid=f"{name}-0", annotations=annotations))
+    new_group = replace(
+        group,
+        metadata=replace(group.metadata, name=name, uid=name),
+        spec=replace(group.spec, min_member=1, min_resources=None),
+    )
+    return new_group, new_pod
+
+
+# --- growth, memory, the plain loop -----------------------------------------------------------------------------------
+
+
+def session_seconds(name: str, nodes: int, pods: int, repeats: int) -> float:
+    """Median of the one session that places everything."""
+    frames = encode(make(name, nodes, pods))
+    times = []
+    for _ in range(repeats):
+        core = build_core()
+        take_in(core, frames)
+        times.append(run_session(core)[0])
+    return statistics.median(times)
+
+
+def growth_in_pods(name: str, nodes: int, pods: Sequence[int], repeats: int) -> Growth:
+    """Session time over pods at a fixed number of nodes."""
+    points = [(count, session_seconds(name, nodes, count, repeats)) for count in pods]
+    return Growth("pods", f"{nodes:,} nodes", points, exponent(points))
+
+
+def growth_in_nodes(name: str, pods: int, nodes: Sequence[int], repeats: int) -> Growth:
+    """Session time over nodes at a fixed number of pods."""
+    points = [(count, session_seconds(name, count, pods, repeats)) for count in nodes]
+    return Growth("nodes", f"{pods:,} pods", points, exponent(points))
+
+
+def exponent(points: Sequence[tuple[int, float]]) -> float:
+    """Least-squares slope of log seconds over log size: 1 is linear."""
+    sizes = [math.log(size) for size, _ in points]
+    times = [math.log(seconds) for _, seconds in points]
+    return statistics.linear_regression(sizes, times).slope
+
+
+def memory_per_10k_pods(name: str, nodes: int, pods: int) -> float:
+    """Bytes of resident memory per 10,000 pods (their PodGroups included), measured in a process of its own.
+
+    That process encodes the workload to JSON, loads the nodes, notes its resident set, takes in groups and pods, and
+    notes it again. Growth of arrays, label sets and classes is inside; Python itself and the nodes are not.
+    """
+    command = [sys.executable, "-m", "benchmarks.memory", name, str(nodes), str(pods)]
+    answer = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])  # noqa: S603
+    return float(json.loads(answer.stdout)["bytes"]) * 10_000 / pods
+
+
+def compare(name: str, nodes: int, pods: int) -> Comparison:
+    """The engine and the plain loop on the same workload; reading the objects is not counted for either."""
+    workload = make(name, nodes, pods)
+    plain = PlainScheduler(*workload.documents())
+    start = perf_counter()
+    expected = plain.run()
+    plain_seconds = perf_counter() - start
+    core = build_core()
+    take_in(core, encode(workload))
+    engine_seconds, binds = run_session(core)
+    decisions = {f"{bind.namespace}/{bind.name}": bind.node for bind in binds}
+    return Comparison(
+        workload=name,
+        nodes=nodes,
+        pods=pods,
+        plain_placed=len(expected),
+        plain_tasks_per_second=len(expected) / plain_seconds,
+        engine_placed=len(decisions),
+        engine_tasks_per_second=len(decisions) / engine_seconds,
+        agreed=sum(1 for pod, node in decisions.items() if expected.get(pod) == node),
+    )
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, str]:
+    """What the figures were measured on."""
+    cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+    model = platform.processor() or platform.machine()
+    cores = "?"
+    if cpuinfo.exists():
+        lines = [line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines()]
+        model = next((value.strip() for key, _, value in lines if key.strip() == "model name"), model)
+        cores = str(sum(1 for key, _, _ in lines if key.strip() == "processor"))
+    memory = "?"
+    if meminfo.exists():
+        kib = int(meminfo.read_text(encoding="utf-8").split()[1])
+        memory = f"{kib / 2**20:.0f} GiB"
+    return {
+        "cpu": model,
+        "cores": cores,
+        "memory": memory,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "msgspec": msgspec.__version__,
+    }

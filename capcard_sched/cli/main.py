@@ -1,0 +1,51 @@
+"""The command `capcard-sched`: its verbs by name. A verb's module is imported when the verb is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# The scheduler multiplies no matrices: threads that the array library starts for it at import would only cost time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import cyclopts
+
+from capcard_sched import __version__
+from capcard_sched.cli.status import BAD_INPUT, INTERNAL_ERROR
+
+app = cyclopts.App(
+    name="capcard-sched",
+    help="A batch scheduler for Kubernetes GPU clusters with quotas per card model.",
+    version=__version__,
+    result_action="return_value",
+)
+app.command("capcard_sched.cli.simulate:simulate", name="simulate")
+app.command("capcard_sched.cli.validate:validate", name="validate")
+app.command("capcard_sched.cli.trace:app", name="trace")
+
+
+def run(arguments: list[str]) -> int:
+    """Exit status for a command line: 0, 2 when it or its input is wrong, 1 when we are."""
+    try:
+        status = app(arguments, exit_on_error=False)
+    except cyclopts.CycloptsError:
+        return BAD_INPUT
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`| head`); nothing more can be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the last resort: say so, with the place, and give the right status
+        import traceback
+
+        traceback.print_exc()
+        print(f"internal error: {type(error).__name__}: {error}", file=sys.stderr)
+        return INTERNAL_ERROR
+    return status if isinstance(status, int) else 0
+
+
+def main() -> None:
+    """The entry point."""
+    status = run(sys.argv[1:])
+    sys.exit(status)

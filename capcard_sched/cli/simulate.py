@@ -1,0 +1,158 @@
+"""`capcard-sched simulate`: the scheduler on an in-memory cluster in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from capcard_sched.cli.status import BAD_INPUT
+from capcard_sched.simulation.admission import ROOT_QUEUE
+from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
+from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, Outcome
+from capcard_sched.simulation.scenario import InputError, load_scenario
+
+if TYPE_CHECKING:
+    from capcard_sched.simulation.run import Progress, Step
+
+
+class _BadInputError(Exception):
+    """The command line or a file cannot be used; the text is for the user."""
+
+
+def simulate(
+    *,
+    file: Annotated[tuple[str, ...], Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True)] = (),
+    scheduler_conf: Path | None = None,
+    until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    output: Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"])] = "table",
+    schedule_period: Annotated[str, Parameter(allow_leading_hyphen=True)] = "1s",
+    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    default_queue: str = "default",
+    plugins_dir: Path | None = None,
+) -> int:
+    """Run manifests through the scheduler on an in-memory cluster, in virtual time.
+
+    Plain manifests exist at the start; a Scenario object holds the timeline. Nothing is contacted.
+
+    Exit status: 0 when the simulation ran, whatever stayed pending; 2 on bad input; 1 on an internal error.
+
+    Args:
+        file: File, folder or `-` for standard input, YAML or JSON. Repeatable.
+        scheduler_conf: The scheduler-conf to use; the built-in default when absent.
+        until: End at this virtual time, such as 10m; when absent, when nothing can change any more.
+        output: What to print: a table for people, or every object at the end as one List.
+        schedule_period: Virtual time between sessions.
+        scheduler_name: Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent.
+        default_queue: Queue of PodGroups that name none; created if it does not exist.
+        plugins_dir: Folder with further plugins and actions.
+    """
+    try:
+        options = _options(until, schedule_period, scheduler_name, default_queue)
+        if not file:
+            raise _BadInputError("-f is required: a file, a folder or - for standard input")
+        scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, default_queue))
+        scheduler = _scheduler(scheduler_conf, plugins_dir, options)
+    except (_BadInputError, InputError) as error:
+        return _refuse(str(error))
+    from capcard_sched.simulation.run import simulate as run
+
+    try:
+        with _progress() as progress:
+            outcome = run(scenario, scheduler, options, progress)
+    except InputError as error:
+        return _refuse(str(error))
+    for warning in outcome.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    _show(outcome, output)
+    return 0
+
+
+def _refuse(text: str) -> int:
+    for line in text.splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _options(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> Options:
+    moments = {"until": None if until is None else _moment("--until", until)}
+    step = _moment("--schedule-period", period)
+    if not step:
+        raise _BadInputError(f"--schedule-period: {period!r} is no time at all: expected {ACCEPTED}")
+    if any(not name for name in names):
+        raise _BadInputError("--scheduler-name: must not be empty")
+    if not default_queue:
+        raise _BadInputError("--default-queue: must not be empty")
+    return Options(tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"])
+
+
+def _moment(flag: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except DurationError as error:
+        raise _BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
+
+
+def _scheduler(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Step:
+    """The core under the conf. Raises _BadInputError."""
+    from capcard_sched.framework.conf import default_conf, parse_conf
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.registry import Registry, RegistryError
+
+    try:
+        registry = Registry.load(plugins_dir)
+    except RegistryError as error:
+        raise _BadInputError(str(error)) from None
+    if conf_path is None:
+        conf = default_conf(registry)
+    else:
+        try:
+            text = conf_path.read_bytes()
+        except OSError as error:
+            raise _BadInputError(f"{conf_path}: {error.strerror or error}") from None
+        result = parse_conf(text, registry=registry)
+        for problem in result.problems:
+            print(f"{problem.severity}: {conf_path}: {problem.render()}", file=sys.stderr)
+        if result.conf is None:
+            raise _BadInputError(f"{conf_path}: this scheduler-conf cannot be used")
+        conf = result.conf
+    return Core(conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue)
+
+
+class _progress:  # noqa: N801 - used like a function
+    """A progress bar on a terminal, once a run takes longer than a second."""
+
+    def __enter__(self) -> Progress | None:
+        if not sys.stderr.isatty():
+            self._bar = None
+            return None
+        from capcard_sched.reports.progress import SimulationProgress
+
+        self._bar = SimulationProgress()
+        return self._bar.update
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _show(outcome: Outcome, output: str) -> None:
+    from capcard_sched.simulation.output import as_list, to_json, to_yaml
+
+    document = as_list(outcome.store)
+    if output == "json":
+        sys.stdout.write(to_json(document))
+    elif output == "yaml":
+        sys.stdout.write(to_yaml(document))
+    else:
+        from capcard_sched.reports.overview import EvictionRow, survey
+        from capcard_sched.reports.tables import print_overview
+        from capcard_sched.simulation.clock import EPOCH, SECOND
+
+        evictions = [
+            EvictionRow(eviction.at / SECOND, f"{eviction.namespace}/{eviction.pod}", eviction.node, eviction.reason)
+            for eviction in outcome.evictions
+        ]
+        print_overview(survey(document["items"], EPOCH + outcome.end / SECOND, EPOCH, evictions))

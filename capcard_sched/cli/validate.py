@@ -1,0 +1,264 @@
+"""`capcard-sched validate`: what is wrong with manifests and scheduler-confs, before a cluster sees them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from cyclopts import Parameter
+
+from capcard_sched.cli.status import BAD_INPUT
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.registry import Registry, RegistryError
+from capcard_sched.model.checks import Severity
+from capcard_sched.model.object_checks import BUILT_IN_QUEUES, check_objects
+from capcard_sched.simulation.kinds import SCENARIO
+from capcard_sched.simulation.manifests import Document, ManifestError, read_manifests
+from capcard_sched.simulation.scenario import InputError, load_scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
+#: `FILE: document N: the rest`, as the simulator's loader words its problems.
+_PLACED = re.compile(r"(?P<file>.*?): document (?P<number>[0-9]+)(?:: (?P<rest>.*))?", re.DOTALL)
+#: `[place in the document: ]Kind name: field: text`.
+_OBJECT = re.compile(
+    r"(?:(?P<place>[a-z][^ ]*): )?(?P<object>[A-Z][A-Za-z]* [^ :]+): (?P<field>[^ :]+): (?P<text>.*)", re.DOTALL
+)
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One finding with its place, as `-o json` prints it."""
+
+    severity: Severity
+    message: str
+    file: str = ""
+    #: Counted from 1 inside the file; 0 when the finding is about more than one document.
+    document: int = 0
+    #: Kind and name.
+    object: str = ""
+    field: str = ""
+    accepted: str = ""
+
+
+class _Object(NamedTuple):
+    """One API object and where it was written."""
+
+    document: Document
+    #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
+    place: str
+    value: dict[str, Any]
+
+    def row(self, severity: Severity, field: str, message: str, accepted: str = "") -> Row:
+        metadata = self.value.get("metadata")
+        name = metadata.get("name", "(no name)") if isinstance(metadata, dict) else "(no name)"
+        field = ".".join(filter(None, (self.place, field)))
+        return Row(
+            severity,
+            message,
+            self.document.source,
+            self.document.number,
+            f"{self.value.get('kind', 'object')} {name}",
+            field,
+            accepted,
+        )
+
+
+def validate(
+    *,
+    file: Annotated[tuple[str, ...], Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True)] = (),
+    scheduler_conf: Path | None = None,
+    plugins_dir: Path | None = None,
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
+) -> int:
+    """Check manifests and scheduler-confs, and say what is wrong, where, and what is accepted.
+
+    Queues, nodes, jobs and pods are checked for their card annotations, alone and against each other: a card without
+    quota in the job's queue, a quota for more cards than there are, device resources that make no card. A
+    scheduler-conf is recognised by its content, also inside a ConfigMap. Exit status 2 when anything is an error, else
+    0.
+
+    Args:
+        file: File, folder or `-` for standard input, YAML or JSON. Repeatable.
+        scheduler_conf: A scheduler-conf to check as such.
+        plugins_dir: Folder with further plugins and actions that the scheduler-conf may name.
+        output: table for people, json for programs.
+    """
+    if not file and scheduler_conf is None:
+        print("error: nothing to check: give -f FILE or --scheduler-conf FILE", file=sys.stderr)
+        return BAD_INPUT
+    try:
+        checker = _Checker(Registry.load(plugins_dir))
+    except RegistryError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    for name in file:
+        checker.read(name)
+    if scheduler_conf is not None:
+        checker.read_conf(scheduler_conf)
+    checker.check()
+    counts = Counter(row.severity for row in checker.rows)
+    if output == "json":
+        summary = {"objects": len(checker.objects), "schedulerConfs": checker.confs}
+        findings = msgspec.to_builtins(checker.rows)
+        print(json.dumps({**summary, "errors": counts["error"], "findings": findings}, indent=2, ensure_ascii=False))
+    else:
+        _print_table(checker, counts)
+    return BAD_INPUT if counts["error"] else 0
+
+
+class _Checker:
+    """Reads everything, then checks everything: objects are judged in the light of each other."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.rows: list[Row] = []
+        self.objects: list[_Object] = []
+        self.confs = 0
+        self._registry = registry
+        #: Files for the simulator's loader, and the bytes of standard input, if that is among them.
+        self._manifests: list[str] = []
+        self._standard_input = b""
+
+    def read(self, name: str) -> None:
+        """One `-f`."""
+        if name == "-":
+            self._standard_input = sys.stdin.buffer.read()
+        try:
+            documents = list(read_manifests([name], io.BytesIO(self._standard_input)))
+        except ManifestError as error:
+            self.rows.append(_placed("error", str(error)))
+            return
+        confs = {document.source for document in documents if _is_conf(document.value)}
+        for source in sorted(confs):
+            text = self._standard_input if source == "-" else Path(source).read_bytes()
+            self._conf(text, Row("error", "", file=source, document=1))
+        documents = [document for document in documents if document.source not in confs]
+        self._manifests += dict.fromkeys(document.source for document in documents)
+        for document in documents:
+            self.objects += _objects(document, "", document.value)
+
+    def read_conf(self, path: Path) -> None:
+        """The file of `--scheduler-conf`."""
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            self.rows.append(Row("error", error.strerror or str(error), file=str(path)))
+            return
+        self._conf(text, Row("error", "", file=str(path), document=1))
+
+    def check(self) -> None:
+        """Everything that was read."""
+        try:
+            scenario = load_scenario(self._manifests, io.BytesIO(self._standard_input), BUILT_IN_QUEUES)
+        except InputError as error:
+            self._structure("error", error.problems)
+        else:
+            self._structure("warning", scenario.warnings)
+        for obj in self.objects:
+            self._config_map(obj)
+        for index, finding in check_objects([obj.value for obj in self.objects]):
+            if index >= 0:
+                row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
+            else:
+                row = Row(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
+            self.rows.append(row)
+
+    def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
+        """What the loader says; of several sentences about one field the first is enough."""
+        found: dict[tuple[str, int, str, str], Row] = {}
+        for number, sentence in enumerate(sentences):
+            row = _placed(severity, sentence)
+            found.setdefault((row.file, row.document, row.object, row.field or str(number)), row)
+        self.rows += found.values()
+
+    def _config_map(self, obj: _Object) -> None:
+        if obj.value.get("kind") != "ConfigMap" or not isinstance(obj.value.get("data"), dict):
+            return
+        for key, text in obj.value["data"].items():
+            if isinstance(text, str) and any(re.search(rf"^{word}\s*:", text, re.MULTILINE) for word in _CONF_KEYS):
+                self._conf(text, obj.row("error", f'data["{key}"]', ""))
+
+    def _conf(self, text: str | bytes, place: Row) -> None:
+        self.confs += 1
+        for problem in parse_conf(text, registry=self._registry).problems:
+            field = ".".join(filter(None, (place.field, problem.path)))
+            line = f" (line {problem.line})" if problem.line else ""
+            message = "; ".join(filter(None, (problem.message, problem.hint)))
+            row = Row(
+                problem.severity,
+                message,
+                place.file,
+                place.document,
+                place.object or "scheduler-conf",
+                f"{field}{line}".strip(),
+                problem.accepted,
+            )
+            self.rows.append(row)
+
+
+def _is_conf(value: Any) -> bool:
+    return (
+        isinstance(value, dict) and "kind" not in value and "apiVersion" not in value and bool(_CONF_KEYS & set(value))
+    )
+
+
+def _objects(document: Document, place: str, value: Any) -> Iterator[_Object]:
+    """The objects of one document: those of a List and those a Scenario creates included."""
+    if not isinstance(value, dict):
+        return
+    spec = value.get("spec")
+    if isinstance(value.get("items"), list):
+        for index, item in enumerate(value["items"]):
+            yield from _objects(document, _inside(place, f"items[{index}]"), item)
+    elif value.get("kind") == SCENARIO and isinstance(spec, dict) and isinstance(spec.get("operations"), list):
+        for index, operation in enumerate(spec["operations"]):
+            if isinstance(operation, dict):
+                created = _inside(place, f"spec.operations[{index}].create")
+                yield from _objects(document, created, operation.get("create"))
+    else:
+        yield _Object(document, place, value)
+
+
+def _inside(place: str, step: str) -> str:
+    return f"{place}.{step}" if place else step
+
+
+def _placed(severity: Severity, text: str) -> Row:
+    """A sentence of the loader, taken apart as far as it can be."""
+    placed = _PLACED.fullmatch(text)
+    if placed is None:
+        return Row(severity, text)
+    rest = placed["rest"] or "cannot be read"
+    row = Row(severity, rest, placed["file"], int(placed["number"]))
+    about = _OBJECT.fullmatch(rest)
+    if about is None:
+        return row
+    field = ".".join(filter(None, (about["place"], about["field"])))
+    return msgspec.structs.replace(row, object=about["object"], field=field, message=about["text"])
+
+
+def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    styles: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+    ranked = sorted(checker.rows, key=lambda row: list(styles).index(row.severity))
+    for row in ranked:
+        number = f", document {row.document}" if row.document else ""
+        place = ": ".join(filter(None, (f"{row.file}{number}" if row.file else "", row.object)))
+        console.print(Text.assemble((f"{row.severity:<9}", styles[row.severity]), (place or "everything read", "bold")))
+        console.print(Text(" " * 9 + ": ".join(filter(None, (row.field, row.message)))))
+        if row.accepted:
+            console.print(Text(f"{'':9}accepted: {row.accepted}", "dim"))
+    found = [f"{counts[word]} {word}{'' if counts[word] == 1 else 's'}" for word in styles if counts[word]]
+    confs = f" and {checker.confs} scheduler-conf{'s' if checker.confs > 1 else ''}" if checker.confs else ""
+    objects = f"{len(checker.objects)} object{'' if len(checker.objects) == 1 else 's'}"
+    console.print(f"checked {objects}{confs}: {', '.join(found) or 'nothing to complain about'}")

@@ -1,0 +1,372 @@
+"""What a person asks first about a cluster, worked out from its objects: jobs, queues, cards.
+
+Reads Kubernetes JSON as an API server would list it, so that it serves a simulation's end and a live cluster alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from capcard_sched.model.annotations import (
+    CARD_ASSIGNED,
+    CARD_NAME,
+    CARD_NAME_ALIAS,
+    CARD_QUOTA,
+    GROUP_NAME,
+    GROUP_NAME_ALIAS,
+)
+from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
+from capcard_sched.model.quantity import QuantityError, amounts, format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+JsonObject: TypeAlias = dict[str, Any]
+_ENDED = ("Succeeded", "Failed")
+_ORIGIN = "Origin reason is "
+#: Event reasons that only repeat what a condition says.
+_ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
+
+
+class JobRow(NamedTuple):
+    """One job: a workload, or a bare PodGroup."""
+
+    namespace: str
+    name: str
+    kind: str
+    queue: str
+    phase: str
+    placed: int
+    minimum: int
+    #: Seconds from its creation until its minimum was placed, or until now; None when that cannot be told.
+    waited: float | None
+    #: What holds it back; "" when nothing does.
+    reason: str
+
+
+class Use(NamedTuple):
+    """How much of a limit is used, in words and as a share; `share` is None without a limit."""
+
+    name: str
+    used: str
+    limit: str
+    share: float | None
+
+
+class QueueRow(NamedTuple):
+    """One queue and what its pods hold."""
+
+    name: str
+    state: str
+    jobs: int
+    uses: tuple[Use, ...]
+
+
+class CardRow(NamedTuple):
+    """One card model over all nodes, in cards."""
+
+    card: str
+    nodes: int
+    total: float
+    used: float
+
+
+class EvictionRow(NamedTuple):
+    """One pod taken off its node."""
+
+    #: Seconds since the start.
+    at: float
+    pod: str
+    node: str
+    reason: str
+
+
+class Overview(NamedTuple):
+    """Everything to show."""
+
+    #: Seconds from the start to now.
+    elapsed: float
+    jobs: tuple[JobRow, ...]
+    queues: tuple[QueueRow, ...]
+    cards: tuple[CardRow, ...]
+    evictions: tuple[EvictionRow, ...]
+
+
+def survey(items: Iterable[JsonObject], now: float, start: float, evictions: Sequence[EvictionRow] = ()) -> Overview:
+    """Look at all objects of a cluster. `now` and `start` in unix seconds."""
+    by_kind: dict[str, list[JsonObject]] = {}
+    for item in items:
+        by_kind.setdefault(item["kind"], []).append(item)
+    cluster = _Cluster(by_kind)
+    return Overview(now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions))
+
+
+class _Cluster:
+    def __init__(self, by_kind: Mapping[str, list[JsonObject]]) -> None:
+        self._kinds = by_kind
+        self._members: dict[tuple[str, str], list[JsonObject]] = {}
+        for pod in by_kind.get("Pod", ()):
+            notes = _annotations(pod)
+            group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+            if group:
+                self._members.setdefault((_namespace(pod), group), []).append(pod)
+        self._events: dict[tuple[str, str, str], list[JsonObject]] = {}
+        for event in by_kind.get("Event", ()):
+            about = event.get("involvedObject") or {}
+            key = (about.get("kind", ""), about.get("namespace", ""), about.get("name", ""))
+            self._events.setdefault(key, []).append(event)
+        #: Card to (resource, milli-cards, nodes).
+        self._offers: dict[str, tuple[str, int, int]] = {}
+        for node in by_kind.get("Node", ()):
+            offered = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
+            for card, (amount, resource) in offered.cards.items():
+                _, total, nodes = self._offers.get(card, (resource, 0, 0))
+                self._offers[card] = (resource, total + amount, nodes + 1)
+
+    # --- jobs ---
+
+    def jobs(self, now: float) -> tuple[JobRow, ...]:
+        rows = []
+        with_group: set[str] = set()
+        for group in self._kinds.get("PodGroup", ()):
+            owner = _controller(group)
+            with_group.add((owner or {}).get("uid", ""))
+            rows.append(self._group_row(group, owner, now))
+        rows += [
+            self._ended_row(job)
+            for job in self._kinds.get("Job", ())
+            if "tasks" in (job.get("spec") or {}) and job["metadata"].get("uid") not in with_group
+        ]
+        return tuple(sorted(rows, key=lambda row: (row.namespace, row.name, row.kind)))
+
+    def _group_row(self, group: JsonObject, owner: JsonObject | None, now: float) -> JobRow:
+        namespace = _namespace(group)
+        kind, name = self._workload(group, owner)
+        pods = self._members.get((namespace, group["metadata"]["name"]), [])
+        placed = sorted(filter(None, map(_placed_at, pods)))
+        minimum = int((group.get("spec") or {}).get("minMember") or 0)
+        created = _moment(group["metadata"].get("creationTimestamp"))
+        ready = len(placed) >= minimum
+        until = placed[max(minimum, 1) - 1] if ready and placed else now
+        waited = None if created is None else max(0.0, until - created)
+        phase = _status(group).get("phase") or "Pending"
+        waiting = not ready or any(_is_waiting(pod) for pod in pods)
+        reason = self._reason(group, pods) if waiting and phase != "Completed" else ""
+        queue = (group.get("spec") or {}).get("queue", "")
+        return JobRow(namespace, name, kind, queue, phase, len(placed), minimum, waited, reason)
+
+    def _ended_row(self, job: JsonObject) -> JobRow:
+        """A Job whose PodGroup is gone: it ended, or is being restarted."""
+        status, spec = _status(job), job["spec"]
+        pods = [pod for pod in self._kinds.get("Pod", ()) if (_controller(pod) or {}).get("name") == _name(job)]
+        placed = sorted(filter(None, (_placed_at(pod) for pod in pods if _namespace(pod) == _namespace(job))))
+        phase = (status.get("state") or {}).get("phase", "")
+        minimum = int(spec.get("minAvailable") or 0)
+        created = _moment(job["metadata"].get("creationTimestamp"))
+        waited = None
+        if created is not None and minimum and len(placed) >= minimum:
+            waited = max(0.0, placed[minimum - 1] - created)
+        return JobRow(
+            _namespace(job), _name(job), "Job", spec.get("queue", ""), phase, len(placed), minimum, waited, ""
+        )
+
+    def _workload(self, group: JsonObject, owner: JsonObject | None) -> tuple[str, str]:
+        """The workload a user wrote: the owner of the group, or its owner's owner."""
+        if owner is None:
+            return "PodGroup", _name(group)
+        for replica_set in self._kinds.get("ReplicaSet", ()) if owner.get("kind") == "ReplicaSet" else ():
+            above = _controller(replica_set)
+            if above is not None and replica_set["metadata"].get("uid") == owner.get("uid"):
+                return above.get("kind", ""), above.get("name", "")
+        return owner.get("kind", ""), owner.get("name", "")
+
+    def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
+        """One sentence: what most waiting pods say, else what the group says, else the last event about it."""
+        said = Counter(filter(None, map(_pod_reason, sorted(pods, key=_name))))
+        if said:
+            return said.most_common(1)[0][0]
+        for condition in _status(group).get("conditions") or ():
+            if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
+                return _origin(condition.get("message") or condition.get("reason") or "")
+        events = self._events.get(("PodGroup", _namespace(group), _name(group)), [])
+        events = [event for event in events if event.get("reason") not in _ECHOES and event.get("type") == "Warning"]
+        last = max(events, key=lambda event: str(event.get("lastTimestamp", "")), default=None)
+        return str(last.get("message", "")) if last is not None else ""
+
+    # --- queues and cards ---
+
+    def _charges(self) -> dict[str, Counter[str]]:
+        """Queue to card or resource to what its placed pods hold: milli-cards, and base units of cpu and memory."""
+        queue_of = {
+            (_namespace(group), _name(group)): (group.get("spec") or {}).get("queue", "")
+            for group in self._kinds.get("PodGroup", ())
+        }
+        held: dict[str, Counter[str]] = {}
+        for (namespace, group), pods in self._members.items():
+            queue = queue_of.get((namespace, group), "")
+            for pod in pods:
+                if _holds(pod):
+                    held.setdefault(queue, Counter()).update(self._charge(pod))
+        return held
+
+    def _charge(self, pod: JsonObject) -> dict[str, int]:
+        requests = _requests(pod)
+        charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
+        card = self._card_of(pod)
+        resource = self._offers.get(card, ("", 0, 0))[0]
+        if requests.get(resource):
+            charge[f"card {card}"] = requests[resource]
+        return charge
+
+    def _card_of(self, pod: JsonObject) -> str:
+        notes = _annotations(pod)
+        if notes.get(CARD_ASSIGNED):
+            return str(notes[CARD_ASSIGNED])
+        try:
+            names = parse_card_name(notes.get(CARD_NAME) or notes.get(CARD_NAME_ALIAS))
+        except CardSyntaxError:
+            return ""
+        return names[0] if len(names) == 1 else ""
+
+    def queues(self) -> tuple[QueueRow, ...]:
+        charges = self._charges()
+        jobs = Counter((group.get("spec") or {}).get("queue", "") for group in self._kinds.get("PodGroup", ()))
+        rows = []
+        for queue in sorted(self._kinds.get("Queue", ()), key=_name):
+            held = charges.get(_name(queue), Counter())
+            rows.append(
+                QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], _uses(queue, held))
+            )
+        return tuple(rows)
+
+    def cards(self) -> tuple[CardRow, ...]:
+        nodes = {_name(node): node for node in self._kinds.get("Node", ())}
+        used: Counter[str] = Counter()
+        for pod in self._kinds.get("Pod", ()):
+            node = nodes.get((pod.get("spec") or {}).get("nodeName") or "")
+            if node is None or _status(pod).get("phase") in _ENDED:
+                continue
+            offered = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
+            requests = _requests(pod)
+            for card, (_, resource) in offered.cards.items():
+                used[card] += requests.get(resource, 0)
+        return tuple(
+            CardRow(card, count, total / CARD, used[card] / CARD)
+            for card, (_, total, count) in sorted(self._offers.items())
+        )
+
+
+def _uses(queue: JsonObject, held: Counter[str]) -> tuple[Use, ...]:
+    try:
+        quota = parse_card_quota(_annotations(queue).get(CARD_QUOTA))
+    except CardSyntaxError:
+        quota = {}
+    capability = _amounts((queue.get("spec") or {}).get("capability"))
+    cards = {key.removeprefix("card "): amount for key, amount in held.items() if key.startswith("card ")}
+    uses = []
+    for card in sorted({*quota, *cards}):
+        used, limit = cards.get(card, 0), quota.get(card)
+        shown = "-" if limit is None else f"{limit / CARD:g}"
+        uses.append(Use(card, f"{used / CARD:g}", shown, _share(used, limit)))
+    for name in ("cpu", "memory"):
+        used, limit = held.get(name, 0), capability.get(name)
+        if used or limit is not None:
+            shown = "-" if limit is None else format_amount(name, limit)
+            uses.append(Use(name, format_amount(name, used), shown, _share(used, limit)))
+    return tuple(uses)
+
+
+def _share(used: int, limit: int | None) -> float | None:
+    if limit is None:
+        return None
+    return used / limit if limit else (1.0 if used else 0.0)
+
+
+# --- reading objects ------------------------------------------------------------------------------------------------
+
+
+def _name(obj: JsonObject) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _namespace(obj: JsonObject) -> str:
+    return str(obj["metadata"].get("namespace", ""))
+
+
+def _annotations(obj: JsonObject) -> dict[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def _status(obj: JsonObject) -> JsonObject:
+    return obj.get("status") or {}
+
+
+def _controller(obj: JsonObject) -> JsonObject | None:
+    return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
+
+
+def _moment(stamp: str | None) -> float | None:
+    if not stamp:
+        return None
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except ValueError:
+        return None
+
+
+def _amounts(raw: Any) -> dict[str, int]:
+    try:
+        return amounts(raw)
+    except QuantityError:
+        return {}
+
+
+def _requests(pod: JsonObject) -> dict[str, int]:
+    """Sum over containers, the init peak where it is higher."""
+    spec = pod.get("spec") or {}
+    total: Counter[str] = Counter()
+    for container in spec.get("containers") or ():
+        total.update(_amounts((container.get("resources") or {}).get("requests")))
+    for container in spec.get("initContainers") or ():
+        for name, amount in _amounts((container.get("resources") or {}).get("requests")).items():
+            total[name] = max(total[name], amount)
+    return total
+
+
+def _holds(pod: JsonObject) -> bool:
+    """Counts against its queue: on a node, neither ended nor leaving."""
+    placed = bool((pod.get("spec") or {}).get("nodeName"))
+    return placed and _status(pod).get("phase") not in _ENDED and not pod["metadata"].get("deletionTimestamp")
+
+
+def _placed_at(pod: JsonObject) -> float | None:
+    """When the pod got its node; None while it has none, or has been taken off it."""
+    if not (pod.get("spec") or {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+        return None
+    for condition in _status(pod).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
+            return _moment(condition.get("lastTransitionTime"))
+    return _moment(pod["metadata"].get("creationTimestamp"))
+
+
+def _is_waiting(pod: JsonObject) -> bool:
+    return not (pod.get("spec") or {}).get("nodeName") and _status(pod).get("phase") in (None, "Pending")
+
+
+def _pod_reason(pod: JsonObject) -> str:
+    if not _is_waiting(pod):
+        return ""
+    for condition in _status(pod).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "Schedulable":
+                return ""
+            return _origin(condition.get("message") or condition.get("reason") or "")
+    return ""
+
+
+def _origin(message: str) -> str:
+    """The cause inside a job's text: what follows `Origin reason is <task>: `."""
+    _, found, cause = message.partition(_ORIGIN)
+    return cause.partition(": ")[2] if found else message

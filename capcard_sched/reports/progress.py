@@ -1,0 +1,44 @@
+"""A progress bar over virtual time."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from capcard_sched.reports.tables import span
+
+#: Runs shorter than this show nothing.
+_PATIENCE_SECONDS = 1.0
+_REFRESH_SECONDS = 0.1
+_MICROS = 1_000_000
+
+
+class SimulationProgress:
+    """Told the time of a run again and again, draws a bar on standard error when the run takes long."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._started = self._drawn = time.monotonic()
+        self._bar: Progress | None = None
+
+    def update(self, now: int, horizon: int) -> None:
+        """The run has come to `now` and knows of things to come until `horizon` (virtual microseconds)."""
+        wall = time.monotonic()
+        if wall - self._started < _PATIENCE_SECONDS or wall - self._drawn < _REFRESH_SECONDS:
+            return
+        self._drawn = wall
+        if self._bar is None:
+            columns = (TextColumn("simulating"), BarColumn(), TextColumn("{task.fields[shown]}"), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True, auto_refresh=False)
+            self._bar.add_task("simulating", total=None, shown="")
+            self._bar.start()
+        shown = f"{span(now / _MICROS)} of {span(horizon / _MICROS)}"
+        self._bar.update(self._bar.task_ids[0], total=max(horizon, 1), completed=now, shown=shown)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()

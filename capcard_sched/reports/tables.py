@@ -1,0 +1,124 @@
+"""An overview on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Overview, QueueRow, Use
+
+_BAR_CELLS = 10
+#: Width when the output is no terminal: long reasons stay on few lines.
+_PLAIN_WIDTH = 160
+_GOOD, _BUSY, _OVER = "green", "yellow", "red"
+
+
+def print_overview(overview: Overview, console: Console | None = None) -> None:
+    """Jobs, queues, cards and evictions; tables that would be empty are left out."""
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_PLAIN_WIDTH)
+    if overview.jobs:
+        console.print(_jobs(overview.jobs))
+    if overview.queues:
+        console.print(_queues(overview.queues))
+    if overview.cards:
+        console.print(_cards(overview.cards))
+    if overview.evictions:
+        console.print(_evictions(overview.evictions))
+    placed = sum(1 for job in overview.jobs if job.placed >= job.minimum)
+    console.print(
+        f"{placed} of {len(overview.jobs)} jobs have what they need after {span(overview.elapsed)}.", highlight=False
+    )
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_edge=False, box=None)
+
+
+def _jobs(rows: tuple[JobRow, ...]) -> Table:
+    table = _table("Jobs")
+    for name in ("Namespace", "Job", "Queue", "Phase"):
+        table.add_column(name, overflow="fold")
+    table.add_column("Placed", justify="right", no_wrap=True)
+    table.add_column("Waited", justify="right", no_wrap=True)
+    table.add_column("Held back by", ratio=1, overflow="fold")
+    for row in rows:
+        style = _GOOD if row.placed >= row.minimum else _BUSY
+        table.add_row(
+            Text(row.namespace),
+            Text(f"{row.kind.lower()}/{row.name}"),
+            Text(row.queue),
+            Text(row.phase),
+            Text(f"{row.placed}/{row.minimum}", style=style),
+            "-" if row.waited is None else span(row.waited),
+            Text(row.reason),
+        )
+    return table
+
+
+def _queues(rows: tuple[QueueRow, ...]) -> Table:
+    table = _table("Queues")
+    for name in ("Queue", "State"):
+        table.add_column(name, overflow="fold")
+    table.add_column("Jobs", justify="right")
+    table.add_column("Card or resource", overflow="fold")
+    table.add_column("Used/quota", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        first = True
+        for use in row.uses or (None,):
+            head = (Text(row.name), Text(row.state), str(row.jobs)) if first else ("", "", "")
+            first = False
+            if use is None:
+                table.add_row(*head)
+            else:
+                table.add_row(*head, Text(use.name), f"{use.used}/{use.limit}", _bar(use))
+    return table
+
+
+def _bar(use: Use) -> Text:
+    if use.share is None:
+        return Text("no quota")
+    filled = min(_BAR_CELLS, round(use.share * _BAR_CELLS))
+    style = _OVER if use.share > 1 else _BUSY if use.share == 1 else _GOOD
+    return Text("█" * filled, style=style) + Text("░" * (_BAR_CELLS - filled)) + Text(f" {use.share:.0%}")
+
+
+def _cards(rows: tuple[CardRow, ...]) -> Table:
+    table = _table("Cards")
+    table.add_column("Card", overflow="fold")
+    for name in ("Nodes", "Total", "Used", "Free"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        free = row.total - row.used
+        table.add_row(Text(row.card), str(row.nodes), f"{row.total:g}", f"{row.used:g}", f"{free:g}")
+    return table
+
+
+def _evictions(rows: tuple[EvictionRow, ...]) -> Table:
+    table = _table("Evictions")
+    table.add_column("At", justify="right", no_wrap=True)
+    for name in ("Pod", "Node", "Because of"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(span(row.at), Text(row.pod), Text(row.node), Text(row.reason))
+    return table
+
+
+def span(seconds: float) -> str:
+    """Seconds for people, at most two units: `0s`, `1m30s`, `12d4h`."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        amount, left = divmod(left, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+        elif parts:
+            break
+    return "".join(parts[:2]) or "0s"

@@ -1,0 +1,164 @@
+"""What an API server, its admission plugins and a fresh kubelet add to an object when it is created."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.model.annotations import HOSTNAME
+from capcard_sched.simulation.kinds import (
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    REPLICA_SET,
+    STATEFUL_SET,
+    JsonObject,
+    labels_of,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.simulation.store import merged
+
+if TYPE_CHECKING:
+    from capcard_sched.simulation.store import Store
+
+ROOT_QUEUE = "root"
+#: Classes every cluster has.
+_SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+#: What a kubelet offers unless told otherwise.
+_PODS_PER_NODE = "110"
+DEFAULT_MAX_RETRY = 3
+
+
+class Admission:
+    """Defaulting, per kind. Values that are there are kept, `status` included."""
+
+    def __init__(self, store: Store, scheduler_name: str, default_queue: str) -> None:
+        self._store = store
+        self._scheduler_name = scheduler_name
+        self._default_queue = default_queue
+        #: PriorityClasses that pods name and that do not exist: an API server would refuse those pods.
+        self.missing_classes: dict[str, None] = {}
+
+    def admit(self, kind: str, obj: JsonObject) -> JsonObject:
+        """The object to store."""
+        if kind == POD:
+            return self._pod(obj)
+        if kind == NODE:
+            return _node(obj)
+        if kind == QUEUE:
+            return _queue(obj)
+        if kind == POD_GROUP:
+            queue = spec(obj).get("queue") or self._default_queue
+            phase = status(obj).get("phase") or "Pending"
+            return merged(obj, {"spec": {"queue": queue}, "status": {"phase": phase}})
+        if kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
+            return merged(obj, {"spec": {"replicas": spec(obj).get("replicas", 1)}})
+        if kind == JOB:
+            return self._job(obj)
+        return obj
+
+    # --- pods ---
+
+    def _pod(self, obj: JsonObject) -> JsonObject:
+        found = spec(obj)
+        patch: JsonObject = {
+            "schedulerName": found.get("schedulerName") or "default-scheduler",
+            "restartPolicy": found.get("restartPolicy") or "Always",
+            "terminationGracePeriodSeconds": found.get("terminationGracePeriodSeconds", 30),
+            **self._priority(found),
+        }
+        for group in ("containers", "initContainers"):
+            if found.get(group):
+                patch[group] = [_container(container) for container in found[group]]
+        return merged(obj, {"spec": patch, "status": {"phase": status(obj).get("phase") or "Pending"}})
+
+    def _priority(self, found: JsonObject) -> JsonObject:
+        """`spec.priority` and what comes with it, from the pod's class or the global default one."""
+        if "priority" in found:
+            return {}
+        name = found.get("priorityClassName")
+        chosen: JsonObject | None = None
+        if name:
+            chosen = self._store.get(PRIORITY_CLASS, "", name)
+            if chosen is None and name in _SYSTEM_CLASSES:
+                return {"priority": _SYSTEM_CLASSES[name]}
+            if chosen is None:
+                self.missing_classes[name] = None
+                return {"priority": 0}
+        else:
+            defaults = [obj for obj in self._store.list(PRIORITY_CLASS) if obj.get("globalDefault")]
+            chosen = max(defaults, key=lambda obj: int(obj["value"]), default=None)
+            if chosen is None:
+                return {"priority": 0}
+        policy = found.get("preemptionPolicy") or chosen.get("preemptionPolicy") or "PreemptLowerPriority"
+        return {
+            "priority": int(chosen["value"]),
+            "priorityClassName": meta(chosen)["name"],
+            "preemptionPolicy": policy,
+        }
+
+    # --- Jobs ---
+
+    def _job(self, obj: JsonObject) -> JsonObject:
+        found = spec(obj)
+        tasks = []
+        for index, task in enumerate(found.get("tasks") or ()):
+            replicas = task.get("replicas", 1)
+            tasks.append(
+                {
+                    **task,
+                    "name": task.get("name") or f"default{index}",
+                    "replicas": replicas,
+                    "minAvailable": task.get("minAvailable", replicas),
+                }
+            )
+        patch: JsonObject = {
+            "queue": found.get("queue") or self._default_queue,
+            "schedulerName": found.get("schedulerName") or self._scheduler_name,
+            "maxRetry": found.get("maxRetry") or DEFAULT_MAX_RETRY,
+            "minAvailable": found.get("minAvailable") or sum(task["minAvailable"] for task in tasks),
+            "tasks": tasks,
+        }
+        phase = (status(obj).get("state") or {}).get("phase") or "Pending"
+        return merged(obj, {"spec": patch, "status": {"state": {"phase": phase}}})
+
+
+def _container(container: JsonObject) -> JsonObject:
+    """Requests that are not given default to limits."""
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
+    requests = resources.get("requests") or {}
+    if all(name in requests for name in limits):
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
+
+
+def _node(obj: JsonObject) -> JsonObject:
+    capacity: dict[str, Any] = status(obj).get("capacity") or {}
+    allocatable: dict[str, Any] = status(obj).get("allocatable") or capacity
+    capacity = capacity or allocatable
+    patch: JsonObject = {
+        "metadata": {"labels": {HOSTNAME: labels_of(obj).get(HOSTNAME, meta(obj)["name"])}},
+        "status": {
+            "allocatable": {"pods": _PODS_PER_NODE, **allocatable},
+            "capacity": {"pods": _PODS_PER_NODE, **capacity},
+        },
+    }
+    return merged(obj, patch)
+
+
+def _queue(obj: JsonObject) -> JsonObject:
+    found = spec(obj)
+    root = meta(obj)["name"] == ROOT_QUEUE
+    patch: JsonObject = {
+        "weight": found.get("weight", 1),
+        "reclaimable": found.get("reclaimable", not root),
+    }
+    if not root and not found.get("parent"):
+        patch["parent"] = ROOT_QUEUE
+    return merged(obj, {"spec": patch, "status": {"state": status(obj).get("state") or "Open"}})

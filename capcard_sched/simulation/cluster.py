@@ -1,0 +1,104 @@
+"""The simulated cluster: store, kubelets and controllers together, settled after every change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from capcard_sched.simulation.admission import Admission
+from capcard_sched.simulation.checks import check_object, with_text_quantities
+from capcard_sched.simulation.clock import VirtualClock
+from capcard_sched.simulation.duration import format_duration
+from capcard_sched.simulation.kinds import QUEUE
+from capcard_sched.simulation.kubelet import Kubelet
+from capcard_sched.simulation.scenario import InputError
+from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.workloads.deployments import DeploymentController
+from capcard_sched.simulation.workloads.garbage import GarbageCollector
+from capcard_sched.simulation.workloads.jobs.controller import JobController
+from capcard_sched.simulation.workloads.podgroups import PodGroupController
+from capcard_sched.simulation.workloads.queues import QueueController
+from capcard_sched.simulation.workloads.replicas import ReplicaSetController
+from capcard_sched.simulation.workloads.statefulsets import StatefulSetController
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.simulation.scenario import Operation, Scenario
+    from capcard_sched.simulation.store import Change
+
+#: Controllers that undo each other's work would go on for ever: a bug, not an input.
+_MAX_ROUNDS = 10_000
+
+
+class Controller(Protocol):
+    """Something that keeps part of the cluster in line."""
+
+    def observe(self, change: Change) -> None:
+        """Take note of a change; no writing."""
+
+    def reconcile(self) -> bool:
+        """Do what the notes ask for; whether there were any."""
+
+
+class Cluster:
+    """Objects, and everybody who reacts to them but the scheduler."""
+
+    def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:
+        self.clock = VirtualClock()
+        self.store = Store(self.clock)
+        self.admission = Admission(self.store, scheduler_names[0], default_queue)
+        self.store.admit = self.admission.admit
+        self._queues = QueueController(self.store, default_queue)
+        self._controllers: tuple[Controller, ...] = (
+            Kubelet(self.store),
+            DeploymentController(self.store),
+            StatefulSetController(self.store),
+            ReplicaSetController(self.store),
+            JobController(self.store),
+            PodGroupController(self.store, scheduler_names),
+            GarbageCollector(self.store),
+            self._queues,
+        )
+        for controller in self._controllers:
+            self.store.observe(controller.observe)
+        self.warnings: list[str] = []
+
+    def load(self, scenario: Scenario) -> None:
+        """Create the objects of the start and let everybody react to them."""
+        taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
+        self._queues.ensure_queues(taken)
+        for entry in scenario.entries:
+            self.store.create(entry.kind, entry.object)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let controllers and kubelets work until nobody has anything left to do now."""
+        for _ in range(_MAX_ROUNDS):
+            worked = [controller.reconcile() for controller in self._controllers]
+            if not any(worked):
+                return
+        raise RuntimeError("the simulated controllers do not come to rest")
+
+    def operate(self, operation: Operation) -> None:
+        """Carry out one operation of the timeline. Raises InputError when the cluster would refuse it."""
+        kind, namespace, name = operation.kind, operation.namespace, operation.name
+        when = f"at {format_duration(operation.at)}"
+        if operation.verb == "create":
+            try:
+                self.store.create(kind, operation.body)
+            except AlreadyExistsError:
+                raise InputError([f"{operation}: such an object exists already {when}"]) from None
+            return
+        present = self.store.get(kind, namespace, name)
+        if present is None:
+            if operation.verb == "delete" and self.store.existed(kind, namespace, name):
+                self.warnings.append(f"{operation}: it is gone already {when}")
+                return
+            raise InputError([f"{operation}: there is no such object {when}"])
+        if operation.verb == "delete":
+            self.store.delete(kind, namespace, name)
+            return
+        problems = list(check_object(kind, merged(present, operation.body)))
+        if problems:
+            raise InputError([f"{operation}: {problem.path}: {problem.text}" for problem in problems])
+        self.store.patch(kind, namespace, name, with_text_quantities(kind, operation.body))

@@ -1,0 +1,159 @@
+"""Carrying out what the scheduler wants: each intent becomes the writes that a real backend would make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
+from capcard_sched.model.deltas import BindFailed, EvictFailed
+from capcard_sched.model.intents import (
+    AnnotateQueue,
+    Bind,
+    EmitEvent,
+    Evict,
+    Intent,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
+from capcard_sched.simulation.kinds import NODE, POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
+from capcard_sched.simulation.kubelet import with_condition
+
+if TYPE_CHECKING:
+    from capcard_sched.simulation.events import EventRecorder
+    from capcard_sched.simulation.feed import Feed
+    from capcard_sched.simulation.store import Store
+
+
+class Eviction(NamedTuple):
+    """One pod that the scheduler took off its node."""
+
+    #: Microseconds since the start.
+    at: int
+    namespace: str
+    pod: str
+    group: str
+    node: str
+    reason: str
+    message: str
+
+
+class Effects:
+    """The writing half of the simulated backend."""
+
+    def __init__(self, store: Store, feed: Feed, recorder: EventRecorder, component: str) -> None:
+        self._store = store
+        self._feed = feed
+        self._recorder = recorder
+        self._component = component
+        self.evictions: list[Eviction] = []
+
+    def apply(self, intent: Intent) -> None:
+        """Carry out one intent; one about an object that is gone is dropped, as the API server would refuse it."""
+        if isinstance(intent, Bind):
+            self._bind(intent)
+        elif isinstance(intent, EmitEvent):
+            self._recorder.record(intent)
+        elif isinstance(intent, UpdatePodCondition):
+            self._set_condition(intent)
+        elif isinstance(intent, UpdatePodGroup):
+            self._update_group(intent)
+        elif isinstance(intent, Evict):
+            self._evict(intent)
+        elif isinstance(intent, UpdateQueueStatus):
+            self._update_queue(intent)
+        else:
+            self._annotate_queue(intent)
+
+    def _bind(self, intent: Bind) -> None:
+        pod = self._store.get(POD, intent.namespace, intent.name)
+        refusal = _bind_refusal(pod, intent, self._store)
+        if refusal or pod is None:
+            self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, refusal))
+            return
+        patch: JsonObject = {"spec": {"nodeName": intent.node}}
+        if intent.annotations:
+            patch["metadata"] = {"annotations": dict(intent.annotations)}
+        conditions = status(pod).get("conditions") or []
+        bound = {"type": "PodScheduled", "status": "True"}
+        patch["status"] = {"conditions": with_condition(conditions, bound, self._store.clock.timestamp())}
+        self._store.patch(POD, intent.namespace, intent.name, patch)
+
+    def _evict(self, intent: Evict) -> None:
+        pod = self._store.get(POD, intent.namespace, intent.name)
+        if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+            message = f'pods "{intent.name}" not found'
+            self._feed.report(EvictFailed(intent.namespace, intent.name, intent.uid, message))
+            return
+        notes = annotations_of(pod)
+        group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or ""
+        node = spec(pod).get("nodeName") or ""
+        now = self._store.clock.now
+        self.evictions.append(Eviction(now, intent.namespace, intent.name, group, node, intent.reason, intent.message))
+        stamp = self._store.clock.timestamp()
+        conditions = status(pod).get("conditions") or []
+        not_ready = {"type": "Ready", "status": "False", "reason": "Evict", "message": intent.message}
+        disrupted = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._component}: preempting to accommodate a higher priority pod",
+        }
+        for condition in (not_ready, disrupted):
+            conditions = with_condition(conditions, condition, stamp)
+        self._store.patch(POD, intent.namespace, intent.name, {"status": {"conditions": conditions}})
+        self._store.delete(POD, intent.namespace, intent.name)
+
+    def _set_condition(self, intent: UpdatePodCondition) -> None:
+        pod = self._store.get(POD, intent.namespace, intent.name)
+        if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+            return
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": intent.reason,
+            "message": intent.message,
+        }
+        present = status(pod).get("conditions") or []
+        conditions = with_condition(present, condition, self._store.clock.timestamp())
+        patch: JsonObject = {"conditions": conditions}
+        if intent.nominated_node:
+            patch["nominatedNodeName"] = intent.nominated_node
+        self._store.patch(POD, intent.namespace, intent.name, {"status": patch})
+
+    def _update_group(self, intent: UpdatePodGroup) -> None:
+        group = self._store.get(POD_GROUP, intent.namespace, intent.name)
+        if group is None or (intent.uid and meta(group)["uid"] != intent.uid):
+            return
+        patch: JsonObject = {
+            "phase": intent.phase,
+            "running": intent.running or None,
+            "succeeded": intent.succeeded or None,
+            "failed": intent.failed or None,
+            "conditions": [msgspec.to_builtins(condition) for condition in intent.conditions] or None,
+        }
+        self._store.patch(POD_GROUP, intent.namespace, intent.name, {"status": patch})
+
+    def _update_queue(self, intent: UpdateQueueStatus) -> None:
+        queue = self._store.get(QUEUE, "", intent.name)
+        if queue is None:
+            return
+        stale = dict.fromkeys(status(queue).get("allocated") or {})
+        self._store.patch(QUEUE, "", intent.name, {"status": {"allocated": {**stale, **intent.allocated}}})
+
+    def _annotate_queue(self, intent: AnnotateQueue) -> None:
+        if self._store.get(QUEUE, "", intent.name) is not None:
+            self._store.patch(QUEUE, "", intent.name, {"metadata": {"annotations": dict(intent.annotations)}})
+
+
+def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:
+    """Why the API server would refuse a binding, "" when it would not."""
+    if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
+        return f'pods "{intent.name}" not found'
+    if meta(pod).get("deletionTimestamp"):
+        return f"pod {intent.name} is being deleted, cannot be assigned to a host"
+    if spec(pod).get("nodeName"):
+        return f"pod {intent.name} is already assigned to node {spec(pod)['nodeName']}"
+    return "" if store.get(NODE, "", intent.node) is not None else f'nodes "{intent.node}" not found'

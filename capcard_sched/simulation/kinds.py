@@ -1,0 +1,123 @@
+"""The kinds the simulated API server knows: one table, from which loading, defaulting and output order are derived."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+#: An API object as JSON. Values in the store are never changed in place.
+JsonObject: TypeAlias = dict[str, Any]
+
+POD = "Pod"
+NODE = "Node"
+NAMESPACE = "Namespace"
+EVENT = "Event"
+DEPLOYMENT = "Deployment"
+REPLICA_SET = "ReplicaSet"
+STATEFUL_SET = "StatefulSet"
+PRIORITY_CLASS = "PriorityClass"
+QUEUE = "Queue"
+POD_GROUP = "PodGroup"
+JOB = "Job"
+COMMAND = "Command"
+
+SIMULATION_API = "simulation.capcard-sched.io/v1alpha1"
+SCENARIO = "Scenario"
+APPS_API = "apps/v1"
+SCHEDULING_API = "scheduling.volcano.sh/v1beta1"
+BATCH_API = "batch.volcano.sh/v1alpha1"
+
+
+class Kind(NamedTuple):
+    """One known kind. Rows are in the order in which objects of the start are created."""
+
+    name: str
+    api_version: str
+    namespaced: bool = True
+
+
+KINDS = (
+    Kind(PRIORITY_CLASS, "scheduling.k8s.io/v1", namespaced=False),
+    Kind(NAMESPACE, "v1", namespaced=False),
+    Kind("ConfigMap", "v1"),
+    Kind("ResourceQuota", "v1"),
+    Kind("PersistentVolume", "v1", namespaced=False),
+    Kind("PersistentVolumeClaim", "v1"),
+    Kind("PodDisruptionBudget", "policy/v1"),
+    Kind(NODE, "v1", namespaced=False),
+    Kind(QUEUE, SCHEDULING_API, namespaced=False),
+    Kind(DEPLOYMENT, APPS_API),
+    Kind(REPLICA_SET, APPS_API),
+    Kind(STATEFUL_SET, APPS_API),
+    Kind(JOB, BATCH_API),
+    Kind(POD_GROUP, SCHEDULING_API),
+    Kind(POD, "v1"),
+    Kind(EVENT, "v1"),
+    Kind(COMMAND, "bus.volcano.sh/v1alpha1"),
+)
+BY_NAME = {kind.name: kind for kind in KINDS}
+_RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
+
+#: Other people's kinds that share a name with one of ours: kept like every unknown kind.
+NAMESAKES = frozenset(
+    {
+        ("batch/v1", "Job"),
+        ("events.k8s.io/v1", "Event"),
+        ("scheduling.k8s.io/v1alpha1", "PodGroup"),
+        ("scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    }
+)
+
+
+def kind_of(obj: JsonObject) -> str:
+    """The store's name for the kind of an object: the plain word when it is known, else with its apiVersion."""
+    kind, api_version = str(obj["kind"]), str(obj["apiVersion"])
+    known = BY_NAME.get(kind)
+    return kind if known is not None and known.api_version == api_version else f"{kind}.{api_version}"
+
+
+def is_known(kind: str) -> bool:
+    """Whether the table has it."""
+    return kind in BY_NAME
+
+
+def is_namespaced(kind: str) -> bool | None:
+    """None when the kind is unknown, and so is its scope."""
+    known = BY_NAME.get(kind)
+    return None if known is None else known.namespaced
+
+
+def creation_rank(kind: str) -> int:
+    """Where the kind stands in the order of creation at the start; unknown kinds come last."""
+    return _RANK.get(kind, len(KINDS))
+
+
+def meta(obj: JsonObject) -> JsonObject:
+    """`metadata` of a stored object."""
+    metadata: JsonObject = obj["metadata"]
+    return metadata
+
+
+def spec(obj: JsonObject) -> JsonObject:
+    """`spec`, {} when there is none."""
+    return obj.get("spec") or {}
+
+
+def status(obj: JsonObject) -> JsonObject:
+    """`status`, {} when there is none."""
+    return obj.get("status") or {}
+
+
+def annotations_of(obj: JsonObject) -> dict[str, str]:
+    """`metadata.annotations`, {} when there are none."""
+    return meta(obj).get("annotations") or {}
+
+
+def labels_of(obj: JsonObject) -> dict[str, str]:
+    """`metadata.labels`, {} when there are none."""
+    return meta(obj).get("labels") or {}
+
+
+def controller_of(obj: JsonObject) -> JsonObject | None:
+    """The owner reference with `controller: true`."""
+    for owner in meta(obj).get("ownerReferences") or ():
+        if owner.get("controller"):
+            return dict(owner)
+    return None

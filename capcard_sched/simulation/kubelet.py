@@ -1,0 +1,230 @@
+"""The fake kubelets: what happens to pods on their nodes, and to nodes.
+
+A pod on a node runs at once, ends after its annotated duration, and takes its grace period to die. Nodes get a `Ready`
+condition unless they come with one; the taints that follow from conditions and from cordoning are kept in step; pods
+of a node that stays away for `ORPHAN_DELAY` are collected, as Kubernetes does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.annotations import NODE_UNSCHEDULABLE, SIMULATION_DURATION, SIMULATION_EXIT_CODE
+from capcard_sched.simulation.clock import SECOND, virtual_time
+from capcard_sched.simulation.duration import DurationError, parse_duration
+from capcard_sched.simulation.kinds import NODE, POD, JsonObject, annotations_of, meta, spec, status
+from capcard_sched.simulation.store import ENDED_PHASES, Change, Store, grace_period
+
+if TYPE_CHECKING:
+    from capcard_sched.simulation.clock import Timer
+
+#: How long a node must be gone before its pods are collected.
+ORPHAN_DELAY = 40 * SECOND
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+
+
+class Kubelet:
+    """All kubelets of the cluster."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._clock = store.clock
+        self._pods: dict[tuple[str, str], None] = {}
+        self._nodes: dict[str, None] = {}
+        #: By pod uid: the end of a running pod, or the removal of a terminating one.
+        self._timers: dict[str, Timer] = {}
+        self._terminating: set[str] = set()
+        self._on_node: dict[str, dict[tuple[str, str], None]] = {}
+        self._orphans: dict[str, Timer] = {}
+        #: Keys of the taints that stand on a node because of its condition, by node.
+        self._tainted: dict[str, set[str]] = {}
+
+    def observe(self, change: Change) -> None:
+        """Take note of changes of pods and nodes."""
+        if change.kind == POD:
+            self._note_pod(change)
+        elif change.kind == NODE:
+            self._nodes[change.key[1]] = None
+            if change.verb == "added":
+                self._pods.update(self._on_node.get(change.key[1], {}))
+
+    def _note_pod(self, change: Change) -> None:
+        key = change.key
+        old_node = spec(change.old).get("nodeName") if change.old else None
+        new_node = spec(change.new).get("nodeName") if change.new else None
+        if old_node and old_node != new_node:
+            self._on_node.get(old_node, {}).pop(key, None)
+        if new_node:
+            if old_node != new_node:
+                self._on_node.setdefault(new_node, {})[key] = None
+            self._pods[key] = None
+        elif change.new and meta(change.new).get("deletionTimestamp"):
+            self._pods[key] = None
+        if change.new is None or (change.old is not None and meta(change.old)["uid"] != meta(change.new)["uid"]):
+            self._forget(meta(change.old or change.object)["uid"])
+
+    def reconcile(self) -> bool:
+        """Bring pods and nodes to where they must be now; whether there was anything to look at."""
+        worked = bool(self._pods or self._nodes)
+        while self._nodes:
+            name = next(iter(self._nodes))
+            del self._nodes[name]
+            self._keep_node(name)
+        while self._pods:
+            key = next(iter(self._pods))
+            del self._pods[key]
+            pod = self._store.get(POD, *key)
+            if pod is not None:
+                self._keep_pod(pod)
+        return worked
+
+    # --- pods ---
+
+    def _keep_pod(self, pod: JsonObject) -> None:
+        uid = meta(pod)["uid"]
+        phase = status(pod).get("phase")
+        if meta(pod).get("deletionTimestamp"):
+            if uid not in self._terminating:
+                self._forget(uid)
+                self._terminating.add(uid)
+                delay = self._grace_left(pod) if spec(pod).get("nodeName") else 0
+                self._timers[uid] = self._clock.after(delay, lambda: self._remove(pod))
+            return
+        if phase in ENDED_PHASES:
+            self._forget(uid)
+        elif phase == "Pending":
+            if self._store.get(NODE, "", spec(pod)["nodeName"]) is not None:
+                self._start(pod)
+        elif phase == "Running" and uid not in self._timers:
+            duration = annotations_of(pod).get(SIMULATION_DURATION)
+            if duration is not None:
+                try:
+                    delay = parse_duration(duration)
+                except DurationError:
+                    return
+                self._timers[uid] = self._clock.after(delay, lambda: self._finish(pod))
+
+    def _grace_left(self, pod: JsonObject) -> int:
+        """Until the deletion timestamp; a stamp from before the run, or of another age, gets a whole grace period."""
+        due = virtual_time(meta(pod)["deletionTimestamp"])
+        grace = grace_period(pod)
+        return due - self._clock.now if due is not None and 0 < due - self._clock.now <= grace else grace
+
+    def _start(self, pod: JsonObject) -> None:
+        stamp = self._clock.timestamp()
+        state = status(pod)
+        conditions = state.get("conditions") or []
+        for name in ("PodScheduled", "Initialized", "ContainersReady", "Ready"):
+            conditions = with_condition(conditions, {"type": name, "status": "True"}, stamp)
+        containers = [
+            {
+                "name": container.get("name", ""),
+                "image": container.get("image", ""),
+                "ready": True,
+                "started": True,
+                "restartCount": 0,
+                "state": {"running": {"startedAt": stamp}},
+            }
+            for container in spec(pod).get("containers") or ()
+        ]
+        patch = {
+            "phase": "Running",
+            "startTime": state.get("startTime") or stamp,
+            "conditions": conditions,
+            "containerStatuses": containers,
+            "nominatedNodeName": None,
+        }
+        self._patch(pod, {"status": patch})
+
+    def _finish(self, pod: JsonObject) -> None:
+        live = self._store.get(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
+        if live is None or meta(live)["uid"] != meta(pod)["uid"]:
+            return
+        code = int(annotations_of(live).get(SIMULATION_EXIT_CODE, "0"))
+        stamp = self._clock.timestamp()
+        conditions = status(live).get("conditions") or []
+        reason = "PodFailed" if code else "PodCompleted"
+        for name in ("ContainersReady", "Ready"):
+            conditions = with_condition(conditions, {"type": name, "status": "False", "reason": reason}, stamp)
+        ended = {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": status(live).get("startTime", stamp),
+            "finishedAt": stamp,
+        }
+        containers = [
+            {**container, "ready": False, "started": False, "state": {"terminated": ended}}
+            for container in status(live).get("containerStatuses") or ({"name": "", "restartCount": 0},)
+        ]
+        phase = "Failed" if code else "Succeeded"
+        patch = {"phase": phase, "conditions": conditions, "containerStatuses": containers}
+        self._patch(live, {"status": patch})
+
+    def _remove(self, pod: JsonObject) -> None:
+        live = self._store.get(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
+        if live is not None and meta(live)["uid"] == meta(pod)["uid"]:
+            self._store.remove(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
+
+    def _patch(self, pod: JsonObject, patch: JsonObject) -> None:
+        self._store.patch(POD, meta(pod).get("namespace", ""), meta(pod)["name"], patch)
+
+    def _forget(self, uid: str) -> None:
+        timer = self._timers.pop(uid, None)
+        if timer is not None:
+            timer.cancel()
+        self._terminating.discard(uid)
+
+    # --- nodes ---
+
+    def _keep_node(self, name: str) -> None:
+        node = self._store.get(NODE, "", name)
+        orphans = self._orphans.pop(name, None)
+        if orphans is not None:
+            orphans.cancel()
+        if node is None:
+            self._tainted.pop(name, None)
+            if self._on_node.get(name):
+                self._orphans[name] = self._clock.after(ORPHAN_DELAY, lambda: self._collect(name))
+            return
+        conditions = status(node).get("conditions") or []
+        ready = next((condition for condition in conditions if condition.get("type") == "Ready"), None)
+        patch: JsonObject = {}
+        if ready is None:
+            ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+            patch["status"] = {"conditions": with_condition(conditions, ready, self._clock.timestamp())}
+        wanted = {"False": NOT_READY_TAINT, "Unknown": UNREACHABLE_TAINT}.get(ready.get("status", ""))
+        names = {wanted} if wanted else set()
+        if spec(node).get("unschedulable"):
+            names.add(NODE_UNSCHEDULABLE)
+        stale = self._tainted.get(name, set()) - names
+        taints = spec(node).get("taints") or []
+        kept = [taint for taint in taints if taint.get("key") not in stale]
+        added = names - {taint.get("key") for taint in kept}
+        kept += [{"key": key, "effect": "NoSchedule"} for key in sorted(added)]
+        self._tainted[name] = (self._tainted.get(name, set()) - stale) | added
+        if kept != taints:
+            patch["spec"] = {"taints": kept or None}
+        if patch:
+            self._store.patch(NODE, "", name, patch)
+
+    def _collect(self, node: str) -> None:
+        for key in list(self._on_node.get(node, {})):
+            self._store.remove(POD, *key)
+
+
+def with_condition(conditions: list[JsonObject], condition: JsonObject, stamp: str) -> list[JsonObject]:
+    """Conditions with one of them set; its transition time moves only when its status does."""
+    result = []
+    placed = False
+    for present in conditions:
+        if present.get("type") != condition["type"]:
+            result.append(present)
+            continue
+        same = present.get("status") == condition["status"]
+        since = present.get("lastTransitionTime", stamp) if same else stamp
+        result.append({**condition, "lastTransitionTime": since})
+        placed = True
+    if not placed:
+        result.append({**condition, "lastTransitionTime": stamp})
+    return result

@@ -1,0 +1,172 @@
+"""The simulation loop: operations and timers move the cluster, the scheduler steps, its intents move the cluster again.
+
+Sessions happen at multiples of the schedule period. Time jumps over periods in which nothing could happen, so a run
+costs what happens in it, not how long it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from capcard_sched.simulation.clock import SECOND
+from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.duration import format_duration
+from capcard_sched.simulation.effects import Effects, Eviction
+from capcard_sched.simulation.events import EventRecorder
+from capcard_sched.simulation.feed import Feed
+
+if TYPE_CHECKING:
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Intent
+    from capcard_sched.simulation.scenario import Scenario
+    from capcard_sched.simulation.store import Store
+
+DEFAULT_SCHEDULERS = ("capcard-sched", "volcano")
+#: Sessions without a decision after which nothing can change any more.
+_QUIET_SESSIONS = 2
+#: A scheduler whose plugins depend on time is asked every period for so many quiet sessions before time jumps.
+_PATIENT_SESSIONS = 3600
+#: Sessions after the last operation at which a run without `until` is taken to be endless: so many, and so many more
+#: for every object and operation of the input.
+_ENDLESS_SESSIONS, _ENDLESS_PER_OBJECT = 10_000, 20
+
+
+class StepResult(Protocol):
+    """What the loop needs to know about a step of the scheduler."""
+
+    @property
+    def intents(self) -> Sequence[Intent]:
+        """What the scheduler wants done, in order."""
+
+    @property
+    def idle(self) -> bool:
+        """No session ran, because nothing had changed."""
+
+
+class Step(Protocol):
+    """The scheduler, as far as the loop is concerned."""
+
+    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+        """Take in changes, decide. `now` in unix seconds."""
+
+
+class Options(NamedTuple):
+    """How to run. Times in microseconds."""
+
+    scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
+    default_queue: str = "default"
+    schedule_period: int = SECOND
+    #: None: until nothing can change any more.
+    until: int | None = None
+
+
+class Outcome(NamedTuple):
+    """The cluster as it stands at the end."""
+
+    store: Store
+    #: Virtual time of the end, microseconds since the start.
+    end: int
+    sessions: int
+    evictions: tuple[Eviction, ...]
+    warnings: tuple[str, ...]
+
+
+#: Told the virtual time and the time of the last thing known to come.
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def simulate(scenario: Scenario, scheduler: Step, options: Options, progress: Progress | None = None) -> Outcome:
+    """Run a scenario to its end. Raises InputError when an operation cannot be carried out."""
+    run = _Run(scenario, scheduler, options, progress)
+    return run.finish()
+
+
+class _Run:
+    """One run; `finish` may be called once."""
+
+    def __init__(self, scenario: Scenario, scheduler: Step, options: Options, progress: Progress | None) -> None:
+        self._options = options
+        self._scheduler = scheduler
+        self._progress = progress
+        self._operations = list(reversed(scenario.operations))
+        self._last_operation = scenario.operations[-1].at if scenario.operations else 0
+        self._cluster = Cluster(options.scheduler_names, options.default_queue)
+        self._clock = self._cluster.clock
+        self._feed = Feed(self._cluster.store)
+        self._cluster.store.observe(self._feed.observe)
+        names = options.scheduler_names
+        component = names[0] if len(names) == 1 else "volcano"
+        recorder = EventRecorder(self._cluster.store, component)
+        self._effects = Effects(self._cluster.store, self._feed, recorder, component)
+        self._sessions = 0
+        self._warnings = list(scenario.warnings)
+        self._scenario = scenario
+
+    def finish(self) -> Outcome:
+        """Run to the end."""
+        self._cluster.load(self._scenario)
+        period, until = self._options.schedule_period, self._options.until
+        size = len(self._scenario.entries) + len(self._scenario.operations)
+        endless = _ENDLESS_SESSIONS + _ENDLESS_PER_OBJECT * size
+        at = quiet = late = 0
+        while until is None or at <= until:
+            self._advance(at)
+            moved, idle = self._session()
+            quiet = 0 if moved else quiet + 1
+            late = late + 1 if at > self._last_operation else 0
+            coming = self._next_due()
+            if coming is None and quiet >= _QUIET_SESSIONS and (idle or until is None or quiet > _PATIENT_SESSIONS):
+                break
+            if until is None and late > endless:
+                self._warnings.append(
+                    f"stopped at {format_duration(at)}: after {late} sessions without an operation things still "
+                    "change; use --until to say when the run is to end"
+                )
+                break
+            at += period
+            if coming is not None and quiet and (idle or quiet > _PATIENT_SESSIONS):
+                at = max(at, -(-coming // period) * period)
+            if self._progress is not None:
+                self._progress(self._clock.now, self._horizon())
+        if until is not None:
+            self._advance(until)
+            self._clock.now = max(self._clock.now, until)
+        missing = self._cluster.admission.missing_classes
+        self._warnings += [f"PriorityClass {name} does not exist: its pods get priority 0" for name in missing]
+        self._warnings += self._cluster.warnings
+        store, evictions = self._cluster.store, tuple(self._effects.evictions)
+        return Outcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
+
+    def _session(self) -> tuple[bool, bool]:
+        """One step of the scheduler: (whether the cluster moved, before it or through it; whether it was idle)."""
+        deltas = self._feed.drain()
+        result = self._scheduler.step(deltas, self._clock.unix)
+        self._sessions += 1
+        for intent in result.intents:
+            self._effects.apply(intent)
+        self._cluster.settle()
+        return bool(deltas) or self._feed.pending, result.idle
+
+    def _advance(self, moment: int) -> None:
+        """Let everything happen that is due up to `moment`, in order of time; operations before timers."""
+        while (due := self._next_due()) is not None and due <= moment:
+            if self._operations and self._operations[-1].at == due:
+                self._clock.now = due
+                self._cluster.operate(self._operations.pop())
+            else:
+                self._clock.fire_next()
+            self._cluster.settle()
+        self._clock.now = max(self._clock.now, moment)
+
+    def _next_due(self) -> int | None:
+        timer = self._clock.next_due()
+        operation = self._operations[-1].at if self._operations else None
+        known = [moment for moment in (timer, operation) if moment is not None]
+        return min(known, default=None)
+
+    def _horizon(self) -> int:
+        """The last moment known to matter."""
+        if self._options.until is not None:
+            return self._options.until
+        return max(self._clock.now, self._last_operation, self._clock.next_due() or 0)

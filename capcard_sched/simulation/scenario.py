@@ -1,0 +1,365 @@
+"""Loading what to simulate: the objects of the start and the timeline, checked whole before anything is simulated."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
+from capcard_sched.simulation.fieldpath import Problem, shown
+from capcard_sched.simulation.kinds import (
+    BY_NAME,
+    EVENT,
+    KINDS,
+    NAMESAKES,
+    NAMESPACE,
+    POD,
+    POD_GROUP,
+    REPLICA_SET,
+    SCENARIO,
+    SIMULATION_API,
+    JsonObject,
+    creation_rank,
+    is_known,
+    is_namespaced,
+    kind_of,
+)
+from capcard_sched.simulation.manifests import Document, ManifestError, read_manifests
+from capcard_sched.simulation.store import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Verb: TypeAlias = Literal["create", "delete", "patch"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+#: Controllers and scheduler make and remove these themselves, so that only the run can tell whether one exists.
+_GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
+#: Set by the API server; a patch of them would be refused or ignored there.
+_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp")
+_SHOWN_ERRORS = 20
+
+
+class InputError(ValueError):
+    """The input cannot be simulated. `problems` are sentences that name file, document, object and field."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        lines = list(self.problems[:_SHOWN_ERRORS])
+        if len(self.problems) > _SHOWN_ERRORS:
+            lines.append(f"... and {len(self.problems) - _SHOWN_ERRORS} more problems")
+        super().__init__("\n".join(lines))
+
+
+class Origin(NamedTuple):
+    """Where an object was written."""
+
+    source: str
+    number: int
+    #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.source}: document {self.number}" + (f": {self.place}" if self.place else "")
+
+    def inside(self, place: str) -> Origin:
+        """A place further in."""
+        return self._replace(place=f"{self.place}.{place}" if self.place else place)
+
+
+class Entry(NamedTuple):
+    """One object that exists at the start."""
+
+    kind: str
+    object: JsonObject
+    origin: Origin
+
+
+class Operation(NamedTuple):
+    """One entry of the timeline."""
+
+    #: Microseconds since the start.
+    at: int
+    verb: Verb
+    kind: str
+    namespace: str
+    name: str
+    #: The object of a create, the merge patch of a patch, {} of a delete.
+    body: JsonObject
+    origin: Origin
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.verb} {self.kind} {display_name(self.namespace, self.name)}"
+
+
+class Scenario(NamedTuple):
+    """Everything to simulate, in order: objects as they are to be created, operations by time."""
+
+    entries: tuple[Entry, ...]
+    operations: tuple[Operation, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()) -> Scenario:
+    """Read and check everything. `existing_queues` are made by the simulator itself. Raises InputError."""
+    loader = _Loader()
+    try:
+        for document in read_manifests(paths, stdin):
+            loader.add(document)
+    except ManifestError as error:
+        loader.problems.append(str(error))
+    loader.check_names(existing_queues)
+    if loader.problems:
+        raise InputError(loader.problems)
+    entries = sorted(
+        loader.entries,
+        key=lambda entry: (
+            creation_rank(entry.kind),
+            entry.kind,
+            entry.object["metadata"].get("namespace", ""),
+            entry.object["metadata"]["name"],
+        ),
+    )
+    operations = sorted(loader.operations, key=lambda operation: operation.at)
+    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings))
+
+
+class _Loader:
+    """Collects entries, operations and everything that is wrong with them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.operations: list[Operation] = []
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self._unknown: set[tuple[str, str]] = set()
+
+    def add(self, document: Document) -> None:
+        """One document: an object, a List or a Scenario."""
+        self._add_value(Origin(document.source, document.number), document.value)
+
+    def _add_value(self, origin: Origin, value: Any) -> None:
+        names = self._names(origin, value)
+        if names is None:
+            return
+        api_version, kind = names
+        if kind.endswith("List") and "items" in value:
+            self._add_list(origin, value, api_version, kind)
+        elif kind == SCENARIO or api_version.partition("/")[0] == SIMULATION_API.partition("/")[0]:
+            self._add_scenario(origin, value, api_version, kind)
+        else:
+            entry = self._object(origin, value)
+            if entry is not None:
+                self.entries.append(entry)
+
+    def _names(self, origin: Origin, value: Any) -> tuple[str, str] | None:
+        if not isinstance(value, dict):
+            self.problems.append(f"{origin}: expected an object with apiVersion and kind, got {shown(value)}")
+            return None
+        found = []
+        for field in ("apiVersion", "kind"):
+            text = value.get(field)
+            if text is None or text == "":
+                self.problems.append(f"{origin}: {field}: is required")
+                return None
+            if not isinstance(text, str):
+                self.problems.append(f"{origin}: {field}: expected a string, got {shown(text)}")
+                return None
+            found.append(text)
+        return found[0], found[1]
+
+    def _add_list(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
+        items = value["items"]
+        if items is None:
+            return
+        if not isinstance(items, list):
+            self.problems.append(f"{origin}: {kind}: items: expected a list, got {shown(items)}")
+            return
+        #: Items of a typed list, such as PodList, need not repeat their kind.
+        implied = {} if kind == "List" else {"apiVersion": api_version, "kind": kind.removesuffix("List")}
+        for index, item in enumerate(items):
+            whole = {**implied, **item} if isinstance(item, dict) else item
+            self._add_value(origin.inside(f"items[{index}]"), whole)
+
+    # --- objects ---
+
+    def _object(self, origin: Origin, value: JsonObject) -> Entry | None:
+        obj = without_nulls(value)
+        kind = self._kind(origin, obj)
+        if kind is None:
+            return None
+        problems = list(check_name(obj, is_namespaced(kind)))
+        problems = problems or list(check_object(kind, obj))
+        self._report(origin, obj, problems)
+        return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
+
+    def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
+        """The store's kind; None when the apiVersion is not one that kind has."""
+        name, api_version = obj["kind"], obj["apiVersion"]
+        known = BY_NAME.get(name)
+        if known is None or (api_version, name) in NAMESAKES:
+            if (api_version, name) not in self._unknown:
+                self._unknown.add((api_version, name))
+                near = difflib.get_close_matches(name.capitalize(), [kind.name for kind in KINDS], n=1, cutoff=0.8)
+                hint = f" (did you mean {near[0]}?)" if near and known is None else ""
+                self.warnings.append(
+                    f"{origin}: kind {name} ({api_version}) is not known{hint}: kept as it is, without effect"
+                )
+        elif known.api_version != api_version:
+            self._report(
+                origin,
+                obj,
+                [Problem("apiVersion", f"expected {known.api_version} for kind {name}, got {shown(api_version)}")],
+            )
+            return None
+        return kind_of(obj)
+
+    def _report(self, origin: Origin, obj: JsonObject, problems: Iterable[Problem]) -> None:
+        metadata = obj.get("metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        name = display_name(str(metadata.get("namespace") or ""), str(metadata.get("name") or "(no name)"))
+        for problem in problems:
+            self.problems.append(f"{origin}: {obj['kind']} {name}: {problem.path}: {problem.text}")
+
+    # --- timelines ---
+
+    def _add_scenario(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
+        if kind != SCENARIO or api_version != SIMULATION_API:
+            self.problems.append(
+                f"{origin}: {kind}: expected apiVersion {SIMULATION_API} with kind {SCENARIO}, "
+                f"got {api_version} with kind {kind}"
+            )
+            return
+        spec = value.get("spec")
+        if not isinstance(spec, dict):
+            problem = "is required" if spec is None else f"expected a mapping, got {shown(spec)}"
+            self.problems.append(f"{origin}: {SCENARIO}: spec: {problem}")
+            return
+        for field in spec:
+            if field != "operations":
+                self.problems.append(f"{origin}: {SCENARIO}: spec.{field}: unknown field, expected operations")
+        operations = spec.get("operations")
+        if not isinstance(operations, list):
+            problem = "is required" if operations is None else f"expected a list, got {shown(operations)}"
+            self.problems.append(f"{origin}: {SCENARIO}: spec.operations: {problem}")
+            return
+        for index, operation in enumerate(operations):
+            self._add_operation(origin.inside(f"spec.operations[{index}]"), operation)
+
+    def _add_operation(self, origin: Origin, value: Any) -> None:
+        form = "{at: DURATION, create: OBJECT}, {at: .., delete: OBJECT} or {at: .., patch: OBJECT}"
+        if not isinstance(value, dict):
+            self.problems.append(f"{origin}: expected {form}, got {shown(value)}")
+            return
+        unknown = [key for key in value if key not in ("at", *VERBS)]
+        for key in unknown:
+            self.problems.append(f"{origin}: {key}: unknown field, expected {form}")
+        verbs = [verb for verb in VERBS if verb in value]
+        if len(verbs) != 1:
+            if not unknown or verbs:
+                found = " and ".join(verbs) if verbs else "none"
+                self.problems.append(f"{origin}: exactly one of create, delete, patch is needed, got {found}")
+            return
+        verb = verbs[0]
+        at = self._at(origin, value)
+        target = value[verb]
+        place = origin.inside(verb)
+        names = self._names(place, target)
+        if names is None or at is None or unknown:
+            return
+        if names[1] == SCENARIO or names[1] == "List":
+            self.problems.append(f"{place}: kind: {names[1]} cannot be the object of an operation")
+            return
+        operation = self._operation(at, verb, target, place)
+        if operation is not None:
+            self.operations.append(operation)
+
+    def _at(self, origin: Origin, value: JsonObject) -> int | None:
+        raw = value.get("at")
+        if raw is None:
+            self.problems.append(f"{origin}: at: is required: {ACCEPTED}")
+            return None
+        try:
+            return parse_duration(raw)
+        except DurationError as error:
+            problem = str(error) if isinstance(raw, str | int | float) else f"got {shown(raw)}"
+            self.problems.append(f"{origin}: at: {problem}: expected {ACCEPTED}")
+            return None
+
+    def _operation(self, at: int, verb: Verb, target: JsonObject, place: Origin) -> Operation | None:
+        if verb == "create":
+            entry = self._object(place, target)
+            if entry is None:
+                return None
+            namespace, name = _address(entry.kind, entry.object)
+            return Operation(at, verb, entry.kind, namespace, name, entry.object, place)
+        bare = without_nulls(target)
+        kind = self._kind(place, bare)
+        if kind is None:
+            return None
+        problems = list(check_name(bare, is_namespaced(kind)))
+        body: JsonObject = {}
+        if verb == "patch" and not problems:
+            problems = list(check_fields(kind, bare))
+            metadata = target["metadata"]
+            problems += [
+                Problem(f"metadata.{field}", "is set by the API server and cannot be patched")
+                for field in _SERVER_SET
+                if field in metadata
+            ]
+            kept = {key: value for key, value in metadata.items() if key not in ("name", "namespace")}
+            body = {key: value for key, value in target.items() if key not in ("apiVersion", "kind", "metadata")}
+            if kept:
+                body["metadata"] = kept
+        self._report(place, bare, problems)
+        if problems:
+            return None
+        namespace, name = _address(kind, bare)
+        return Operation(at, verb, kind, namespace, name, body, place)
+
+    # --- names over time ---
+
+    def check_names(self, existing_queues: Iterable[str]) -> None:
+        """Objects defined twice, and operations on objects that cannot exist at their time."""
+        alive: dict[tuple[str, str, str], Origin | None] = {("Queue", "", name): None for name in existing_queues}
+        for entry in self.entries:
+            key = (entry.kind, *_address(entry.kind, entry.object))
+            first = alive.get(key)
+            if first is not None:
+                self.problems.append(
+                    f"{entry.origin}: {entry.kind} {display_name(*key[1:])}: metadata.name: "
+                    f"already defined in {first}; names must be unique"
+                )
+            alive[key] = entry.origin
+        for operation in sorted(self.operations, key=lambda operation: operation.at):
+            key = (operation.kind, operation.namespace, operation.name)
+            generated = operation.kind in _GENERATED or not is_known(operation.kind)
+            if operation.verb == "create":
+                if key in alive and not generated:
+                    self.problems.append(f"{operation}: metadata.name: such an object exists at that time already")
+                alive[key] = operation.origin
+            elif key not in alive:
+                if operation.kind not in _GENERATED:
+                    self.problems.append(f"{operation}: metadata.name: there is no such object at that time")
+            elif operation.verb == "delete":
+                del alive[key]
+                if operation.kind == NAMESPACE:
+                    alive = {other: origin for other, origin in alive.items() if other[1] != operation.name}
+
+
+def _address(kind: str, obj: JsonObject) -> tuple[str, str]:
+    """Namespace as the store will have it, and name."""
+    metadata = obj["metadata"]
+    namespaced = is_namespaced(kind)
+    if namespaced is None:
+        return metadata.get("namespace", ""), metadata["name"]
+    return (metadata.get("namespace") or "default") if namespaced else "", metadata["name"]
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without mapping entries that are null: to the API server they are as good as absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [without_nulls(entry) for entry in value]
+    return value

@@ -1,0 +1,244 @@
+"""What the fields of known kinds must look like: decoded once per input object, only to find wrong types.
+
+Shapes start from the model's structs and add the fields that only the simulated cluster uses. Fields named nowhere are
+kept and not looked at; words from closed sets and numbers with bounds are the business of `checks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from capcard_sched.model.objects import (
+    LabelSelector,
+    NodeObject,
+    ObjectMeta,
+    PodGroupObject,
+    PodGroupSpec,
+    PodObject,
+    PodSpec,
+    PriorityClassObject,
+    QueueObject,
+    QueueSpec,
+    QueueStatus,
+    RawAmounts,
+)
+
+IntOrText: TypeAlias = int | str
+
+
+class _Shape(msgspec.Struct, rename="camel", frozen=True):
+    """Base: camelCase on the wire."""
+
+
+class MetaShape(ObjectMeta, frozen=True):
+    deletion_grace_period_seconds: int | None = None
+    finalizers: tuple[str, ...] | None = None
+    generation: int | None = None
+
+
+class PodSpecShape(PodSpec, frozen=True):
+    termination_grace_period_seconds: int | None = None
+    restart_policy: str | None = None
+    active_deadline_seconds: int | None = None
+
+
+class PodShape(PodObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: PodSpecShape = PodSpecShape()
+
+
+class TemplateShape(_Shape, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpecShape = PodSpecShape()
+
+
+class RollingUpdateShape(_Shape, frozen=True):
+    max_surge: IntOrText | None = None
+    max_unavailable: IntOrText | None = None
+    partition: int | None = None
+
+
+class StrategyShape(_Shape, frozen=True):
+    type: str | None = None
+    rolling_update: RollingUpdateShape | None = None
+
+
+class WorkloadSpecShape(_Shape, frozen=True):
+    """Of Deployments, ReplicaSets and StatefulSets."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: TemplateShape = TemplateShape()
+    strategy: StrategyShape | None = None
+    update_strategy: StrategyShape | None = None
+    pod_management_policy: str | None = None
+    service_name: str | None = None
+    paused: bool | None = None
+
+
+class WorkloadShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: WorkloadSpecShape = WorkloadSpecShape()
+    status: dict[str, Any] = {}
+
+
+class PolicyShape(_Shape, frozen=True):
+    action: str | None = None
+    event: str | None = None
+    events: tuple[str, ...] | None = None
+    exit_code: int | None = None
+    #: A duration; checked apart.
+    timeout: str | int | float | None = None
+
+
+class DependsOnShape(_Shape, frozen=True):
+    name: tuple[str, ...] | None = None
+    iteration: str | None = None
+
+
+class TaskShape(_Shape, frozen=True):
+    name: str | None = None
+    replicas: int | None = None
+    min_available: int | None = None
+    template: TemplateShape = TemplateShape()
+    policies: tuple[PolicyShape, ...] | None = None
+    max_retry: int | None = None
+    depends_on: DependsOnShape | None = None
+    topology_policy: str | None = None
+
+
+class JobSpecShape(_Shape, frozen=True):
+    scheduler_name: str | None = None
+    min_available: int | None = None
+    tasks: tuple[TaskShape, ...] = ()
+    policies: tuple[PolicyShape, ...] | None = None
+    plugins: dict[str, tuple[str, ...] | None] | None = None
+    queue: str | None = None
+    max_retry: int | None = None
+    min_success: int | None = None
+    ttl_seconds_after_finished: int | None = None
+    priority_class_name: str | None = None
+
+
+class JobStateShape(_Shape, frozen=True):
+    phase: str | None = None
+
+
+class JobStatusShape(_Shape, frozen=True):
+    state: JobStateShape = JobStateShape()
+    version: int = 0
+    retry_count: int = 0
+
+
+class JobShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: JobSpecShape = JobSpecShape()
+    status: JobStatusShape = JobStatusShape()
+
+
+class QueueShape(QueueObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: QueueSpec = QueueSpec()
+    status: QueueStatus = QueueStatus()
+
+
+class PodGroupShape(PodGroupObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: PodGroupSpec = PodGroupSpec()
+
+
+class NodeShape(NodeObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class ClassShape(PriorityClassObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class CommandTargetShape(_Shape, frozen=True):
+    kind: str = ""
+    name: str = ""
+    api_version: str = ""
+    uid: str = ""
+
+
+class CommandShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    action: str = ""
+    target: CommandTargetShape = CommandTargetShape()
+
+
+class ClaimResourcesShape(_Shape, frozen=True):
+    requests: RawAmounts | None = None
+    limits: RawAmounts | None = None
+
+
+class StorageSpecShape(_Shape, frozen=True):
+    """Of claims (`resources`), volumes (`capacity`) and quotas (`hard`)."""
+
+    resources: ClaimResourcesShape | None = None
+    capacity: RawAmounts | None = None
+    hard: RawAmounts | None = None
+
+
+class StorageShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: StorageSpecShape = StorageSpecShape()
+
+
+class BudgetSpecShape(_Shape, frozen=True):
+    min_available: IntOrText | None = None
+    max_unavailable: IntOrText | None = None
+    selector: LabelSelector | None = None
+
+
+class BudgetShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: BudgetSpecShape = BudgetSpecShape()
+
+
+class ConfigMapShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    data: dict[str, str] | None = None
+
+
+class EventShape(_Shape, frozen=True):
+    metadata: MetaShape = MetaShape()
+    reason: str | None = None
+    message: str | None = None
+    type: str | None = None
+    count: int | None = None
+
+
+class PlainShape(_Shape, frozen=True):
+    """Metadata only: namespaces and kinds that are not known."""
+
+    metadata: MetaShape = MetaShape()
+
+
+SHAPES: dict[str, type[msgspec.Struct]] = {
+    "Pod": PodShape,
+    "Node": NodeShape,
+    "Namespace": PlainShape,
+    "Event": EventShape,
+    "ConfigMap": ConfigMapShape,
+    "PersistentVolume": StorageShape,
+    "PersistentVolumeClaim": StorageShape,
+    "ResourceQuota": StorageShape,
+    "PodDisruptionBudget": BudgetShape,
+    "PriorityClass": ClassShape,
+    "Queue": QueueShape,
+    "PodGroup": PodGroupShape,
+    "Job": JobShape,
+    "Deployment": WorkloadShape,
+    "ReplicaSet": WorkloadShape,
+    "StatefulSet": WorkloadShape,
+    "Command": CommandShape,
+}
+
+
+def shape_of(kind: str) -> type[msgspec.Struct]:
+    """The shape to decode objects of a kind into."""
+    return SHAPES.get(kind, PlainShape)

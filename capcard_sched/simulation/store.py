@@ -1,0 +1,241 @@
+"""The API server's part: objects by kind, namespace and name, with what it adds to each of them.
+
+Objects are values: a write makes a new mapping that shares what did not change, so readers may keep what they got, and
+observers are shown both sides of every change. Reads by key and by owner are O(1); nothing is ever copied whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from capcard_sched.model.annotations import SIMULATION_GRACE
+from capcard_sched.simulation.clock import SECOND, VirtualClock
+from capcard_sched.simulation.duration import DurationError, parse_duration
+from capcard_sched.simulation.kinds import POD, JsonObject, annotations_of, is_namespaced, meta, spec, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+DEFAULT_GRACE = 30 * SECOND
+ENDED_PHASES = ("Succeeded", "Failed")
+
+
+class NotFoundError(LookupError):
+    """No object of that kind and name."""
+
+
+class AlreadyExistsError(ValueError):
+    """An object of that kind and name exists."""
+
+
+class Change(NamedTuple):
+    """One write: `old` is None for an added object, `new` for a removed one."""
+
+    verb: Literal["added", "modified", "removed"]
+    kind: str
+    old: JsonObject | None
+    new: JsonObject | None
+
+    @property
+    def object(self) -> JsonObject:
+        """The newest version there is."""
+        found = self.new if self.new is not None else self.old
+        assert found is not None
+        return found
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return key_of(self.object)
+
+
+class Reference(NamedTuple):
+    """Where an object is."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+def key_of(obj: JsonObject) -> tuple[str, str]:
+    """Namespace ("" for cluster-scoped objects) and name."""
+    metadata = meta(obj)
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def merged(target: JsonObject, patch: JsonObject) -> JsonObject:
+    """JSON merge patch (RFC 7386). `target` itself when the patch changes nothing; it is never modified."""
+    result: JsonObject | None = None
+    for key, wanted in patch.items():
+        value = wanted
+        present = target.get(key)
+        if value is None:
+            if key not in target:
+                continue
+            result = dict(target) if result is None else result
+            del result[key]
+            continue
+        if isinstance(value, dict):
+            value = merged(present if isinstance(present, dict) else {}, value)
+            if value is present:
+                continue
+        elif key in target and type(value) is type(present) and value == present:
+            continue
+        result = dict(target) if result is None else result
+        result[key] = value
+    return target if result is None else result
+
+
+class Store:
+    """All objects of the simulated cluster."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        #: Asked for the object to store when one is created: the place of defaulting.
+        self.admit: Callable[[str, JsonObject], JsonObject] = lambda _, obj: obj
+        self._objects: dict[str, dict[tuple[str, str], JsonObject]] = {}
+        self._owned: dict[str, dict[Reference, None]] = {}
+        self._observers: list[Callable[[Change], None]] = []
+        self._version = 0
+        self._created = 0
+        #: Everything that ever existed: to tell a typing error from an object that is gone.
+        self._past: set[Reference] = set()
+
+    # --- reading ---
+
+    def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
+        """The object, or None."""
+        objects = self._objects.get(kind)
+        return None if objects is None else objects.get((namespace, name))
+
+    def list(self, kind: str) -> Iterable[JsonObject]:
+        """Objects of a kind, in order of creation. Do not write while iterating; copy first."""
+        return self._objects.get(kind, {}).values()
+
+    def kinds(self) -> Iterable[str]:
+        """Kinds of which there are objects."""
+        return [kind for kind, objects in self._objects.items() if objects]
+
+    def owned(self, uid: str, kind: str | None = None) -> tuple[JsonObject, ...]:
+        """Objects whose owner references name `uid`, in order of creation."""
+        found = (self.get(*reference) for reference in self._owned.get(uid, {}) if kind in (None, reference.kind))
+        return tuple(obj for obj in found if obj is not None)
+
+    def existed(self, kind: str, namespace: str, name: str) -> bool:
+        """Whether there ever was such an object."""
+        return Reference(kind, namespace, name) in self._past
+
+    def observe(self, observer: Callable[[Change], None]) -> None:
+        """Show every later change to `observer`, while it is being made: it may take notes, but not write."""
+        self._observers.append(observer)
+
+    # --- writing ---
+
+    def create(self, kind: str, obj: JsonObject) -> JsonObject:
+        """Store a new object; given uids, creation times and status stand. Raises AlreadyExistsError."""
+        metadata = dict(meta(obj))
+        if is_namespaced(kind):
+            metadata.setdefault("namespace", "default")
+        elif is_namespaced(kind) is False:
+            metadata.pop("namespace", None)
+        reference = Reference(kind, metadata.get("namespace", ""), metadata["name"])
+        objects = self._objects.setdefault(kind, {})
+        if reference[1:] in objects:
+            raise AlreadyExistsError(f"{kind} {display_name(reference.namespace, reference.name)} already exists")
+        self._created += 1
+        if not metadata.get("uid"):
+            metadata["uid"] = f"{self._created:08x}-0000-4000-8000-{self._created:012x}"
+        if not metadata.get("creationTimestamp"):
+            metadata["creationTimestamp"] = self.clock.timestamp()
+        self._version += 1
+        metadata["resourceVersion"] = str(self._version)
+        obj = {**obj, "metadata": metadata}
+        obj = self.admit(kind, obj)
+        objects[reference[1:]] = obj
+        self._past.add(reference)
+        self._link(reference, obj)
+        self._tell(Change("added", kind, None, obj))
+        return obj
+
+    def patch(self, kind: str, namespace: str, name: str, patch: JsonObject) -> JsonObject:
+        """Merge-patch an object; no write at all when it changes nothing. Raises NotFoundError."""
+        old = self.get(kind, namespace, name)
+        if old is None:
+            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        new = merged(old, patch)
+        if new is old:
+            return old
+        self._version += 1
+        new["metadata"] = {**meta(new), "resourceVersion": str(self._version)}
+        self._objects[kind][namespace, name] = new
+        if meta(old).get("ownerReferences") != meta(new).get("ownerReferences"):
+            reference = Reference(kind, namespace, name)
+            self._unlink(reference, old)
+            self._link(reference, new)
+        self._tell(Change("modified", kind, old, new))
+        return new
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete as a client would: a pod on a node stays, terminating, until its kubelet lets go of it.
+
+        Pods that are not on a node, that have ended or whose grace is 0 go at once, as does everything else.
+        Raises NotFoundError.
+        """
+        obj = self.get(kind, namespace, name)
+        if obj is None:
+            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        if kind == POD:
+            grace = grace_period(obj)
+            on_node = bool(spec(obj).get("nodeName")) and status(obj).get("phase") not in ENDED_PHASES
+            if on_node and grace > 0:
+                if not meta(obj).get("deletionTimestamp"):
+                    stamp = self.clock.timestamp(self.clock.now + grace)
+                    patch = {"deletionTimestamp": stamp, "deletionGracePeriodSeconds": grace // SECOND}
+                    self.patch(kind, namespace, name, {"metadata": patch})
+                return
+        self.remove(kind, namespace, name)
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """Take an object away at once. Raises NotFoundError."""
+        old = self._objects.get(kind, {}).pop((namespace, name), None)
+        if old is None:
+            raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
+        self._version += 1
+        self._unlink(Reference(kind, namespace, name), old)
+        self._tell(Change("removed", kind, old, None))
+
+    # --- inside ---
+
+    def _tell(self, change: Change) -> None:
+        for observer in self._observers:
+            observer(change)
+
+    def _link(self, reference: Reference, obj: JsonObject) -> None:
+        for owner in meta(obj).get("ownerReferences") or ():
+            if owner.get("uid"):
+                self._owned.setdefault(owner["uid"], {})[reference] = None
+
+    def _unlink(self, reference: Reference, obj: JsonObject) -> None:
+        for owner in meta(obj).get("ownerReferences") or ():
+            owned = self._owned.get(owner.get("uid", ""))
+            if owned is not None:
+                owned.pop(reference, None)
+                if not owned:
+                    del self._owned[owner["uid"]]
+
+
+def display_name(namespace: str, name: str) -> str:
+    """`namespace/name`, or the name alone for a cluster-scoped object."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def grace_period(pod: JsonObject) -> int:
+    """How long a pod terminates, in microseconds: the simulation's annotation, else its spec, else 30 s."""
+    written = annotations_of(pod).get(SIMULATION_GRACE)
+    if written is not None:
+        try:
+            return parse_duration(written)
+        except DurationError:
+            pass  # refused where objects come in; only a controller's copy of an old one could get here
+    seconds = spec(pod).get("terminationGracePeriodSeconds")
+    return DEFAULT_GRACE if seconds is None else int(seconds) * SECOND

@@ -1,0 +1,119 @@
+"""The ReplicaSet controller: as many live pods as the set asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.simulation.kinds import POD, REPLICA_SET, JsonObject, controller_of, labels_of, meta, spec, status
+from capcard_sched.simulation.store import ENDED_PHASES, key_of
+from capcard_sched.simulation.workloads.templates import owner_reference, pod_from, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.simulation.store import Change, Store
+
+#: Spreads consecutive numbers over the whole range of five letters, so that names look as users know them.
+_STRIDE, _SUFFIX_LETTERS = 9_876_553, 5
+
+
+def is_live(pod: JsonObject) -> bool:
+    """Counts as a replica: neither ended nor leaving."""
+    return status(pod).get("phase") not in ENDED_PHASES and not meta(pod).get("deletionTimestamp")
+
+
+def is_ready(pod: JsonObject) -> bool:
+    """Has the condition `Ready`."""
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status(pod).get("conditions") or ()
+    )
+
+
+class ReplicaSetController:
+    """Keeps each ReplicaSet's pods at `spec.replicas`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sets: dict[tuple[str, str], None] = {}
+        self._made: dict[str, int] = {}
+
+    def observe(self, change: Change) -> None:
+        """Take note of sets and of their pods."""
+        if change.kind == REPLICA_SET and change.new is not None:
+            self._sets[change.key] = None
+        elif change.kind == POD:
+            owner = controller_of(change.object)
+            if owner is not None and owner.get("kind") == REPLICA_SET:
+                self._sets[change.key[0], owner["name"]] = None
+
+    def reconcile(self) -> bool:
+        """Create and delete pods; whether there was anything to look at."""
+        worked = bool(self._sets)
+        while self._sets:
+            key = next(iter(self._sets))
+            del self._sets[key]
+            found = self._store.get(REPLICA_SET, *key)
+            if found is not None and not meta(found).get("deletionTimestamp"):
+                self._keep(found)
+        return worked
+
+    def _keep(self, found: JsonObject) -> None:
+        uid, namespace, name = meta(found)["uid"], meta(found)["namespace"], meta(found)["name"]
+        if uid not in self._made:
+            self._made[uid] = 0
+            self._adopt(found)
+        pods = self._store.owned(uid, POD)
+        live = [pod for pod in pods if is_live(pod)]
+        wanted = int(spec(found).get("replicas", 1))
+        for _ in range(wanted - len(live)):
+            self._store.create(POD, self._pod(found))
+        if len(live) > wanted:
+            for pod in sorted(live, key=_departure)[: len(live) - wanted]:
+                self._store.delete(POD, *key_of(pod))
+        live = [pod for pod in self._store.owned(uid, POD) if is_live(pod)]
+        ready = sum(map(is_ready, live))
+        counts: JsonObject = {"replicas": len(live), "readyReplicas": ready or None, "availableReplicas": ready or None}
+        self._store.patch(REPLICA_SET, namespace, name, {"status": counts})
+
+    def _pod(self, found: JsonObject) -> JsonObject:
+        uid, namespace, name = meta(found)["uid"], meta(found)["namespace"], meta(found)["name"]
+        while True:
+            self._made[uid] += 1
+            suffix = spelled(self._made[uid] * _STRIDE, _SUFFIX_LETTERS)
+            if not self._store.existed(POD, namespace, f"{name}-{suffix}"):
+                return pod_from(spec(found)["template"], name=f"{name}-{suffix}", owner=found)
+
+    def _adopt(self, found: JsonObject) -> None:
+        """Pods of the start that match the selector and belong to nobody become the set's own."""
+        wanted = (spec(found).get("selector") or {}).get("matchLabels")
+        if not wanted:
+            return
+        for pod in list(self._store.list(POD)):
+            if meta(pod)["namespace"] != meta(found)["namespace"] or controller_of(pod) is not None:
+                continue
+            if is_live(pod) and all(labels_of(pod).get(key) == value for key, value in wanted.items()):
+                patch = {"ownerReferences": [owner_reference(found)]}
+                self._store.patch(POD, *key_of(pod), {"metadata": patch})
+
+
+def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:
+    """Who goes first when a set shrinks: pods without a node, not running, not ready; then the youngest."""
+    created = meta(pod)["creationTimestamp"]
+    return (
+        1 if spec(pod).get("nodeName") else 0,
+        {"Pending": 0, "Unknown": 1}.get(status(pod).get("phase", "Pending"), 2),
+        1 if is_ready(pod) else 0,
+        _backwards(created),
+        _backwards(meta(pod)["uid"]),
+    )
+
+
+def _backwards(text: str) -> str:
+    """A key that sorts texts of equal form from last to first."""
+    return "".join(chr(0x10FFFF - ord(letter)) for letter in text)
+
+
+def available(pods: Iterable[JsonObject]) -> int:
+    """How many live pods are ready."""
+    return sum(1 for pod in pods if is_live(pod) and is_ready(pod))

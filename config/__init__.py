@@ -1,0 +1,1 @@
+"""Shipped scheduler-confs and examples, read as package resources."""

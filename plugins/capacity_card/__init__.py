@@ -1,0 +1,131 @@
+"""capacity-card: a quota per queue and card model; pods that accept several models; tidal use of cards.
+
+One question per file, each the specification of its rules: `arguments`, `cards` (what the cluster has), `charge` (what
+a pod takes), `minimum` (what a job needs), `quota` (what a queue may use), `ledger` and `accounts` (what it holds);
+the hooks are in `enqueue` with `claims`, `allocatable`, `selection`, `scoring` and `order`; what is told in `events`,
+`notices`, `metrics` and `usage`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.plugin import Allowance, Placement, Plugin
+from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.status import Vote
+from capcard_sched.plugins.capacity_card import metrics
+from capcard_sched.plugins.capacity_card.allocatable import Allocatable
+from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+from capcard_sched.plugins.capacity_card.cards import CardInventory
+from capcard_sched.plugins.capacity_card.charge import Demands
+from capcard_sched.plugins.capacity_card.enqueue import Enqueue
+from capcard_sched.plugins.capacity_card.events import Refusals
+from capcard_sched.plugins.capacity_card.ledger import Ledger
+from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.plugins.capacity_card.notices import Notices
+from capcard_sched.plugins.capacity_card.order import queue_key
+from capcard_sched.plugins.capacity_card.scoring import Scoring
+from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
+from capcard_sched.plugins.capacity_card.usage import publish_card_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from capcard_sched.framework.plugin import Sample
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
+    from capcard_sched.model.task import Task, TaskClass
+
+
+class CapacityCard(Plugin):
+    """Quotas per card model. Holds the parts together and passes hooks on to them; no rule stands here."""
+
+    name = "capacity-card"
+    Arguments = CapacityCardArguments
+
+    arguments: CapacityCardArguments
+
+    def __init__(self, arguments: CapacityCardArguments | None = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        chosen = self.arguments
+        self._queues: Mapping[str, Queue] = {}
+        self.inventory = CardInventory()
+        self.demands = Demands(chosen, self.inventory)
+        self.minimum = Minimum(chosen, self.inventory, self.demands)
+        self.ledger = Ledger(chosen, self.inventory, self.demands, self.minimum)
+        self.refusals = Refusals(self.name)
+        self.notices = Notices(self.inventory, self.demands, self.minimum, self.ledger)
+        self.selection = Selection(self.name, chosen, self.inventory, self.demands, self.ledger)
+        self._enqueue = Enqueue(chosen, self.ledger, self.refusals)
+        self._allocatable = Allocatable(self.ledger, self.demands, self.selection, self.refusals)
+        self._scoring = Scoring(chosen.node_order_weight, self.selection, self.demands)
+        if self.selection.per_job:
+            # Only then: a plugin with `task_context` is asked about every pod, not once per class.
+            self.task_context = self.selection.of_task
+
+    # --- session ----------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session) -> None:
+        self._queues = session.queues
+        renamed = self.inventory.refresh(session, self.ledger.held_cards())
+        if renamed:
+            self.demands.forget()
+        queues, jobs = self.ledger.refresh(session, renamed)
+        self.notices.tell(session, queues, jobs)
+
+    def close(self, session: Session) -> None:
+        if self.arguments.publish_card_usage:
+            publish_card_usage(session, self.ledger)
+
+    def metrics(self) -> Iterator[Sample]:
+        return metrics.samples(self.ledger, self.inventory, self.refusals, self.notices)
+
+    # --- quotas -----------------------------------------------------------------------------------------------------
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
+
+    def job_enqueued(self, job: Job) -> None:
+        self.ledger.admit(job)
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        return self._allocatable.refusal("allocatable", queue, task)
+
+    def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
+        return self._allocatable.allowance("allocatable", queue, tasks)
+
+    def queue_order(self, queue: Queue) -> tuple[int, float]:
+        return queue_key(self.ledger, queue)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def class_context(self, queue: Queue, cls: TaskClass) -> CardChoice | None:
+        return None if self.selection.per_job else self.selection.of_queue(queue.name, cls)
+
+    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        self.selection.filter_offer(profile, rows, verdict)
+
+    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        self.selection.filter_quota(profile, rows, verdict)
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        return self._scoring.scores(profile, rows)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        self.ledger.charge(placement)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self.ledger.discharge(placement)
+
+    def bind_annotations(self, task: Task, node: Node) -> dict[str, str] | None:
+        """Which of its alternatives a pod got, for whoever reads the pod later (R3)."""
+        if len(self.demands.of(task.cls).names) < 2:
+            return None
+        charge = self.ledger.charge_of(task)
+        return {CARD_ASSIGNED: charge.card} if charge is not None and charge.card else None

@@ -1,0 +1,109 @@
+"""May a pod take its charge from the queue now? One pod, one alternative, plain limit (capacity-card reference §6.3).
+
+Only what is allocated counts: reservations and elastic amounts play no role here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.plugin import Allowance
+from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
+from capcard_sched.model.refusal import Figures
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.plugins.capacity_card.events import Shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
+    from capcard_sched.model.task import Task
+    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
+    from capcard_sched.plugins.capacity_card.events import Refusals, RefusingHook
+    from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
+
+
+class Allocatable:
+    """Task mode: one alternative must carry the whole request of the pod."""
+
+    def __init__(self, ledger: Ledger, demands: Demands, selection: Selection, refusals: Refusals) -> None:
+        self._ledger = ledger
+        self._demands = demands
+        self._selection = selection
+        self._refusals = refusals
+
+    def refusal(self, hook: RefusingHook, queue: Queue, task: Task) -> Refusal | None:
+        """Why one pod may not be allocated, or None. The same check answers `preemptive` (§6.8)."""
+        return self.allowance(hook, queue, [task]).refusal
+
+    def allowance(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Allowance:
+        """How many of some tasks of one class may be allocated one after the other. O(alternatives)."""
+        account = self._ledger.queues.get(queue.name)
+        if account is None:
+            return Allowance(0, self._refusals.unknown_queue(hook, queue.name))
+        if not queue.is_open:
+            return Allowance(0, self._refusals.not_open(hook, queue))
+        task = tasks[0]
+        demand = self._demands.of(task.cls)
+        if demand.error:
+            return Allowance(0, self._refusals.no_charge(hook, queue.name, demand.error))
+        wanted = len(tasks)
+        options = demand.alternatives
+        if demand.several and demand.amount:
+            choice = self._selection.open_to(account, demand, task)
+            lanes, limits = self._selection.lanes(choice), _lane_limits(account, demand, choice)
+            if not self._selection.per_job:
+                count = min(wanted, sum(limits))
+            else:
+                # One card for all. Until the first pod has fixed it, every lane takes one pod only.
+                count = min(wanted, max(limits))
+                if choice.fixed:
+                    options = (choice.fixed,)
+                else:
+                    limits = tuple([min(limit, 1) for limit in limits])
+        else:
+            lanes, limits, count = None, (), wanted
+            if demand.amount:
+                count = min(wanted, account.room(demand.claim.card) // demand.amount)
+        charge, quota, held = demand.claim, account.quota, account.allocated
+        if charge.cpu > 0:
+            count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
+        if charge.memory > 0:
+            count = min(count, (quota.memory.limit - held.memory) // charge.memory)
+        if count >= wanted:
+            return Allowance(wanted, None, lanes, limits)
+        count = max(count, 0)
+        found = _shortage(account, demand, options, count)
+        return Allowance(count, self._refusals.shortage(hook, account, found), lanes, limits)
+
+
+def _lane_limits(account: QueueAccount, demand: Demand, choice: CardChoice) -> tuple[int, ...]:
+    """How many more pods each alternative takes; 0 for one that is closed."""
+    amount = demand.amount
+    return tuple([account.room(card) // amount if card in choice.usable else 0 for card in choice.alternatives])
+
+
+def _shortage(account: QueueAccount, demand: Demand, alternatives: tuple[str, ...], ahead: int) -> Shortage:
+    """The check that refuses one more pod when `ahead` of them went before: cpu, memory, then the card."""
+    charge, quota, held = demand.claim, account.quota, account.allocated
+    total = held.cpu + charge.cpu * (ahead + 1)
+    if charge.cpu > 0 and total > quota.cpu.limit:
+        return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, charge.cpu, total, quota.cpu.limit))
+    total = held.memory + charge.memory * (ahead + 1)
+    if charge.memory > 0 and total > quota.memory.limit:
+        return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, charge.memory, total, quota.memory.limit))
+    amount = demand.amount
+    if not demand.several:
+        total = held.cards.get(charge.card, 0) + amount * (ahead + 1)
+        return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(charge.card, amount, total, account.limit(charge.card)))
+    options = []
+    for card in alternatives:  # each is told as it stands once the pods that still fit have taken it
+        fitting = min(ahead, max(0, account.room(card) // amount))
+        total = held.cards.get(card, 0) + amount * (fitting + 1)
+        options.append(Figures(card, amount, total, account.limit(card)))
+    last = options[-1]
+    figures = Figures(charge.card, amount, last.total, last.limit)
+    return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, tuple(options))

@@ -1,0 +1,167 @@
+"""Which cards the cluster has, on which nodes, and by which resource names (capacity-card reference §3.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.cards import NodeCards, discover_cards
+from capcard_sched.model.reasons import INVALID_CARD_LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from capcard_sched.framework.rows import Mask, Rows
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.node import Node
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+class _Offer(NamedTuple):
+    """The cards of one node, and for which state of the node they were found."""
+
+    node: Node
+    generation: int
+    cards: NodeCards
+
+
+class CardInventory:
+    """The cards of every known node, kept per node and recomputed only for nodes whose labels or amounts changed.
+
+    Cordoned and not-ready nodes count. A card that no node offers any more keeps its resource names as long as a live
+    pod holds it, so that charges survive a vanished node (R12).
+    """
+
+    def __init__(self) -> None:
+        #: Thousandths of each card over all nodes.
+        self.totals: dict[str, int] = {}
+        #: Labels that are no positive integers, over all nodes.
+        self.invalid_labels = 0
+        self._offers: dict[str, _Offer] = {}
+        #: Card to resource name to how many nodes offer it so.
+        self._uses: dict[str, dict[str, int]] = {}
+        self._remembered: dict[str, frozenset[str]] = {}
+        self._cards: dict[str, set[str]] = {}
+        self._holders: dict[str, dict[str, Node]] = {}
+        self._nodes = 0
+        self._generation = -1
+        self._masks: dict[str, Mask] = {}
+        self._lanes: dict[tuple[tuple[str, ...], tuple[str, ...]], Rows] = {}
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def resources_of(self, card: str) -> frozenset[str]:
+        """The resource names that stand for a card; empty for a card nobody knows."""
+        uses = self._uses.get(card)
+        return frozenset(uses) if uses else self._remembered.get(card, _NOTHING)
+
+    def cards_of(self, resource: str) -> list[str]:
+        """The cards a resource name stands for, sorted."""
+        return sorted(self._cards.get(resource, ()))
+
+    def is_card_resource(self, resource: str) -> bool:
+        """Whether some card is asked for by this resource name."""
+        return resource in self._cards
+
+    def offered_by(self, node: Node) -> Container[str]:
+        """The cards of a node; none for a node that is gone."""
+        offer = self._offers.get(node.name)
+        return offer.cards.cards if offer is not None else _NOTHING
+
+    def offers(self, card: str) -> Mask:
+        """Which nodes offer a card: bool [nodes]. Cached until a node changes."""
+        mask = self._masks.get(card)
+        if mask is None:
+            mask = np.zeros(self._nodes, dtype=bool)
+            mask[[node.row for node in self._holders.get(card, {}).values()]] = True
+            self._masks[card] = mask
+        return mask
+
+    def lanes(self, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
+        """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes]."""
+        lanes = self._lanes.get((alternatives, usable))
+        if lanes is None:
+            lanes = np.full(self._nodes, -1, dtype=np.intp)
+            for index in reversed(range(len(alternatives))):
+                if alternatives[index] in usable:
+                    lanes[self.offers(alternatives[index])] = index
+            self._lanes[alternatives, usable] = lanes
+        return lanes
+
+    # --- keeping up -------------------------------------------------------------------------------------------------
+
+    def refresh(self, session: Session, held: Container[str]) -> set[str]:
+        """Bring everything up to date. O(changed nodes); `held` are the cards that live pods are charged.
+
+        Returns the names of cards and resources whose relation to each other changed: what was worked out with them
+        must be worked out again. Tells nodes of their invalid labels.
+        """
+        by_name, changed = session.nodes.by_name, session.changed
+        names: Iterable[str] = self._offers.keys() | by_name.keys() if changed.everything else changed.nodes
+        before: dict[str, frozenset[str]] = {}
+        for name in names:
+            node, old = by_name.get(name), self._offers.get(name)
+            if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):
+                continue
+            if old is not None:
+                self._withdraw(name, old, before)
+            if node is not None:
+                self._present(session, name, node, before)
+        if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
+            self._generation, self._nodes = session.nodes.generation, len(session.nodes)
+            self._masks.clear()
+            self._lanes.clear()
+        return self._relate(before, held)
+
+    def _present(self, session: Session, name: str, node: Node, before: dict[str, frozenset[str]]) -> None:
+        found = discover_cards(node.labels, node.allocatable)
+        self._offers[name] = _Offer(node, node.generation, found)
+        for card, (amount, resource) in found.cards.items():
+            before.setdefault(card, self.resources_of(card))
+            self.totals[card] = self.totals.get(card, 0) + amount
+            uses = self._uses.setdefault(card, {})
+            uses[resource] = uses.get(resource, 0) + 1
+            self._holders.setdefault(card, {})[name] = node
+        self.invalid_labels += len(found.problems)
+        for key, value in found.problems:
+            session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
+
+    def _withdraw(self, name: str, offer: _Offer, before: dict[str, frozenset[str]]) -> None:
+        del self._offers[name]
+        for card, (amount, resource) in offer.cards.cards.items():
+            before.setdefault(card, self.resources_of(card))
+            self.totals[card] -= amount
+            uses = self._uses[card]
+            uses[resource] -= 1
+            if not uses[resource]:
+                del uses[resource]
+            del self._holders[card][name]
+            if not uses:
+                del self._uses[card], self._holders[card], self.totals[card]
+        self.invalid_labels -= len(offer.cards.problems)
+
+    def _relate(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
+        """Settle what is remembered and rebuild resource to cards for the cards whose resources changed."""
+        for card in self._remembered.keys() - before.keys():
+            before[card] = self._remembered[card]
+        changed: set[str] = set()
+        for card, old in before.items():
+            if card in self._uses:
+                self._remembered.pop(card, None)
+            elif card in held:
+                self._remembered[card] = old
+            else:
+                self._remembered.pop(card, None)
+            new = self.resources_of(card)
+            if new == old:
+                continue
+            changed |= {card, *old, *new}
+            for resource in old - new:
+                self._cards[resource].discard(card)
+                if not self._cards[resource]:
+                    del self._cards[resource]
+            for resource in new - old:
+                self._cards.setdefault(resource, set()).add(card)
+        return changed

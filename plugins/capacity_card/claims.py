@@ -1,0 +1,136 @@
+"""Whether claims and single cards can all be promised at once (capacity-card reference §6.4).
+
+A claim `A|B` may be met by A, by B or by a mix. By Hall's theorem all claims can be met together exactly when, for
+every union T of claim sets, the claims that can only go into T fit into what T has left. Only unions that hang
+together (each set shares a card with the rest) and touch the asked card can be its fault, so only these are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Cards = frozenset[str]
+
+#: More unions than that are not listed: a flow then finds a violated one, though maybe not the smallest.
+MAX_UNIONS = 512
+
+
+class Overdraft(NamedTuple):
+    """A set of cards that is promised more than it has."""
+
+    cards: frozenset[str]
+    total: int
+    limit: int
+
+
+class Promises:
+    """Used amounts of single cards, and claims, of one queue: what it holds, has admitted, and is asked for.
+
+    `limit` answers how much of a card the queue may have. Amounts are in thousandths.
+    """
+
+    def __init__(
+        self, used: Mapping[str, int], claims: Iterable[tuple[Iterable[str], int]], limit: Callable[[str], int]
+    ) -> None:
+        self._used = used
+        self._limit = limit
+        self._claims: dict[Cards, int] = {}
+        for alternatives, amount in claims:
+            if amount > 0:
+                cards = frozenset(alternatives)
+                self._claims[cards] = self._claims.get(cards, 0) + amount
+
+    def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
+        """The smallest set of cards touching one of `touching` that is promised more than it has, or None."""
+        unions = self._unions(frozenset(touching))
+        for cards in sorted(unions, key=lambda cards: (len(cards), sorted(cards))):
+            found = self._weigh(cards)
+            if found.total > found.limit:
+                return found
+        if len(unions) >= MAX_UNIONS:
+            return self._overdraft_by_flow(frozenset(touching))
+        return None
+
+    def _weigh(self, cards: Cards) -> Overdraft:
+        # min(): an overdrawn card must not eat what other cards have left.
+        used = sum(min(self._used.get(card, 0), self._limit(card)) for card in cards)
+        claimed = sum(amount for alternatives, amount in self._claims.items() if alternatives <= cards)
+        return Overdraft(cards, used + claimed, sum(self._limit(card) for card in cards))
+
+    def _unions(self, touching: Cards) -> set[Cards]:
+        """Connected unions of claim sets around `touching`, at most MAX_UNIONS."""
+        queue = [cards for cards in self._claims if cards & touching]
+        found = set(queue)
+        for union in queue:  # grows while it is read
+            for cards in self._claims:
+                wider = union | cards
+                if cards & union and wider not in found:
+                    if len(found) >= MAX_UNIONS:
+                        return found
+                    found.add(wider)
+                    queue.append(wider)
+        return found
+
+    def _overdraft_by_flow(self, touching: Cards) -> Overdraft | None:
+        """A violated set by assigning claims to free cards along augmenting paths. Polynomial in sets and cards."""
+        component = self._component(touching)
+        claims = {cards: amount for cards, amount in self._claims.items() if cards <= component}
+        free = {card: max(0, self._limit(card) - self._used.get(card, 0)) for card in component}
+        given: dict[tuple[Cards, str], int] = {}
+        for cards in sorted(claims, key=sorted):
+            left = claims[cards]
+            while left:
+                path, reached = _augmenting_path(cards, claims, given, free)
+                if not path:
+                    return self._weigh(frozenset(reached))
+                step = min(left, free[path[-1][1]], *(given[moved] for moved in _moved_along(path)))
+                for taken in path:
+                    given[taken] = given.get(taken, 0) + step
+                for moved in _moved_along(path):
+                    given[moved] -= step
+                free[path[-1][1]] -= step
+                left -= step
+        return None
+
+    def _component(self, touching: Cards) -> Cards:
+        reached = touching
+        while True:
+            wider = reached.union(*(cards for cards in self._claims if cards & reached))
+            if wider == reached:
+                return reached
+            reached = wider
+
+
+def _moved_along(path: list[tuple[Cards, str]]) -> list[tuple[Cards, str]]:
+    """The assignments that give way on a path: each later claim leaves the card that the one before it takes."""
+    return [(path[i + 1][0], path[i][1]) for i in range(len(path) - 1)]
+
+
+def _augmenting_path(
+    start: Cards, claims: Mapping[Cards, int], given: Mapping[tuple[Cards, str], int], free: Mapping[str, int]
+) -> tuple[list[tuple[Cards, str]], set[str]]:
+    """(claim, card it takes) steps from `start` to a free card, or none; and the cards that were reached."""
+    came_from: dict[str, tuple[Cards, str | None]] = {}
+    frontier: list[tuple[Cards, str | None]] = [(start, None)]
+    seen = {start}
+    for claim, through in frontier:  # grows while it is read
+        for card in sorted(claim):
+            if card in came_from:
+                continue
+            came_from[card] = (claim, through)
+            if free[card]:
+                path = []
+                step: str | None = card
+                while step is not None:
+                    owner, previous = came_from[step]
+                    path.append((owner, step))
+                    step = previous
+                return path[::-1], set(came_from)
+            for other in sorted(claims, key=sorted):
+                if other not in seen and given.get((other, card), 0):
+                    seen.add(other)
+                    frontier.append((other, card))
+    return [], set(came_from)

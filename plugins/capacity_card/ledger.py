@@ -1,0 +1,294 @@
+"""The queues' books: how charges come in and go out (capacity-card reference §4.4, §4.5).
+
+`allocated` is exact after every event. What only admission and metrics read (pending, inqueue, elastic) is worked out
+for the jobs that moved when it is next read. At session open only jobs, queues and nodes that changed are worked out
+again; the result equals a full rebuild.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
+from capcard_sched.model.status import ALLOCATED_STATUSES, TaskStatus
+from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
+from capcard_sched.plugins.capacity_card.quota import Cluster, card_quota, guaranteed, queue_quota
+from capcard_sched.plugins.capacity_card.service import service_type
+from capcard_sched.plugins.capacity_card.tally import alternatives_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+    from capcard_sched.plugins.capacity_card.cards import CardInventory
+    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
+    from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
+    from capcard_sched.plugins.capacity_card.quota import CardQuota
+    from capcard_sched.plugins.capacity_card.service import ServiceType
+    from capcard_sched.plugins.capacity_card.tally import Charge
+
+#: Pods that are charged: the allocated ones, and inside a session also those that are promised room.
+CHARGED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.PIPELINED}
+_NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
+
+
+class Ledger:
+    """All accounts."""
+
+    def __init__(
+        self, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands, minimum: Minimum
+    ) -> None:
+        self._inventory = inventory
+        self._demands = demands
+        self._minimum = minimum
+        self._same_card = arguments.multi_card_job_mode == "single"
+        self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
+        self.queues: dict[str, QueueAccount] = {}
+        self.jobs: dict[str, JobAccount] = {}
+        #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
+        self.by_service: dict[tuple[str, ServiceType], int] = {}
+        #: Events that did not fit the books: pods charged twice, or given back without a charge.
+        self.internal_errors = 0
+        self._card_quotas: dict[str, CardQuota] = {}
+        self._clusters = (Cluster(0, 0), Cluster(0, 0))
+        #: Keys of jobs whose figures must be worked out before they are read.
+        self._stale: set[str] = set()
+        #: Keys of jobs with events in this session: they are checked against their pods when the next one opens.
+        self._touched: set[str] = set()
+
+    # --- session open -----------------------------------------------------------------------------------------------
+
+    def held_cards(self) -> set[str]:
+        """Cards that some charged pod holds."""
+        return {card for (card, _), amount in self.by_service.items() if amount}
+
+    def refresh(self, session: Session, renamed: set[str]) -> tuple[list[Queue], list[Job]]:
+        """Bring the books up to date. `renamed`: cards and resources whose relation changed.
+
+        Returns the queues and the jobs that were worked out again, in order of name and of key.
+        """
+        changed = session.changed
+        names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
+        keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
+        if renamed:
+            keys |= {key for key, account in self.jobs.items() if not account.names.isdisjoint(renamed)}
+        self._touched = set()
+        queues = self._refresh_queues(session, names)
+        for queue in queues:
+            if not self.queues[queue.name].jobs:
+                keys |= queue.jobs.keys()
+        jobs = []
+        for key in sorted(keys):
+            job = session.jobs.get(key)
+            if job is None or job.queue not in self.queues:
+                self._close_job(key)
+            else:
+                self._reopen_job(job)
+                jobs.append(job)
+        return queues, jobs
+
+    def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
+        queues = session.queues
+        found = []
+        for name in sorted(names):
+            queue = queues.get(name)
+            if queue is None:
+                self._close_queue(name)
+            else:
+                self._card_quotas[name] = card_quota(queue)
+                found.append(queue)
+        old = self._clusters
+        self._clusters = (
+            Cluster(int(session.total[CPU_COLUMN]), guaranteed(queues.values(), CPU) if names else old[0].guaranteed),
+            Cluster(
+                int(session.total[MEMORY_COLUMN]), guaranteed(queues.values(), MEMORY) if names else old[1].guaranteed
+            ),
+        )
+        for queue in found if self._clusters == old else queues.values():
+            self._price_queue(queue)
+        return found
+
+    def _price_queue(self, queue: Queue) -> None:
+        """Work out what the queue may use, in the cluster as it is."""
+        cards = self._card_quotas.get(queue.name)
+        if cards is None:
+            cards = self._card_quotas[queue.name] = card_quota(queue)
+        quota = queue_quota(queue, cards, *self._clusters)
+        account = self.queues.get(queue.name)
+        if account is None:
+            account = self.queues[queue.name] = QueueAccount(queue.name, quota)
+        account.quota = quota
+        account.seen.update(quota.cards)
+        account.reprice()
+
+    def _close_queue(self, name: str) -> None:
+        account = self.queues.get(name)
+        if account is not None:
+            for key in sorted(account.jobs):
+                self._close_job(key)
+            del self.queues[name]
+        self._card_quotas.pop(name, None)
+
+    def _reopen_job(self, job: Job) -> None:
+        """Work out a job from its pods. Charges of pods that stay where they are stay what they were (R12)."""
+        before = self.jobs.get(job.key)
+        self._close_job(job.key)
+        account = self._open_job(job)
+        for uid, task in job.tasks.items():
+            cls = task.cls
+            if task.status in CHARGED_STATUSES:
+                charge = before.charges.get(uid) if before is not None else None
+                if charge is None or not charge.complete or charge.class_id != cls.id:
+                    charge = self._demands.placed(task, task.node, charge.card if charge is not None else "")
+                account.charges[uid] = charge
+                self._book(account, cls, charge, 1)
+        account.names = self._names_in(job)
+
+    def _names_in(self, job: Job) -> frozenset[str]:
+        """The cards and resources that the job's figures depend on."""
+        names = set(job.min_resources or ())
+        for key in self._minimum.request_of(job).cards:
+            names.update(alternatives_of(key))
+        for cls in {task.cls for task in job.tasks.values()}:
+            names.update(self._demands.of(cls).names, cls.requests, cls.limits)
+        return frozenset(names)
+
+    def _open_job(self, job: Job) -> JobAccount:
+        queue = self.queues[job.queue]
+        account = self.jobs[job.key] = JobAccount(job, queue)
+        queue.jobs.add(job.key)
+        self._stale.add(job.key)
+        return account
+
+    def _close_job(self, key: str) -> None:
+        account = self.jobs.pop(key, None)
+        self._stale.discard(key)
+        if account is None:
+            return
+        account.retract()
+        queue = account.queue
+        queue.jobs.discard(key)
+        queue.allocated.merge(account.allocated, -1)
+        queue.reprice()
+        for held, amount in account.by_service.items():
+            self.by_service[held] -= amount
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def charge(self, placement: Placement) -> None:
+        """Pods were put on nodes, or an eviction was undone. A pod is charged once."""
+        job, cls, tasks = placement.job, placement.cls, placement.tasks
+        account = self._account_for(job)
+        if account is None:
+            self.internal_errors += len(tasks)
+            return
+        demand = self._demands.of(cls)
+        charges = account.charges
+        if tasks[0].status in _NEWLY_PLACED and not demand.several:
+            before = len(charges)
+            charges.update({task.uid: demand.claim for task in tasks if task.uid not in charges})
+            count = len(charges) - before
+            self.internal_errors += len(tasks) - count
+            self._book(account, cls, demand.claim, count)
+        else:
+            for task, node in zip(tasks, placement.nodes, strict=True):
+                if task.uid in charges:
+                    self.internal_errors += 1
+                    continue
+                charge = self._charge_on(account, demand, task, node)
+                charges[task.uid] = charge
+                self._book(account, cls, charge, 1)
+        self._moved(account)
+
+    def discharge(self, placement: Placement) -> None:
+        """Pods were taken off, or are about to be evicted: exactly what they were charged is given back (R13)."""
+        account = self.jobs.get(placement.job.key)
+        if account is None:
+            self.internal_errors += len(placement.tasks)
+            return
+        given: dict[Charge, int] = {}
+        for task in placement.tasks:
+            charge = account.charges.pop(task.uid, None)
+            if charge is None:
+                self.internal_errors += 1
+                continue
+            given[charge] = given.get(charge, 0) + 1
+            if task.status not in _NEWLY_PLACED:
+                account.former[task.uid] = charge
+        for charge, count in given.items():
+            self._book(account, placement.cls, charge, -count)
+        self._moved(account)
+
+    def admit(self, job: Job) -> None:
+        """The job may enqueue: what it wants is reserved from now on (R22)."""
+        account = self._account_for(job)
+        if account is not None:
+            account.admitted = True
+            self._moved(account)
+
+    def _account_for(self, job: Job) -> JobAccount | None:
+        account = self.jobs.get(job.key)
+        if account is None and job.queue in self.queues:
+            account = self._open_job(job)
+        return account
+
+    def _charge_on(self, account: JobAccount, demand: Demand, task: Task, node: Node) -> Charge:
+        if task.status in _NEWLY_PLACED:
+            return demand.on(self._card_on(account, demand, node)) if demand.several else demand.claim
+        return account.former.pop(task.uid, None) or self._demands.placed(task, node)
+
+    def _card_on(self, account: JobAccount, demand: Demand, node: Node) -> str:
+        """The alternative a new pod gets on a node: the first offered with quota, else the first offered (§6.5)."""
+        fixed = self.fixed_card(account, demand)
+        offered = self._inventory.offered_by(node)
+        choices = [card for card in ((fixed,) if fixed else demand.alternatives) if card in offered]
+        with_quota = (card for card in choices if account.queue.room(card) >= demand.amount)
+        return next(with_quota, choices[0] if choices else fixed or demand.alternatives[0])
+
+    def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
+        account.allocated.add(charge, times)
+        account.queue.allocated.add(charge, times)
+        if charge.amount:
+            held = charge.card, service_type(account.job, cls, self._by_owner_kind)
+            amount = charge.amount * times
+            account.by_service[held] = account.by_service.get(held, 0) + amount
+            self.by_service[held] = self.by_service.get(held, 0) + amount
+            account.queue.seen.add(charge.card)
+
+    def _moved(self, account: JobAccount) -> None:
+        account.queue.reprice()
+        self._stale.add(account.job.key)
+        self._touched.add(account.job.key)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Work out pending, inqueue and elastic for the jobs that moved. O(pods of these jobs)."""
+        while self._stale:
+            account = self.jobs[self._stale.pop()]
+            account.assess(self._minimum.quantities(account.job, account.charges))
+
+    def quantities_of(self, job: Job) -> JobQuantities | None:
+        """Want, need and the rest of one job, up to date; None for a job without a queue."""
+        account = self._account_for(job)
+        if account is None:
+            return None
+        self.settle()
+        return account.quantities
+
+    def charge_of(self, task: Task) -> Charge | None:
+        """What a pod is charged now, None when it holds nothing."""
+        account = self.jobs.get(task.job.key) if task.job is not None else None
+        return account.charges.get(task.uid) if account is not None else None
+
+    def fixed_card(self, account: JobAccount | None, demand: Demand) -> str:
+        """The alternative that the job's pods use already, where all of them must use the same (R18), else ""."""
+        if account is None or not self._same_card:
+            return ""
+        return next((card for card in demand.alternatives if card in account.allocated.cards), "")

@@ -1,0 +1,67 @@
+"""The plugin's series (capacity-card reference §8), named without the `volcano_` prefix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.plugin import Sample
+from capcard_sched.model.cards import CARD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+    from capcard_sched.plugins.capacity_card.cards import CardInventory
+    from capcard_sched.plugins.capacity_card.events import Refusals
+    from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.notices import Notices
+
+
+def samples(ledger: Ledger, inventory: CardInventory, refusals: Refusals, notices: Notices) -> Iterator[Sample]:
+    """All series as they stand. O(queues x their cards)."""
+    ledger.settle()
+    for name in sorted(ledger.queues):
+        yield from _of_queue(ledger.queues[name])
+    for card in sorted(inventory.totals):
+        yield Sample("card_total", {"card": card}, inventory.totals[card] / CARD)
+    for card, service in sorted(ledger.by_service):
+        amount = ledger.by_service[card, service] / CARD
+        yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
+    for (queue, hook, reason), count in sorted(refusals.counts.items()):
+        labels = {"queue_name": queue, "hook": hook, "reason": reason}
+        yield Sample("capacity_card_refusals_total", labels, count)
+    for kind, reason, count in notices.counts():
+        yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
+    yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
+
+
+def _of_queue(account: QueueAccount) -> Iterator[Sample]:
+    queue = {"queue_name": account.name}
+    quota, allocated, pending = account.quota, account.allocated, account.pending
+    yield Sample("queue_share", queue, account.share)
+    for unit, dimension, held, waiting in (
+        ("milli_cpu", quota.cpu, allocated.cpu, pending.cpu),
+        ("memory_bytes", quota.memory, allocated.memory, pending.memory),
+    ):
+        yield Sample(f"queue_allocated_{unit}", queue, held)
+        yield Sample(f"queue_request_{unit}", queue, held + waiting)
+        yield Sample(f"queue_deserved_{unit}", queue, dimension.deserved)
+        yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
+        if dimension.capability is not None:  # unset is absent, not 0
+            yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
+    for card in sorted(account.seen):
+        limit, held = account.limit(card), allocated.cards.get(card, 0)
+        request = held + pending.cards.get(card, 0)
+        by_card = {**queue, "card": card}
+        yield Sample("queue_card_capacity", by_card, limit / CARD)
+        yield Sample("queue_card_deserved", by_card, limit / CARD)
+        yield Sample("queue_card_allocated", by_card, held / CARD)
+        yield Sample("queue_card_request", by_card, request / CARD)
+        yield Sample("queue_card_inqueue", by_card, account.inqueue.cards.get(card, 0) / CARD)
+        yield Sample("queue_card_elastic", by_card, account.elastic.cards.get(card, 0) / CARD)
+        by_resource = {**queue, "resource": card}
+        yield Sample("queue_allocated_scalar_resources", by_resource, held)
+        yield Sample("queue_request_scalar_resources", by_resource, request)
+        yield Sample("queue_deserved_scalar_resources", by_resource, limit)
+        yield Sample("queue_capacity_scalar_resources", by_resource, limit)
+        yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)

@@ -1,0 +1,191 @@
+"""What a job asks for in all, and what it needs to reach its minimum (capacity-card reference §4.3)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.cards import CardSyntaxError, parse_card_request
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+from capcard_sched.plugins.capacity_card.charge import mixed_resources
+from capcard_sched.plugins.capacity_card.tally import Charge, Tally, alternatives_of, same_set, total_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+    from capcard_sched.plugins.capacity_card.cards import CardInventory
+    from capcard_sched.plugins.capacity_card.charge import Demands
+
+_NO_INDEX = 1 << 62
+_ALLOCATED, _PENDING, _LEAVING = range(3)
+
+
+class CardRequest(NamedTuple):
+    """The annotation `volcano.sh/card.request` as read."""
+
+    cards: Mapping[str, int]
+    #: What is wrong with it, "" when nothing is; then `cards` is empty.
+    problem: str
+
+
+class JobQuantities(NamedTuple):
+    """All that the ledger wants to know of one job."""
+
+    want: Tally
+    need: Tally
+    #: Charges of gated pods, which are left out of reservations.
+    gated: Tally
+    #: Charges of Pending pods, claims under their own key.
+    pending: Tally
+    #: What the job holds beyond its minimum (§4.4).
+    elastic: Tally
+    #: Whether any pod has not ended.
+    has_pods: bool
+    #: Why the need cannot be computed: the error of a pod of the minimum set that waits.
+    error: str
+    #: Why the annotation is void; it decides only while no pod exists (R4).
+    request_problem: str
+
+
+class _Member(NamedTuple):
+    """One live pod of a job."""
+
+    rank: int
+    task: Task
+    charge: Charge
+
+    def order(self) -> tuple[int, int, int, float, str]:
+        """Allocated first, then pending, then leaving; inside each by priority, index in the name, age, uid."""
+        task = self.task
+        return self.rank, -task.priority, task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid
+
+
+class Minimum:
+    """Works out the quantities of jobs."""
+
+    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands) -> None:
+        self._arguments = arguments
+        self._inventory = inventory
+        self._demands = demands
+
+    def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
+        """The quantities of a job whose allocated (or pipelined) pods are charged `held`, by uid."""
+        members = self._members(job, held)
+        chosen = members if self._arguments.card_minimum == "allPods" else minimum_set(job, members)
+        request = self.request_of(job)
+        want = total_of(member.charge for member in members)
+        need = total_of(member.charge for member in chosen)
+        if not members or len(members) < job.min_available:
+            short = self._not_created_yet(request.cards, members)
+            want.merge(short)
+            need.merge(short)
+        minimum = need.cpu, need.memory
+        if not self._ignores_min_resources(job, request.cards, members):
+            minimum = job.min_resources.get(CPU, 0), job.min_resources.get(MEMORY, 0)  # type: ignore[union-attr]
+        need.cpu, need.memory = want.cpu, want.memory = minimum
+        allocated = total_of(held.values())
+        inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
+        elastic = Tally(max(0, allocated.cpu - need.cpu), max(0, allocated.memory - need.memory))
+        for card, amount in allocated.cards.items():
+            elastic.add_card(card, amount - inside.cards.get(card, 0))
+        return JobQuantities(
+            want,
+            need,
+            total_of(member.charge for member in members if member.task.gated and member.rank == _PENDING),
+            total_of(member.charge for member in members if member.rank == _PENDING),
+            elastic,
+            bool(members),
+            next((self._error(member) for member in chosen if member.rank == _PENDING and self._error(member)), ""),
+            request.problem,
+        )
+
+    def request_of(self, job: Job) -> CardRequest:
+        """The job's `card.request`; void when malformed, or when one key mixes known cards of different resources."""
+        text = job.annotations.get(CARD_REQUEST, "")
+        if not text:
+            return _NO_REQUEST
+        request = _parse(text)
+        for key in request.cards:
+            sets = [self._inventory.resources_of(card) for card in alternatives_of(key)]
+            if len(sets) > 1 and all(sets) and not frozenset.intersection(*sets):
+                return CardRequest({}, mixed_resources(key, frozenset.union(*sets)))
+        return request
+
+    def _members(self, job: Job, held: Mapping[str, Charge]) -> list[_Member]:
+        demands = self._demands
+        members = []
+        for uid, task in job.tasks.items():
+            charge = held.get(uid)
+            if charge is not None:
+                members.append(_Member(_ALLOCATED, task, charge))
+            elif task.status is TaskStatus.PENDING:
+                members.append(_Member(_PENDING, task, demands.of(task.cls).claim))
+            elif task.status not in COMPLETED_STATUSES:
+                members.append(_Member(_LEAVING, task, demands.placed(task, task.node)))
+        return members
+
+    def _error(self, member: _Member) -> str:
+        return self._demands.of(member.task.cls).error
+
+    def _not_created_yet(self, request: Mapping[str, int], members: Iterable[_Member]) -> Tally:
+        """What the annotation asks beyond the pods that exist, so that reservations do not dip meanwhile.
+
+        Compared key by key as the pods asked for it, before they got a node.
+        """
+        asked = total_of(self._demands.of(member.task.cls).claim for member in members).cards
+        short = Tally()
+        for key, amount in request.items():
+            there = sum(value for other, value in asked.items() if same_set(key, other))
+            short.add_card(key, max(0, amount - there))
+        return short
+
+    def _ignores_min_resources(self, job: Job, request: Mapping[str, int], members: Iterable[_Member]) -> bool:
+        """Whether cpu and memory come from the pods alone: no `minResources`, or cards exempt the job from it."""
+        minimum = job.min_resources
+        if minimum is None:
+            return True
+        if not self._arguments.card_unlimited_cpu_memory:
+            return False
+        return (
+            any(request.values())
+            or any(amount > 0 and self._inventory.is_card_resource(name) for name, amount in minimum.items())
+            or any(member.charge.amount for member in members)
+        )
+
+
+def minimum_set(job: Job, members: list[_Member]) -> list[_Member]:
+    """The pods that make up the minimum (R14): per role up to `minTaskMember`, then up to `minMember`.
+
+    Fewer pods than that: all of them. O(pods); pods are sorted only when it matters which of them are taken.
+    """
+    if len(members) <= job.min_available:
+        return members
+    if job.min_task_member or len({member.charge for member in members}) > 1:
+        ordered = sorted(members, key=_Member.order)
+    else:
+        ordered = sorted(members, key=lambda member: member.rank)
+    left = dict(job.min_task_member)
+    chosen, others = [], []
+    for member in ordered:
+        if left.get(member.task.role, 0) > 0:
+            left[member.task.role] -= 1
+            chosen.append(member)
+        else:
+            others.append(member)
+    return chosen + others[: max(0, job.min_available - len(chosen))]
+
+
+_NO_REQUEST = CardRequest({}, "")
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> CardRequest:
+    try:
+        return CardRequest(parse_card_request(text), "")
+    except CardSyntaxError as problem:
+        return CardRequest({}, str(problem))

@@ -1,0 +1,99 @@
+"""What a queue may use: its card quota and its share of cpu and memory (capacity-card reference §4.4).
+
+For cards, guarantee and capability are both the quota, so that deserved, real capability and limit all equal the quota
+as well, whatever the cluster has: more quota than cards may be handed out on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
+from capcard_sched.model.resources import CPU, MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.plugins.capacity_card.tally import Tally
+
+
+class CardQuota(NamedTuple):
+    """The annotation `volcano.sh/card.quota` as read: all of it or nothing."""
+
+    #: Card to thousandths. A card that is not listed has quota 0.
+    cards: Mapping[str, int]
+    #: What is wrong with it, "" when nothing is.
+    problem: str
+
+
+def card_quota(queue: Queue) -> CardQuota:
+    """The card quota of a queue; void when any part of it is malformed."""
+    try:
+        return CardQuota(parse_card_quota(queue.annotations.get(CARD_QUOTA)), "")
+    except CardSyntaxError as problem:
+        return CardQuota({}, str(problem))
+
+
+class Dimension(NamedTuple):
+    """One of cpu (milli-cores) and memory (bytes) of one queue."""
+
+    #: `spec.capability`; None when it has no value, which is not 0 (R15).
+    capability: int | None
+    real_capability: int
+    deserved: int
+    #: What checks compare with: the capability, else the real capability.
+    limit: int
+
+
+class Cluster(NamedTuple):
+    """What all queues together stand against."""
+
+    total: int
+    guaranteed: int
+
+
+def dimension(queue: Queue, name: str, cluster: Cluster) -> Dimension:
+    """The limits of one queue in one dimension; device resources in these fields are ignored."""
+    capability = (queue.capability or {}).get(name)
+    guarantee = (queue.guarantee or {}).get(name, 0)
+    real = max(0, cluster.total - cluster.guaranteed) + guarantee
+    limit = real if capability is None else capability
+    if capability is not None:
+        real = min(real, capability)
+    deserved = max(min((queue.deserved or {}).get(name, 0), real), guarantee)
+    return Dimension(capability, real, deserved, limit)
+
+
+def guaranteed(queues: Iterable[Queue], name: str) -> int:
+    """The sum of `spec.guarantee` of all queues, open or not."""
+    return sum((queue.guarantee or {}).get(name, 0) for queue in queues)
+
+
+class QueueQuota(NamedTuple):
+    """Everything a queue may use."""
+
+    cards: Mapping[str, int]
+    problem: str
+    cpu: Dimension
+    memory: Dimension
+
+    @property
+    def is_empty(self) -> bool:
+        """No cpu or memory capability and no valid card quota entry (R25)."""
+        return not self.cards and self.cpu.capability is None and self.memory.capability is None
+
+    def share(self, allocated: Tally) -> float:
+        """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
+        shares = [allocated.cards.get(card, 0) / quota for card, quota in self.cards.items() if quota > 0]
+        if self.cpu.deserved > 0:
+            shares.append(allocated.cpu / self.cpu.deserved)
+        if self.memory.deserved > 0:
+            shares.append(allocated.memory / self.memory.deserved)
+        return max(shares, default=0.0)
+
+
+def queue_quota(queue: Queue, cards: CardQuota, cpu: Cluster, memory: Cluster) -> QueueQuota:
+    """The quota of a queue in a cluster."""
+    return QueueQuota(cards.cards, cards.problem, dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory))

@@ -1,0 +1,35 @@
+"""Which node a multi-card pod would rather have (capacity-card reference §6.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores
+    from capcard_sched.plugins.capacity_card.charge import Demands
+    from capcard_sched.plugins.capacity_card.selection import Selection
+
+
+class Scoring:
+    """100, 50, 25, ... times `nodeOrderWeight` for the 1st, 2nd, 3rd alternative of the pod; 0 without any.
+
+    A preference, not a guarantee: other plugins' scores are added.
+    """
+
+    def __init__(self, weight: float, selection: Selection, demands: Demands) -> None:
+        self._weight = weight
+        self._selection = selection
+        self._demands = demands
+
+    def scores(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        """float64 [k], or None for pods that have no alternatives."""
+        choice = self._selection.of_profile(profile)
+        if choice is None:
+            return None
+        positions = self._demands.of(profile.cls).positions
+        # lane -1 (no usable alternative) picks the last entry
+        by_lane = np.array([100 * 0.5**position * self._weight for position in positions] + [0.0])
+        found: Scores = by_lane[rows.take(self._selection.lanes(choice))]
+        return found

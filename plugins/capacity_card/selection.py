@@ -1,0 +1,134 @@
+"""Which alternative a pod would get on which node, and which nodes it may not use (capacity-card reference §6.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Verdict
+    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
+    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+    from capcard_sched.plugins.capacity_card.cards import CardInventory
+    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
+    from capcard_sched.plugins.capacity_card.ledger import Ledger
+
+
+class CardChoice(NamedTuple):
+    """What decides, beside class and nodes, where a multi-card pod may go now: part of its profile.
+
+    Pods of different queues with all alternatives open share one profile.
+    """
+
+    alternatives: tuple[str, ...]
+    #: Those with quota left for one more pod.
+    usable: tuple[str, ...]
+    #: The queue whose quota closed some alternatives, "" when none is closed.
+    queue: str = ""
+    #: The card that the job's other pods use, where all must use the same (R18).
+    fixed: str = ""
+
+
+class Selection:
+    """Choices of alternatives, and the node filter that follows from them."""
+
+    def __init__(
+        self, plugin: str, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands, ledger: Ledger
+    ) -> None:
+        self._plugin = plugin
+        self._inventory = inventory
+        self._demands = demands
+        self._ledger = ledger
+        self._filter_single = arguments.card_node_filter
+        #: Whether a choice depends on the job and not on the queue alone.
+        self.per_job = arguments.multi_card_job_mode == "single"
+
+    # --- choices ----------------------------------------------------------------------------------------------------
+
+    def of_queue(self, queue: str, cls: TaskClass) -> CardChoice | None:
+        """The choice of a class in a queue; None when there is nothing to choose."""
+        demand = self._demands.of(cls)
+        account = self._ledger.queues.get(queue)
+        return self._choice(account, demand) if demand.several and account is not None else None
+
+    def of_task(self, task: Task) -> CardChoice | None:
+        """The choice of one pod, given what the rest of its job uses (`multiCardJobMode: single`)."""
+        demand = self._demands.of(task.cls)
+        if not demand.several or task.job is None:
+            return None
+        queue = self._ledger.queues.get(task.job.queue)
+        if queue is None:
+            return None
+        account = self._ledger.jobs.get(task.job.key)
+        fixed = self._ledger.fixed_card(account, demand)
+        if fixed:
+            usable = (fixed,) if queue.room(fixed) >= demand.amount else ()
+            return CardChoice(demand.alternatives, usable, queue.name, fixed)
+        choice = self._choice(queue, demand)
+        whole = self._missing(account, demand)
+        enough = tuple(card for card in choice.usable if queue.room(card) >= whole)
+        if enough and enough != choice.usable:
+            return CardChoice(demand.alternatives, enough, queue.name)
+        return choice
+
+    def open_to(self, queue: QueueAccount, demand: Demand, task: Task) -> CardChoice:
+        """The choice a pod has when its quota is checked."""
+        return (self.of_task(task) if self.per_job else None) or self._choice(queue, demand)
+
+    def lanes(self, choice: CardChoice) -> Rows:
+        """Index of the alternative a pod would get on each node, -1 where none is usable: intp [nodes]."""
+        return self._inventory.lanes(choice.alternatives, choice.usable)
+
+    def of_profile(self, profile: Profile) -> CardChoice | None:
+        """The choice that is part of a profile; None when there is nothing to choose."""
+        choice: CardChoice | None = profile.context(self._plugin)
+        if choice is None:
+            demand = self._demands.of(profile.cls)
+            if demand.several:  # context hooks are switched off: the node alone decides
+                return CardChoice(demand.alternatives, demand.alternatives)
+        return choice
+
+    @staticmethod
+    def _choice(queue: QueueAccount, demand: Demand) -> CardChoice:
+        alternatives, amount = demand.alternatives, demand.amount
+        usable = tuple([card for card in alternatives if queue.room(card) >= amount or not amount])
+        return CardChoice(alternatives, usable, "" if usable == alternatives else queue.name)
+
+    def _missing(self, account: JobAccount | None, demand: Demand) -> int:
+        """How much of the claim the job still needs for its minimum: the card it fixes should carry all of that."""
+        if account is None or account.job.min_available <= 1:
+            return demand.amount
+        self._ledger.settle()
+        quantities = account.quantities
+        return quantities.need.cards.get(demand.claim.card, 0) if quantities is not None else demand.amount
+
+    # --- the node filter --------------------------------------------------------------------------------------------
+
+    def filter_offer(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        """Reject nodes that offer none of the pod's cards: nothing the scheduler may do helps there."""
+        demand = self._demands.of(profile.cls)
+        if not demand.alternatives:
+            return
+        if demand.several:
+            missing = rows.take(self._inventory.lanes(demand.alternatives, demand.alternatives)) < 0
+        elif self._filter_single:
+            missing = ~rows.take(self._inventory.offers(demand.alternatives[0]))
+        else:
+            return
+        verdict.reject(missing, Code.UNRESOLVABLE, f"node(s) didn't have card <{demand.claim.card}>")
+
+    def filter_quota(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        """Reject nodes all of whose alternatives are closed to the queue (or, in single mode, to the job)."""
+        choice: CardChoice | None = profile.context(self._plugin)
+        if choice is None or choice.usable == choice.alternatives:
+            return
+        closed = rows.take(self.lanes(choice)) < 0
+        first = rows.take(self._inventory.lanes(choice.alternatives, choice.alternatives))
+        for index, card in enumerate(choice.alternatives):
+            if choice.fixed and card != choice.fixed:
+                reason = f"node(s) had card <{card}>, but pods of this job use card <{choice.fixed}>"
+            else:
+                reason = f"node(s) had card <{card}> without quota left in queue <{choice.queue}>"
+            verdict.reject(closed & (first == index), Code.UNSCHEDULABLE, reason)

@@ -1,0 +1,116 @@
+"""The nodeorder plugin: its hooks over the scores of the neighbouring modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.node_index import NodeIndex
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.plugins.nodeorder import neighbours, standing
+from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
+from capcard_sched.plugins.nodeorder.preferences import PreferenceBook, Preferences
+from capcard_sched.plugins.nodeorder.utilization import Utilization
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task, TaskClass
+
+
+class NodeOrder(Plugin):
+    """Which of the possible nodes is best, by the scores of Kubernetes (plugins reference §8).
+
+    Scores that are equal for all nodes asked about are left out: they decide nothing.
+    """
+
+    name = "nodeorder"
+    Arguments = NodeOrderArguments
+    arguments: NodeOrderArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._weights = self.arguments
+        self._index = NodeIndex(())
+        self._images = standing.Images(self._index)
+        self._generation = -1
+        self._utilization = Utilization(self._weights)
+        self._book = PreferenceBook(self._weights)
+        self._spread = neighbours.TopologySpread()
+        #: PreferNoSchedule taints per node by class.
+        self._taint_counts: dict[TaskClass, Vector | None] = {}
+
+    def open(self, session: Session) -> None:
+        table = session.nodes
+        if session.changed.everything:
+            self._book.forget()
+        if session.changed.everything or table.generation != self._generation or len(self._index) != len(table):
+            self._index = NodeIndex(table.nodes)
+            self._images = standing.Images(self._index)
+            self._generation = table.generation
+            self._taint_counts.clear()
+        self._utilization.open(session)
+        self._book.counters.open(session, self._index)
+
+    # --- what a profile is ------------------------------------------------------------------------------------------
+
+    def task_context(self, task: Task) -> Preferences | None:
+        return self._book.preferences(task)
+
+    def domain_bound(self, profile: Profile) -> bool:
+        return profile.context(self.name) is not None
+
+    def row_private(self, profile: Profile) -> bool:
+        return False
+
+    # --- scores -----------------------------------------------------------------------------------------------------
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        weights, cls = self._weights, profile.cls
+        parts = []
+        if weights.node_affinity:
+            parts.append((weights.node_affinity, standing.node_affinity(self._index, cls)))
+        if weights.image_locality:
+            parts.append((weights.image_locality, self._images.scores(cls)))
+        total: Scores | None = None
+        for weight, part in parts:
+            if part is not None:
+                score = weight * rows.take(part).astype(np.float64)
+                total = score if total is None else total + score
+        return total
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        return self._utilization.scores(profile.cls, rows)
+
+    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+        weights, cls = self._weights, profile.cls
+        parts: list[tuple[int, Scores | None]] = []
+        if weights.taint_toleration:
+            if cls not in self._taint_counts:
+                self._taint_counts[cls] = self._index.preferences(cls.tolerations)
+            parts.append((weights.taint_toleration, standing.taints(self._taint_counts[cls], candidates)))
+        preferences: Preferences | None = profile.context(self.name)
+        if preferences is not None:
+            if preferences.affinity:
+                parts.append((weights.pod_affinity, neighbours.pod_affinity(self._index, preferences, candidates)))
+            if preferences.spread:
+                score = self._spread.scores(self._index, cls, preferences.spread, candidates)
+                parts.append((weights.topology_spread, score))
+        total: Scores | None = None
+        for weight, part in parts:
+            if part is not None:
+                total = weight * part if total is None else total + weight * part
+        return total
+
+    # --- keeping up -------------------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._book.counters.place(placement)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._book.counters.displace(placement)

@@ -1,0 +1,173 @@
+"""How full a node would be: least requested, most requested, balanced (plugins reference §8.2, 1 to 3).
+
+The hottest code of the scheduler: asked for every touched row and for every pod that is planned ahead. It makes as
+few array calls as it can; everything that is known before is computed once per session or once per class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.rows import Mask, NodeRows, Rows, Scores
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.resources import Matrix, Vector
+    from capcard_sched.model.task import TaskClass
+    from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
+
+GPU = "nvidia.com/gpu"
+
+
+class _Request(NamedTuple):
+    """What a class adds to a node."""
+
+    #: int64 [2]: cpu milli and memory bytes, with the non-zero defaults.
+    nonzero: Vector
+    #: int64 [2]: cpu milli and memory bytes as requested.
+    plain: Vector
+    #: int64 [3]: the same and thousandths of a GPU; None when it requests none, or no node has one.
+    three: Vector | None
+    #: Requests none of the three: balance does not matter to it.
+    nothing: bool
+
+
+class Utilization:
+    """The three scores, weighted and added up."""
+
+    def __init__(self, arguments: NodeOrderArguments) -> None:
+        self._least = arguments.least_requested
+        self._most = arguments.most_requested
+        self._balanced = arguments.balanced_resource
+        self._enabled = bool(self._least or self._most or self._balanced)
+        self._requests: dict[TaskClass, _Request] = {}
+        #: int64 [nodes, 2]: cpu and memory, at least 1 so that it can be divided by.
+        self._offered: Matrix
+        #: Mask, bool [nodes, 2]: the node offers cpu, memory at all; None when all nodes offer both.
+        self._has: Mask | None
+        #: The same for cpu, memory and GPUs; `_offered_three` is None when no node has a GPU.
+        self._offered_three: Matrix | None
+        self._has_three: Mask
+        #: Columns of cpu, memory and GPUs: intp [3].
+        self._columns: Rows
+
+    def open(self, session: Session) -> None:
+        """Take the nodes' allocatable amounts, which no placement changes. O(nodes)."""
+        self._requests.clear()
+        allocatable = session.nodes.allocatable
+        has = allocatable[:, :2] > 0
+        self._has = None if has.all() else has
+        self._offered = np.maximum(allocatable[:, :2], 1)
+        self._offered_three = None
+        column = session.resources.find(GPU)
+        if column is not None and column < allocatable.shape[1] and allocatable[:, column].any():
+            self._columns = np.array([0, 1, column], dtype=np.intp)
+            three = allocatable[:, self._columns]
+            self._has_three = three > 0
+            self._offered_three = np.maximum(three, 1)
+
+    def _request(self, cls: TaskClass) -> _Request:
+        requests = cls.requests
+        cpu, memory, gpu = requests.get("cpu", 0), requests.get("memory", 0), requests.get(GPU, 0)
+        found = self._requests[cls] = _Request(
+            np.array([cls.nonzero_cpu_milli, cls.nonzero_memory_bytes], dtype=np.int64),
+            np.array([cpu, memory], dtype=np.int64),
+            np.array([cpu, memory, gpu], dtype=np.int64) if gpu and self._offered_three is not None else None,
+            not (cpu or memory or gpu),
+        )
+        return found
+
+    def scores(self, cls: TaskClass, rows: NodeRows) -> Scores | None:
+        """Whole numbers, float64 [k]; None when all weights are 0."""
+        if not self._enabled:
+            return None
+        request = self._requests.get(cls) or self._request(cls)
+        offered = rows.take(self._offered)
+        total: Scores | None = None
+        if self._balanced and not request.nothing:
+            total = self._balance(request, rows, offered)
+            if self._balanced != 1:
+                total *= self._balanced
+        if self._least or self._most:
+            taken = rows.nonzero_used + request.nonzero
+            np.minimum(taken, offered, out=taken)
+            filled = self._fill(taken, offered, rows)
+            total = filled.astype(np.float64) if total is None else np.add(total, filled, out=total)
+        return total
+
+    def _fill(self, taken: Matrix, offered: Matrix, rows: NodeRows) -> Vector:
+        """Least and most requested: int64 [k]. `taken` (int64 [k, 2], not above `offered`) is used up."""
+        filled: Vector | None = None
+        if self._most:
+            filled = self._mean(taken * 100 // offered, rows)
+            if self._most != 1:
+                filled *= self._most
+        if self._least:
+            np.subtract(offered, taken, out=taken)
+            taken *= 100
+            taken //= offered
+            least = self._mean(taken, rows)
+            if self._least != 1:
+                least *= self._least
+            filled = least if filled is None else filled + least
+        assert filled is not None
+        return filled
+
+    def _mean(self, parts: Matrix, rows: NodeRows) -> Vector:
+        """The mean of cpu and memory, rounded down, over those the node offers at all: int64 [k]."""
+        if self._has is None:
+            mean: Vector = parts[:, 0] + parts[:, 1]
+            mean >>= 1
+            return mean
+        has = rows.take(self._has)
+        return (parts * has).sum(axis=1) // np.maximum(has.sum(axis=1), 1)  # type: ignore[no-any-return]
+
+    def _balance(self, request: _Request, rows: NodeRows, offered: Matrix) -> Scores:
+        """Balanced: float64 [k], 100 less the standard deviation of the used fractions in percent, rounded down."""
+        if request.three is not None or self._has is not None:
+            deviation = self._deviation(request, rows)
+            np.subtract(1.0, deviation, out=deviation)
+            deviation *= 100.0
+            return np.floor(deviation, out=deviation)
+        fractions = (rows.used[:, :2] + request.plain) / offered
+        np.minimum(fractions, 1.0, out=fractions)
+        # The deviation of two is half their difference: (1 - |d|/2) * 100 is (2 - |d|) * 50, to the last bit.
+        balance = fractions[:, 0] - fractions[:, 1]
+        np.abs(balance, out=balance)
+        np.subtract(2.0, balance, out=balance)
+        balance *= 50.0
+        return np.floor(balance, out=balance)
+
+    def _deviation(self, request: _Request, rows: NodeRows) -> Scores:
+        """Standard deviation of the fractions that count on each node: float64 [k]; 0 for fewer than two.
+
+        Sums go from left to right, as the reference adds them up, so that rounding agrees to the last bit.
+        """
+        if request.three is None or self._offered_three is None:
+            has = rows.take(self._has) if self._has is not None else np.ones((len(rows), 2), dtype=bool)
+            fractions = np.minimum((rows.used[:, :2] + request.plain) / rows.take(self._offered), 1.0)
+            return np.where(has.all(axis=1), np.abs(fractions[:, 0] - fractions[:, 1]) / 2, 0.0)
+        fractions = (rows.used.take(self._columns, axis=1) + request.three) / rows.take(self._offered_three)
+        np.minimum(fractions, 1.0, out=fractions)
+        has = rows.take(self._has_three)
+        two: Scores | None = None
+        if not has.all():
+            # Of two that are there, the missing third gives its place away.
+            has_cpu, has_memory = has[:, 0], has[:, 1]
+            cpu, memory, gpu = fractions[:, 0], fractions[:, 1], fractions[:, 2]
+            two = np.abs(np.where(has_cpu, cpu, gpu) - np.where(has_memory, memory, gpu)) / 2
+        mean = fractions[:, 0] + fractions[:, 1]
+        mean += fractions[:, 2]
+        mean /= 3.0
+        fractions -= mean[:, None]
+        fractions *= fractions
+        three = fractions[:, 0] + fractions[:, 1]
+        three += fractions[:, 2]
+        three /= 3.0
+        np.sqrt(three, out=three)
+        if two is None:
+            return three
+        count = has.sum(axis=1)
+        deviation: Scores = np.where(count == 3, three, np.where(count == 2, two, 0.0))
+        return deviation

@@ -1,0 +1,71 @@
+"""Checks of a node against the class alone: cordon, selector and affinity, taints (plugins reference §5.4).
+
+These see only what the node index knows, so their answers stand until the node generation changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.rows import NodeRows, Verdict
+    from capcard_sched.model.task import TaskClass
+
+POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
+UNSCHEDULABLE = "node(s) were unschedulable"
+AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
+
+
+def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+    """Cordoned nodes, for pods that do not tolerate the taint that stands for it."""
+    if index.cordoned is not None and not is_tolerated(UNSCHEDULABLE_TAINT, cls.tolerations):
+        verdict.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
+
+
+def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+    """Nodes outside nodeSelector and required node affinity."""
+    mask = index.matching(cls)
+    if mask is not None:
+        verdict.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
+
+
+def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+    """Nodes with a NoSchedule or NoExecute taint that is not tolerated; the first one in list order is named."""
+    fine = index.tolerated(cls.tolerations)
+    if fine is None:
+        return
+    if not isinstance(verdict, Diagnosis):
+        verdict.reject(~rows.take(fine), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
+        return
+    # One reason per distinct text: number the texts, and the nodes by their text.
+    numbers: dict[str, int] = {}
+    by_set = np.array(
+        [
+            -1
+            if taint is None
+            else numbers.setdefault(UNTOLERATED_TAINT.format(key=taint.key, value=taint.value), len(numbers))
+            for taint in index.offending(cls.tolerations)
+        ],
+        dtype=np.intp,
+    )
+    by_row = by_set[rows.take(index.taint_codes)]
+    present = set(by_row.tolist())
+    for reason, number in numbers.items():
+        if number in present:
+            verdict.reject(by_row == number, Code.UNRESOLVABLE, reason)
+
+
+def reject_full(rows: NodeRows, verdict: Verdict) -> None:
+    """Nodes with as many pods as they take. Pods that are leaving do not count: whoever waits for them may come."""
+    full = rows.used[:, 2] >= rows.allocatable[:, 2]
+    if full.any():
+        full = rows.used[:, 2] - rows.releasing[:, 2] >= rows.allocatable[:, 2]
+        verdict.reject(full, Code.UNSCHEDULABLE, POD_NUMBER_EXCEEDED)

@@ -1,0 +1,192 @@
+"""What required terms mean for one pod: the plugin's part of a profile.
+
+A pod's own required (anti-)affinity, its DoNotSchedule constraints and the required anti-affinity of others that it
+meets become `PodRules`: tallies and topology keys. Pods for which these are equal share a profile, whatever their
+labels say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.domains import DomainCounters, Tally
+from capcard_sched.framework.pod_selectors import (
+    PodSelector,
+    SelectorError,
+    label_keys,
+    spread_selector,
+    term_selector,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.model.objects import Affinity, PodAffinityTerm, TopologySpreadConstraint
+    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.plugins.predicates.arguments import PredicatesArguments
+
+
+class SpreadRule(NamedTuple):
+    """One DoNotSchedule constraint."""
+
+    topology_key: str
+    max_skew: int
+    min_domains: int
+    #: None when no pod can be counted: no selector, or one that names no label.
+    tally: Tally | None
+    #: 1 when the pod itself is of those counted.
+    itself: int
+    honors_affinity: bool
+    honors_taints: bool
+
+
+class PodRules(NamedTuple):
+    """Everything but the class that decides about pod affinity and spread. Compared by content."""
+
+    #: Pods that match all required affinity terms; None without such terms.
+    affinity: Tally | None = None
+    affinity_keys: tuple[str, ...] = ()
+    #: The pod matches its own required affinity terms.
+    matches_itself: bool = False
+    #: Pods to stay away from, by topology key.
+    anti_affinity: tuple[tuple[Tally, str], ...] = ()
+    spread: tuple[SpreadRule, ...] = ()
+    #: Pods that stay away from this one, with the topology key of their term.
+    repelled_by: tuple[tuple[Tally, str], ...] = ()
+    #: Why the terms cannot be read.
+    error: str = ""
+
+
+class _Terms(NamedTuple):
+    """A pod's own terms with its labels filled in, not yet counted."""
+
+    affinity: tuple[PodSelector, ...] = ()
+    affinity_keys: tuple[str, ...] = ()
+    anti_affinity: tuple[tuple[PodSelector, str], ...] = ()
+    spread: tuple[tuple[PodSelector, TopologySpreadConstraint], ...] = ()
+    error: str = ""
+
+
+def _required(affinity: Affinity | None) -> tuple[tuple[PodAffinityTerm, ...], tuple[PodAffinityTerm, ...]]:
+    """Required affinity and anti-affinity terms."""
+    if affinity is None:
+        return (), ()
+    towards, away = affinity.pod_affinity, affinity.pod_anti_affinity
+    return (towards.required or () if towards else ()), (away.required or () if away else ())
+
+
+class RuleBook:
+    """Makes the rules of pods and tells the counters what to count (`framework.domains.TermReader`)."""
+
+    def __init__(self, arguments: PredicatesArguments) -> None:
+        self._arguments = arguments
+        self.counters = DomainCounters(self)
+        self._label_keys: dict[TaskClass, tuple[str, ...]] = {}
+        self._terms: dict[tuple[TaskClass, str, tuple[str | None, ...]], _Terms] = {}
+
+    def forget(self) -> None:
+        """Drop what was remembered of classes: called when everything changed, to follow the state's own clean-up."""
+        self._label_keys.clear()
+        self._terms.clear()
+
+    def _of_class(
+        self, cls: TaskClass
+    ) -> tuple[tuple[PodAffinityTerm, ...], tuple[PodAffinityTerm, ...], tuple[TopologySpreadConstraint, ...]]:
+        towards, away = _required(cls.affinity) if self._arguments.pod_affinity else ((), ())
+        spread = cls.spread if self._arguments.topology_spread else ()
+        return towards, away, tuple(each for each in spread if each.when_unsatisfiable == "DoNotSchedule")
+
+    def _read(self, task: Task) -> _Terms:
+        """The terms of a pod. Cached by class, namespace and the labels that (mis)matchLabelKeys name."""
+        cls, labels = task.cls, task.labels
+        keys = self._label_keys.get(cls)
+        if keys is None:
+            towards, away, spread = self._of_class(cls)
+            keys = self._label_keys[cls] = label_keys((*towards, *away), spread)
+        key = (cls, task.namespace, tuple([labels.get(each) for each in keys]))
+        terms = self._terms.get(key)
+        if terms is None:
+            terms = self._terms[key] = self._resolve(task)
+        return terms
+
+    def _resolve(self, task: Task) -> _Terms:
+        towards, away, spread = self._of_class(task.cls)
+        namespace, labels = task.namespace, task.labels
+        try:
+            affinity = tuple(term_selector(term, namespace, labels) for term in towards)
+            anti_affinity = tuple((term_selector(term, namespace, labels), term.topology_key) for term in away)
+        except SelectorError as error:
+            return _Terms(error=f"plugin InterPodAffinity pre-predicates failed parsing pod: {error}")
+        try:
+            constraints = tuple((spread_selector(each, namespace, labels), each) for each in spread)
+        except SelectorError as error:
+            return _Terms(error=f"plugin PodTopologySpread pre-predicates failed {error}")
+        return _Terms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
+
+    # --- for the counters -------------------------------------------------------------------------------------------
+
+    def has_terms(self, cls: TaskClass) -> bool:
+        """Whether the class has required pod terms or hard constraints."""
+        return any(self._of_class(cls))
+
+    def asked(self, task: Task) -> Iterable[Tally]:
+        """Tallies that the pod's own terms ask for."""
+        rules = self._own(task)
+        if rules.affinity is not None:
+            yield rules.affinity
+        for tally, _ in rules.anti_affinity:
+            yield tally
+        for rule in rules.spread:
+            if rule.tally is not None:
+                yield rule.tally
+
+    def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
+        """The pod's required anti-affinity terms, once each."""
+        for selector, topology_key in dict.fromkeys(self._read(task).anti_affinity):
+            yield self.counters.carriers(selector, topology_key), 1
+
+    # --- for profiles -----------------------------------------------------------------------------------------------
+
+    def _own(self, task: Task) -> PodRules:
+        terms, counters = self._read(task), self.counters
+        namespace, labels = task.namespace, task.labels
+        if terms.error:
+            return PodRules(error=terms.error)
+        spread = []
+        for selector, constraint in terms.spread:
+            countable = selector.selector is not None and not selector.is_empty
+            spread.append(
+                SpreadRule(
+                    constraint.topology_key,
+                    constraint.max_skew,
+                    constraint.min_domains or 1,
+                    counters.pods((selector,), live_only=True) if countable else None,
+                    int(selector.selects(namespace, labels)),
+                    constraint.node_affinity_policy != "Ignore",
+                    constraint.node_taints_policy == "Honor",
+                )
+            )
+        return PodRules(
+            affinity=counters.pods(terms.affinity) if terms.affinity else None,
+            affinity_keys=terms.affinity_keys,
+            matches_itself=bool(terms.affinity) and all(each.selects(namespace, labels) for each in terms.affinity),
+            anti_affinity=tuple((counters.pods((selector,)), key) for selector, key in terms.anti_affinity),
+            spread=tuple(spread),
+        )
+
+    def rules(self, task: Task) -> PodRules | None:
+        """The rules of a pod; None when neither it nor anybody it meets has a term. O(1) while nobody has."""
+        counters = self.counters
+        own = counters.has_terms(task.cls)
+        if counters.idle and not own:
+            return None
+        meeting = counters.carriers_meeting(task.namespace, task.labels)
+        if not own and not meeting:
+            return None
+        rules = self._own(task) if own else PodRules()
+        return rules._replace(repelled_by=tuple((tally, _key(tally)) for tally in meeting))
+
+
+def _key(tally: Tally) -> str:
+    assert tally.carried is not None
+    return tally.carried[0]

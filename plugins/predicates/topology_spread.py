@@ -1,0 +1,82 @@
+"""Topology spread constraints that must hold (plugins reference §5.4, DoNotSchedule)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.rows import Mask, NodeRows, Verdict
+    from capcard_sched.model.task import TaskClass
+    from capcard_sched.plugins.predicates.rules import SpreadRule
+
+SKEWED = "node(s) didn't match pod topology spread constraints"
+MISSING_LABEL = f"{SKEWED} (missing required label)"
+
+
+class _Scope(NamedTuple):
+    """The nodes and domains one constraint of one class looks at."""
+
+    #: bool [nodes]
+    nodes: Mask
+    #: bool [domains]
+    domains: Mask
+    size: int
+
+
+class TopologySpread:
+    """Checks constraints against the counters; remembers which nodes and domains a constraint looks at."""
+
+    def __init__(self) -> None:
+        self._index: NodeIndex | None = None
+        self._scopes: dict[tuple[TaskClass, int], _Scope] = {}
+
+    def _scope(self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], position: int) -> _Scope:
+        """Nodes with the keys of all constraints that pass the inclusion policies of this one."""
+        if index is not self._index:
+            self._index = index
+            self._scopes.clear()
+        scope = self._scopes.get((cls, position))
+        if scope is None:
+            rule = rules[position]
+            nodes = np.ones(len(index), dtype=bool)
+            for each in rules:
+                nodes &= index.column(each.topology_key).codes >= 0
+            selected = index.matching(cls) if rule.honors_affinity else None
+            if selected is not None:
+                nodes &= selected
+            tolerated = index.tolerated(cls.tolerations) if rule.honors_taints else None
+            if tolerated is not None:
+                nodes &= tolerated
+            codes, values = index.column(rule.topology_key)
+            domains = np.zeros(len(values), dtype=bool)
+            domains[codes[nodes]] = True
+            scope = self._scopes[cls, position] = _Scope(nodes, domains, int(np.count_nonzero(domains)))
+        return scope
+
+    def reject(
+        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeRows, verdict: Verdict
+    ) -> None:
+        """Each constraint in order; a node gives the reason of the first it fails."""
+        failed = np.zeros(len(rows), dtype=bool)
+        for position, rule in enumerate(rules):
+            codes = rows.take(index.column(rule.topology_key).codes)
+            missing = codes < 0
+            verdict.reject(missing & ~failed, Code.UNRESOLVABLE, MISSING_LABEL)
+            failed |= missing
+            scope = self._scope(index, cls, rules, position)
+            allowed = rule.max_skew - rule.itself
+            if rule.tally is None:
+                skewed = np.full(len(rows), allowed < 0)
+            else:
+                totals = rule.tally.totals(index, rule.topology_key, (cls, position), scope.nodes)
+                # Too few domains: the ones still to come count as empty.
+                few = scope.size < max(1, rule.min_domains)
+                lowest = 0 if few else int(totals[:-1][scope.domains].min())
+                skewed = totals[codes] - lowest > allowed
+            verdict.reject(skewed & ~failed, Code.UNSCHEDULABLE, SKEWED)
+            failed |= skewed

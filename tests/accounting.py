@@ -1,0 +1,130 @@
+"""The sums a ClusterState keeps, and the same sums counted anew from its tasks, in plain dictionaries to compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import Task
+from capcard_sched.state.cluster import ClusterState
+
+Sums = dict[str, Any]
+
+_ALLOCATED = {TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED}
+_HOLDING = {*_ALLOCATED, TaskStatus.RELEASING, TaskStatus.UNKNOWN}
+
+
+def recorded(state: ClusterState) -> Sums:
+    """What the state has kept up to date, delta by delta and placement by placement."""
+    amounts = state.columns.amounts
+    table = state.nodes
+    return {
+        "jobs": {
+            key: {
+                "tasks": set(job.tasks),
+                "pending": set(job.pending),
+                "pending_best_effort": job.pending_best_effort,
+                "counts": {TaskStatus(i): count for i, count in enumerate(job.counts) if count},
+                "roles": {
+                    role: {i: count for i, count in enumerate(counts) if count}
+                    for role, counts in job.roles.items()
+                    if any(counts)
+                },
+                "allocated": amounts(job.allocated),
+                "total_request": amounts(job.total_request),
+            }
+            for key, job in state.jobs.items()
+        },
+        "queues": {
+            name: {"jobs": set(queue.jobs), "allocated": amounts(queue.allocated)}
+            for name, queue in state.queues.items()
+        },
+        "nodes": {
+            name: {
+                "tasks": set(node.tasks),
+                "used": amounts(table.used[node.row]),
+                "releasing": amounts(table.releasing[node.row]),
+                "pipelined": amounts(table.pipelined[node.row]),
+                "nonzero": table.nonzero_used[node.row].tolist(),
+                "allocatable": amounts(table.allocatable[node.row]),
+            }
+            for name, node in table.by_name.items()
+        },
+        "totals": (amounts(table.total_allocatable), amounts(table.total_used)),
+        "schedulable": set(state.schedulable),
+        "orphans": set(state.orphans),
+    }
+
+
+def rebuilt(state: ClusterState) -> Sums:
+    """The same, counted from scratch out of task, job and node facts."""
+    tasks = list(state.tasks.values())
+    visible = {key: job.queue for key, job in state.jobs.items() if job.uid}
+    jobs = {}
+    for key, job in state.jobs.items():
+        members = [task for task in tasks if task.job is job]
+        waiting = [task for task in members if task.status is TaskStatus.PENDING]
+        jobs[key] = {
+            "tasks": {task.uid for task in members},
+            "pending": {task.uid for task in waiting if not task.gated},
+            "pending_best_effort": sum(task.cls.best_effort for task in waiting),
+            "counts": dict(Counter(task.status for task in members)),
+            "roles": _roles(members) if job.min_task_member else {},
+            "allocated": _sum(task for task in members if task.status in _ALLOCATED),
+            "total_request": _sum(members),
+        }
+    nodes = {}
+    for name, node in state.nodes.by_name.items():
+        here = [task for task in tasks if task.node is node]
+        holding = [task for task in here if task.status in _HOLDING]
+        nodes[name] = {
+            "tasks": {task.uid for task in here},
+            "used": _sum(holding),
+            "releasing": _sum(task for task in here if task.status is TaskStatus.RELEASING),
+            "pipelined": _sum(task for task in here if task.status is TaskStatus.PIPELINED),
+            "nonzero": [
+                sum(task.cls.nonzero_cpu_milli for task in holding),
+                sum(task.cls.nonzero_memory_bytes for task in holding),
+            ],
+            "allocatable": {resource: amount for resource, amount in node.allocatable.items() if amount},
+        }
+    return {
+        "jobs": jobs,
+        "queues": {
+            name: {
+                "jobs": {key for key, queue in visible.items() if queue == name},
+                "allocated": _sum(
+                    task
+                    for task in tasks
+                    if task.job is not None and visible.get(task.job.key) == name and task.status in _ALLOCATED
+                ),
+            }
+            for name in state.queues
+        },
+        "nodes": nodes,
+        "totals": (_add(node["allocatable"] for node in nodes.values()), _add(node["used"] for node in nodes.values())),
+        "schedulable": {key for key, queue in visible.items() if queue in state.queues},
+        "orphans": {key for key, queue in visible.items() if queue not in state.queues},
+    }
+
+
+def _roles(members: list[Task]) -> dict[str, dict[int, int]]:
+    roles: dict[str, Counter[int]] = {}
+    for task in members:
+        counts = roles.setdefault(task.role, Counter())
+        counts[int(task.status)] += 1
+        if task.status is TaskStatus.PENDING and task.cls.best_effort:
+            counts[len(TaskStatus)] += 1
+    return {role: dict(counts) for role, counts in roles.items()}
+
+
+def _sum(tasks: Any) -> dict[str, int]:
+    return _add(task.cls.requests for task in tasks)
+
+
+def _add(parts: Any) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return {resource: amount for resource, amount in total.items() if amount}

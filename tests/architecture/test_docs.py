@@ -1,0 +1,145 @@
+"""Tables and the pages about them say the same."""
+
+import importlib.util
+import re
+import string
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from capcard_sched.cli.main import app
+from capcard_sched.framework.hooks import HOOKS, SWITCHES
+from capcard_sched.framework.registry import Registry
+from capcard_sched.model import reasons
+
+ROOT = Path(__file__).parents[2]
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tracked() -> list[Path]:
+    """Files under version control, or that would be."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in done.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+@pytest.mark.parametrize("page", ["hooks.md", "plugins.md", "reasons.md"])
+def test_a_generated_page_is_current(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
+
+
+def test_every_hook_has_a_row_with_all_its_cells() -> None:
+    assert len({hook.method for hook in HOOKS}) == len(HOOKS)
+    for hook in HOOKS:
+        assert hook.signature.startswith("(")
+        assert " -> " in hook.signature
+        assert hook.silence
+
+
+def test_every_switch_is_spelled_as_existing_files_spell_it() -> None:
+    assert set(SWITCHES) == {
+        "enableJobOrder",
+        "enableHierarchy",
+        "enableJobReady",
+        "enableJobPipelined",
+        "enableTaskOrder",
+        "enablePreemptable",
+        "enableReclaimable",
+        "enablePreemptive",
+        "enableQueueOrder",
+        "EnabledClusterOrder",
+        "enablePredicate",
+        "enableBestNode",
+        "enableNodeOrder",
+        "enableTargetJob",
+        "enableReservedNodes",
+        "enableJobEnqueued",
+        "enabledVictim",
+        "enableJobStarving",
+        "enabledOverused",
+        "enabledAllocatable",
+        "enabledHyperNodeOrder",
+    }
+
+
+@pytest.mark.parametrize(("name", "reason"), reasons.every().items(), ids=list(reasons.every()))
+def test_a_reason_renders_with_exactly_the_fields_it_names(name: str, reason: reasons.Reason) -> None:
+    fields = {field for _, field, _, _ in string.Formatter().parse(reason.text) if field is not None}
+    assert all(field.isidentifier() for field in fields), name
+    text = reason.render(**{field: f"<{field}>" for field in fields})
+    assert all(f"<{field}>" in text for field in fields)
+    for field in fields:
+        with pytest.raises(KeyError):
+            reason.render(**dict.fromkeys(fields - {field}, ""))
+
+
+def test_every_plugin_and_action_has_a_section() -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    registry = Registry.load()
+    for name in (*registry.plugin_names(), *registry.action_names()):
+        assert f"\n### {name}\n" in page
+
+
+def test_every_verb_of_the_command_line_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for verb in app:
+        if not verb.startswith("-"):
+            assert f"capcard-sched {verb}" in readme
+
+
+def test_every_target_of_the_makefile_is_in_the_readme_or_the_contributing_page() -> None:
+    pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(targets) > 5
+    for target in targets:
+        assert f"make {target}" in pages
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_no_file_names_the_host_of_a_package_registry() -> None:
+    # Written apart, so that this file passes too.
+    words = ["py" + "pi.org", "pypi" + ".python", "python" + "hosted", "--index" + "-url ", "--find" + "-links "]
+    for path in tracked():
+        text = path.read_bytes().decode("utf-8", "replace")
+        assert [word for word in words if word in text] == [], path
+    for lock in sorted((ROOT / "requirements").glob("*.lock")):
+        assert "://" not in lock.read_text(), lock
+
+
+def test_every_locked_requirement_is_pinned_by_hash() -> None:
+    locks = sorted((ROOT / "requirements").glob("*.lock"))
+    assert [lock.name for lock in locks] == ["dev.lock", "run.lock"]
+    pinned = {}
+    for lock in locks:
+        requirements = re.findall(r"^([a-z0-9._-]+)==([^ ]+)(.*)$", lock.read_text(), re.MULTILINE)
+        assert len(requirements) > 5
+        assert all(line.endswith("\\") for _, _, line in requirements)
+        pinned[lock.name] = {f"{name}=={version}" for name, version, _ in requirements}
+    assert pinned["run.lock"] <= pinned["dev.lock"], "make lock"
+
+
+def test_every_room_holds_a_docstring_and_nothing_else() -> None:
+    package = ROOT / "capcard_sched"
+    for path in package.iterdir():
+        init = path / "__init__.py"
+        if init.exists():
+            assert re.fullmatch(r'""".*?"""\n', init.read_text(), re.DOTALL), init

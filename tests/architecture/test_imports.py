@@ -1,0 +1,89 @@
+"""The import table of docs/architecture.md, as executable contracts."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+#: Distribution to import name, where they differ.
+IMPORT_NAMES = {"pyyaml": "yaml"}
+#: Third-party packages a room may import; numpy and msgspec are the core's own tools.
+THIRD_PARTY = {
+    "model": {"msgspec", "numpy"},
+    "state": {"msgspec", "numpy"},
+    "framework": {"msgspec", "numpy", "yaml"},
+    "actions": {"numpy"},
+    "plugins": {"msgspec", "numpy"},
+    "simulation": {"msgspec", "yaml"},
+    "reports": {"msgspec", "rich"},
+    "cli": {"cyclopts", "msgspec", "rich", "yaml"},
+    "config": set(),
+    "testing": {"msgspec", "numpy"},
+}
+
+
+def modules(room: str) -> list[Path]:
+    base = ROOT / "capcard_sched" / room
+    return sorted(base.resolve().rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"capcard_sched"}
+
+
+def rooms() -> set[str]:
+    package = ROOT / "capcard_sched"
+    folders = {path.name for path in package.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    files = {path.stem for path in package.glob("*.py") if path.stem != "__init__"}
+    return folders | files
+
+
+def test_the_import_contracts_hold() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_room_has_a_row_in_the_table() -> None:
+    assert rooms() == set(THIRD_PARTY)
+
+
+@pytest.mark.parametrize("room", sorted(THIRD_PARTY))
+def test_a_room_imports_no_package_that_is_not_in_its_row(room: str) -> None:
+    for path in modules(room):
+        assert imported(path) <= THIRD_PARTY[room], path
+
+
+def test_every_dependency_is_used_and_every_used_package_is_a_dependency() -> None:
+    declared = {
+        requirement.partition(">")[0].partition("=")[0].strip() for requirement in PYPROJECT["project"]["dependencies"]
+    }
+    used = set().union(*(imported(path) for room in rooms() for path in modules(room)))
+    assert {IMPORT_NAMES.get(name, name) for name in declared} == used
+
+
+def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> None:
+    for path in [*ROOT.glob("tests/**/*.py"), *(file for room in rooms() for file in modules(room))]:
+        assert not imported(path) & {"plugins", "actions", "config"}, path
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "manager", "util", "helper"])
+def test_no_module_has_a_name_that_says_nothing(name: str) -> None:
+    assert [path for room in rooms() for path in modules(room) if name in (path.stem, path.parent.name)] == []

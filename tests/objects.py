@@ -1,0 +1,113 @@
+"""Deltas for tests of the state: one function per kind, arguments in the words of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model import deltas
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+
+
+def stamp(second: int) -> str:
+    """A creation time: so many seconds after midnight of 2026-01-01, UTC."""
+    return f"2026-01-01T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
+
+
+def node(name: str, *, labels: Mapping[str, str] | None = None, **allocatable: Any) -> deltas.NodeChanged:
+    """A node; resources whose names are no words go in as `**{"nvidia.com/gpu": 8}`."""
+    offered = {"cpu": "8", "memory": "16Gi", "pods": "110", **allocatable}
+    body = {
+        "metadata": {"name": name, "uid": f"{name}-uid", "labels": dict(labels or {})},
+        "status": {"allocatable": offered, "capacity": offered},
+    }
+    return deltas.NodeChanged(msgspec.convert(body, NodeObject))
+
+
+def pod(
+    name: str,
+    *,
+    uid: str = "",
+    namespace: str = "default",
+    group: str = "",
+    queue: str = "",
+    role: str = "",
+    requests: Mapping[str, Any] | None = None,
+    node: str = "",
+    phase: str = "",
+    deleting: bool = False,
+    gated: bool = False,
+    scheduler: str = "capcard-sched",
+    created: int = 0,
+    owner: str = "",
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> deltas.PodChanged:
+    """A pod of one container; Running when it has a node, unless `phase` says otherwise."""
+    named = {keys.GROUP_NAME: group, keys.QUEUE_NAME: queue, keys.TASK_SPEC: role}
+    notes = {**(annotations or {}), **{key: value for key, value in named.items() if value}}
+    meta: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid or f"{name}-uid",
+        "creationTimestamp": stamp(created),
+        "annotations": notes,
+        "labels": dict(labels or {}),
+    }
+    if deleting:
+        meta["deletionTimestamp"] = stamp(created + 1)
+    if owner:
+        meta["ownerReferences"] = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
+    asked = {"cpu": "1"} if requests is None else dict(requests)
+    body: dict[str, Any] = {
+        "schedulerName": scheduler,
+        "containers": [{"name": "main", "resources": {"requests": asked}}],
+        **spec,
+    }
+    if node:
+        body["nodeName"] = node
+    if gated:
+        body["schedulingGates"] = [{"name": "wait"}]
+    status = {"phase": phase or ("Running" if node else "Pending")}
+    return deltas.PodChanged(msgspec.convert({"metadata": meta, "spec": body, "status": status}, PodObject))
+
+
+def group(
+    name: str,
+    *,
+    uid: str = "",
+    queue: str = "q",
+    phase: str = "",
+    created: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> deltas.PodGroupChanged:
+    """A PodGroup; `spec` in camel case (`minMember=2`)."""
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": uid or f"{name}-group",
+            "creationTimestamp": stamp(created),
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"queue": queue, "minMember": 1, **spec},
+        "status": {"phase": phase} if phase else {},
+    }
+    return deltas.PodGroupChanged(msgspec.convert(body, PodGroupObject))
+
+
+def queue(name: str, *, status: Mapping[str, Any] | None = None, **spec: Any) -> deltas.QueueChanged:
+    """A queue; `spec` in camel case."""
+    body = {"metadata": {"name": name}, "spec": spec, "status": dict(status or {"state": "Open"})}
+    return deltas.QueueChanged(msgspec.convert(body, QueueObject))
+
+
+def priority_class(name: str, value: int, *, default: bool = False) -> deltas.PriorityClassChanged:
+    """A PriorityClass."""
+    body = {"metadata": {"name": name}, "value": value, "globalDefault": default}
+    return deltas.PriorityClassChanged(msgspec.convert(body, PriorityClassObject))

@@ -1,0 +1,191 @@
+"""`validate` as a user meets it: what is wrong, where, what is accepted, and the exit status."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.cli.validate import validate
+
+QUEUE = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: q, annotations: {volcano.sh/card.quota: '%s'}}
+"""
+CONF = 'actions: "enqueue, allocate, backfill"\ntiers: [{plugins: [{name: gang, enableJobReady: %s}]}]\n'
+
+
+def write(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def report(capsys: pytest.CaptureFixture[str], *files: str, **options: Any) -> tuple[int, Any]:
+    status = validate(file=files, output="json", **options)
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_well_formed_input_is_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "queue.yaml", QUEUE % '{"A": 1}')
+    assert validate(file=(path,)) == 0
+    assert capsys.readouterr().out == "checked 1 object: nothing to complain about\n"
+
+
+def test_an_error_names_file_document_object_field_and_accepted_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "queues.yaml", (QUEUE % "{}") + "---" + (QUEUE % '{"A": 2.5}').replace("name: q", "name: r"))
+    status, found = report(capsys, path)
+    assert status == 2
+    assert found == {
+        "objects": 2,
+        "schedulerConfs": 0,
+        "errors": 1,
+        "findings": [
+            {
+                "severity": "error",
+                "message": "<A>: 2.5 is not a non-negative integer; all card quotas of the queue are 0",
+                "file": path,
+                "document": 2,
+                "object": "Queue r",
+                "field": 'metadata.annotations["volcano.sh/card.quota"]',
+                "accepted": 'a JSON object of card names and whole numbers, such as {"NVIDIA-H200": 8}',
+            }
+        ],
+    }
+
+
+def test_the_table_puts_errors_before_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "queues.yaml", (QUEUE % '{"a b": 1}') + "---" + (QUEUE % "x").replace("name: q", "name: r"))
+    assert validate(file=(path,)) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"error    {path}, document 2: Queue r"
+    assert lines[2].startswith("         accepted: a JSON object")
+    assert lines[3] == f"warning  {path}, document 1: Queue q"
+    assert lines[-1] == "checked 2 objects: 1 error, 1 warning"
+
+
+def test_warnings_alone_are_no_failure(tmp_path: Path) -> None:
+    assert validate(file=(write(tmp_path, "queue.yaml", QUEUE % '{"a b": 1}'),)) == 0
+
+
+@pytest.mark.parametrize(("switch", "expected"), [("true", 0), ("5", 2)])
+def test_a_scheduler_conf_is_recognised_by_its_content(
+    switch: str, expected: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, "anything.yaml", CONF % switch)
+    status, found = report(capsys, path)
+    assert (status, found["schedulerConfs"], found["objects"]) == (expected, 1, 0)
+    assert [row["field"] for row in found["findings"]] == (
+        [] if expected == 0 else ["tiers[0].plugins[0].enableJobReady (line 2)"]
+    )
+
+
+def test_a_scheduler_conf_may_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = report(capsys, scheduler_conf=Path(write(tmp_path, "conf", "action: x")))
+    assert status == 2
+    assert 'did you mean "actions"?' in found["findings"][0]["message"]
+
+
+def test_a_scheduler_conf_inside_a_config_map_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "cm"},
+            "data": {"volcano-scheduler.conf": CONF % "x", "other": "text"},
+        }
+    )
+    status, found = report(capsys, write(tmp_path, "cm.json", text))
+    assert status == 2
+    (row,) = found["findings"]
+    assert row["object"] == "ConfigMap cm"
+    assert row["field"] == 'data["volcano-scheduler.conf"].tiers[0].plugins[0].enableJobReady (line 2)'
+
+
+def test_wrong_structure_is_told_once_and_taken_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "queue.yaml", QUEUE % "{}" + 'spec: {weight: "x"}\n')
+    status, found = report(capsys, path)
+    assert status == 2
+    (row,) = found["findings"]
+    assert (row["object"], row["field"], row["document"]) == ("Queue q", "spec.weight", 1)
+    assert row["message"] == 'expected an integer, got the string "x"'
+
+
+def test_objects_of_lists_and_timelines_are_checked_in_their_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    obj = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": "q", "annotations": {"volcano.sh/card.quota": "x"}},
+    }
+    later = {**obj, "metadata": {**obj["metadata"], "name": "r"}}  # type: ignore[dict-item]
+    scenario = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "spec": {"operations": [{"at": "1s", "create": later}]},
+    }
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": [obj, scenario]})
+    status, found = report(capsys, write(tmp_path, "list.json", listed))
+    assert status == 2
+    assert [row["field"].partition("metadata")[0] for row in found["findings"]] == [
+        "items[0].",
+        "items[1].spec.operations[0].create.",
+    ]
+
+
+def test_files_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "1.yaml", QUEUE % '{"A": 1}')
+    write(
+        tmp_path,
+        "2.yaml",
+        "apiVersion: simulation.capcard-sched.io/v1alpha1\nkind: Scenario\nspec:\n  operations:\n"
+        "  - {at: 1s, delete: {apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: q}}}\n",
+    )
+    assert report(capsys, str(tmp_path)) == (0, {"objects": 1, "schedulerConfs": 0, "errors": 0, "findings": []})
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stream:
+        buffer = io.BytesIO((QUEUE % "x").encode())
+
+    monkeypatch.setattr("sys.stdin", Stream)
+    status, found = report(capsys, "-")
+    assert status == 2
+    assert [row["file"] for row in found["findings"]] == ["-"]
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe", None])
+def test_what_cannot_be_read_is_an_error(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    status, found = report(capsys, str(path))
+    assert status == 2
+    assert str(path) in found["findings"][0]["message"] + found["findings"][0].get("file", "")
+
+
+def test_nothing_to_check_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate() == 2
+    assert "give -f FILE or --scheduler-conf FILE" in capsys.readouterr().err
+
+
+def test_a_plugins_dir_that_cannot_be_used_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate(file=("x",), plugins_dir=tmp_path / "no") == 2
+    assert "not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["demo"])
+def test_the_shipped_examples_have_no_errors_and_no_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from capcard_sched import config
+
+    folder = Path(config.__file__).parent / "examples" / name
+    status, found = report(capsys, str(folder))
+    assert status == 0
+    assert [row for row in found["findings"] if row["severity"] != "note"] == []

@@ -1,0 +1,252 @@
+"""Sums over jobs: kept equal to a sum made from scratch, whatever changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from capcard_sched.framework.ledger import (
+    JobSums,
+    admitted_reservation,
+    excess,
+    listed,
+    reservation,
+    unplaced_minimum,
+)
+from capcard_sched.framework.session import Session
+from capcard_sched.model.job import Job
+from capcard_sched.model.resources import ResourceColumns, Vector
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: ""
+tiers: []
+"""
+_QUEUES = ("q0", "q1", "q2")
+_GROUPS = ("g0", "g1", "g2", "g3")
+_PHASES = ("Pending", "Inqueue", "Running")
+
+
+def _allocated(job: Job, resources: ResourceColumns) -> Vector | None:
+    return resources.fit(job.allocated).copy() if job.tasks else None
+
+
+def _from_scratch(session: Session, contribution: Any) -> dict[str, list[int]]:
+    sums: dict[str, Vector] = {name: session.resources.zeros() for name in (*session.queues, "")}
+    for job in session.jobs.values():
+        amounts = contribution(job, session.resources)
+        if amounts is not None:
+            sums[job.queue] += amounts
+            sums[""] += amounts
+    return {name: vector.tolist() for name, vector in sums.items()}
+
+
+def _kept(session: Session, sums: JobSums) -> dict[str, list[int]]:
+    return {**{name: sums.of(name).tolist() for name in session.queues}, "": sums.total.tolist()}
+
+
+class Sums(RuleBasedStateMachine):
+    """Random changes of a cluster; after any number of them a session refreshes the sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = Harness(_CONF)
+        self.h.node("n1", cpu="1000")
+        self.sums = {contribution: JobSums(contribution) for contribution in (_allocated, admitted_reservation)}
+        self.session: Session | None = None
+        self.pods = 0
+
+    @rule(name=st.sampled_from(_QUEUES))
+    def queue_comes(self, name: str) -> None:
+        self.session = None
+        self.h.queue(name)
+
+    @rule(name=st.sampled_from(_QUEUES))
+    def queue_goes(self, name: str) -> None:
+        self.session = None
+        self.h.delete_queue(name)
+
+    @rule(
+        name=st.sampled_from(_GROUPS),
+        queue=st.sampled_from(_QUEUES),
+        phase=st.sampled_from(_PHASES),
+        cpu=st.none() | st.integers(0, 9),
+        resource=st.sampled_from(("cpu", "nvidia.com/gpu", "example.com/a", "example.com/b")),
+    )
+    def group_comes(self, name: str, queue: str, phase: str, cpu: int | None, resource: str) -> None:
+        self.session = None
+        minimum = None if cpu is None else {resource: cpu}
+        self.h.group(name, queue=queue, phase=phase, min_resources=minimum)
+
+    @rule(name=st.sampled_from(_GROUPS))
+    def group_goes(self, name: str) -> None:
+        self.session = None
+        self.h.delete_group(name)
+
+    @rule(
+        group=st.sampled_from(_GROUPS),
+        cpu=st.integers(0, 5),
+        runs=st.booleans(),
+        gated=st.booleans(),
+        resource=st.sampled_from(("cpu", "nvidia.com/gpu", "example.com/c", "example.com/d", "example.com/e")),
+    )
+    def pod_comes(self, group: str, cpu: int, runs: bool, gated: bool, resource: str) -> None:
+        self.session = None
+        self.pods += 1
+        more: dict[str, Any] = {"schedulingGates": [{"name": "wait"}]} if gated and not runs else {}
+        self.h.pod(f"p{self.pods}", group=group, requests={resource: cpu}, node="n1" if runs else None, **more)
+
+    @rule(number=st.integers(1, 20))
+    def pod_goes(self, number: int) -> None:
+        self.session = None
+        self.h.delete_pod(f"p{number}")
+
+    @rule()
+    def session_opens(self) -> None:
+        self.session = self.h.session()
+        for sums in self.sums.values():
+            sums.refresh(self.session)
+
+    @rule(number=st.integers(1, 20), last=st.booleans())
+    def a_placement_is_tried(self, number: int, last: bool) -> None:
+        if self.session is None:
+            return
+        tasks = [task for task in self.session.tasks_by_uid.values() if task.name == f"p{number}"]
+        if not tasks or tasks[0].job is None or tasks[0].uid not in tasks[0].job.pending:
+            return
+        job = tasks[0].job
+        if job.key not in self.session.jobs:
+            return
+        statement = self.session.statement()
+        statement.allocate(job, tasks, [self.session.nodes.by_name["n1"]])
+        for sums in self.sums.values():
+            sums.touch(job)
+        self.sums_are_exact()
+        statement.discard()
+        for sums in self.sums.values():
+            sums.touch(job)
+        if last:  # nobody reads the sums again in this session
+            self.session = None
+
+    @invariant()
+    def sums_are_exact(self) -> None:
+        if self.session is not None:
+            for contribution, sums in self.sums.items():
+                assert _kept(self.session, sums) == _from_scratch(self.session, contribution)
+
+
+Sums.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSums = Sums.TestCase
+
+
+def _job(**group: Any) -> tuple[Harness, Session]:
+    h = Harness(_CONF)
+    h.node("n1", resources={"nvidia.com/gpu": 8})
+    h.queue("q")
+    h.group("g", **group)
+    h.pod("runs", node="n1", requests={"cpu": "1", "nvidia.com/gpu": 2})
+    h.pod("gated", requests={"cpu": "2"}, schedulingGates=[{"name": "wait"}])
+    return h, h.session()
+
+
+def test_the_unplaced_minimum_is_what_is_left_of_each_named_resource() -> None:
+    h, session = _job(min_resources={"nvidia.com/gpu": "8", "memory": "1Gi", "cpu": "500m", "example.com/x": "1"})
+    assert unplaced_minimum(h.job("g"), session.resources) == {
+        "nvidia.com/gpu": 6000,
+        "memory": 2**30,
+        "cpu": 0,
+        "example.com/x": 1000,
+    }
+
+
+def test_a_reservation_leaves_out_gated_tasks_and_never_goes_below_zero() -> None:
+    h, session = _job(min_resources={"nvidia.com/gpu": "8", "cpu": "2500m"})
+    assert session.resources.amounts(reservation(h.job("g"), session.resources)) == {"nvidia.com/gpu": 6000}
+
+
+@pytest.mark.parametrize(
+    "phase, min_member, reserved",
+    [
+        pytest.param("Pending", 1, None, id="not admitted"),
+        pytest.param("Inqueue", 9, {"memory": 100}, id="admitted"),
+        pytest.param("Running", 1, {"memory": 100}, id="running with its minimum"),
+        pytest.param("Running", 2, None, id="running below its minimum"),
+    ],
+)
+def test_who_holds_a_reservation(phase: str, min_member: int, reserved: dict[str, int] | None) -> None:
+    h, session = _job(phase=phase, min_member=min_member, min_resources={"memory": "100"})
+    amounts = admitted_reservation(h.job("g"), session.resources)
+    assert (None if amounts is None else session.resources.amounts(amounts)) == reserved
+
+
+def test_a_placement_that_was_counted_and_undone_leaves_no_trace() -> None:
+    h, session = _job()
+    h.pod("waits")
+    session = h.session()
+    sums = JobSums(_allocated)
+    sums.refresh(session)
+    before = sums.of("q").tolist()
+    statement = session.statement()
+    statement.allocate(h.job("g"), [h.task("waits")], [session.nodes.by_name["n1"]])
+    sums.touch(h.job("g"))
+    assert sums.of("q").tolist() != before
+    statement.discard()
+    sums.touch(h.job("g"))
+    sums.refresh(h.session())
+    assert sums.of("q").tolist() == sums.total.tolist() == before
+
+
+def test_a_resource_that_becomes_known_counts_for_jobs_that_did_not_change() -> None:
+    h, session = _job(min_resources={"example.com/new": "3"})
+    sums = JobSums(admitted_reservation)
+    sums.refresh(session)
+    assert not sums.total.any()
+    h.node("n2", resources={"example.com/new": 4})
+    session = h.session()
+    sums.refresh(session)
+    assert session.resources.amounts(sums.of("q")) == {"example.com/new": 3000}
+
+
+def test_sums_follow_jobs_out_of_and_into_queues() -> None:
+    h, session = _job()
+    sums = JobSums(_allocated)
+    sums.refresh(session)
+    h.delete_queue("q")
+    sums.refresh(h.session())
+    assert not sums.total.any()
+    h.queue("q")
+    h.queue("other")
+    sums.refresh(h.session())
+    assert sums.of("q")[0] == 1000
+    h.group("g", queue="other")
+    sums.refresh(h.session())
+    assert (sums.of("q")[0], sums.of("other")[0], sums.total[0]) == (0, 1000, 1000)
+
+
+def test_a_contribution_put_by_hand_lasts_until_the_job_changes() -> None:
+    h, session = _job(phase="Pending", min_resources={"memory": "100"})
+    sums = JobSums(admitted_reservation)
+    sums.refresh(session)
+    sums.put(h.job("g"), session.resources.vector({"memory": 100}))
+    assert sums.of("q")[1] == sums.total[1] == 100
+    h.pod("more", requests={})
+    sums.refresh(h.session())
+    assert not sums.of("q").any()
+
+
+def test_excess_names_what_is_needed_and_too_much_in_message_order() -> None:
+    resources = ResourceColumns()
+    taken = resources.vector({"cpu": 500, "memory": 10, "b": 5, "a": 5, "pods": 100})
+    limit = resources.vector({"cpu": 1000, "memory": 10, "b": 5, "a": 5})
+    need = {"b": 1, "a": 1, "memory": 1, "cpu": 500, "unknown": 1, "pods": 1, "zero": 0}
+    assert excess(need, taken, limit, resources) == ["memory", "a", "b", "unknown"]
+    assert excess({"cpu": 500}, taken, limit, resources) == []
+
+
+def test_names_are_listed_behind_a_colon_or_not_at_all() -> None:
+    assert listed("overused", ["cpu", "memory"]) == ": overused cpu, overused memory"
+    assert listed("overused", []) == ""

@@ -1,0 +1,279 @@
+"""The rules of the controllers reference §5.5, one row each."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from capcard_sched.model.checks import (
+    check_card_name,
+    check_card_quota,
+    check_card_request,
+    check_choice,
+    check_node,
+)
+from capcard_sched.model.object_checks import check_objects
+
+H200 = {"nvidia.com/gpu.product": "NVIDIA-H200", "nvidia.com/gpu.memory": "143771"}
+
+
+def severities(findings: list[Any]) -> list[str]:
+    return [finding.severity for finding in findings]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"NVIDIA-H200": 8}', "{}", "", "null", '{"A": 0, "A/mps-80g*1/2": 2, "A/mig-1g.18gb-mixed": 1}'],
+)
+def test_a_well_formed_quota_is_not_mentioned(text: str) -> None:
+    assert check_card_quota(text) == []
+
+
+QUOTAS = [
+    ("no JSON", "{H200: 1}", "error", "not JSON"),
+    ("no object", "[1]", "error", "is not a JSON object"),
+    ("a fraction", '{"H200": 2.5}', "error", "<H200>: 2.5 is not a non-negative integer"),
+    ("a string", '{"H200": "2"}', "error", '<H200>: "2" is not'),
+    ("a boolean", '{"H200": true}', "error", "<H200>: true is not"),
+    ("null", '{"H200": null}', "error", "<H200>: null is not"),
+    ("negative", '{"H200": -1}', "error", "<H200>: -1 is not"),
+    ("an empty name", '{" ": 1}', "error", "empty card name"),
+    ("alternatives", '{"A|B": 1}', "error", "is set for alternatives"),
+    ("a key twice", '{"A": 1, "A": 2}', "error", "duplicate key"),
+    ("white space inside a name", '{"NVIDIA H200": 1}', "warning", "contains white space"),
+    ("an MPS card without its g", '{"A/mps-80*1/2": 1}', "warning", "no card that a node can offer"),
+    ("an MPS card that is not shared", '{"A/mps-80g*1/1": 1}', "warning", "no card that a node can offer"),
+    ("a MIG card that is not mixed", '{"A/mig-1g.18gb": 1}', "warning", "no card that a node can offer"),
+    ("a slice of nothing", '{"/mig-1g-mixed": 1}', "warning", "no card that a node can offer"),
+]
+
+
+@pytest.mark.parametrize(("text", "severity", "message"), [row[1:] for row in QUOTAS], ids=[row[0] for row in QUOTAS])
+def test_a_questionable_quota_is_told(text: str, severity: str, message: str) -> None:
+    (finding,) = check_card_quota(text)
+    assert finding.severity == severity
+    assert finding.field == 'metadata.annotations["volcano.sh/card.quota"]'
+    assert message in finding.message
+    assert finding.accepted or severity == "warning"
+
+
+def test_a_request_may_name_alternatives_and_its_severity_is_the_callers() -> None:
+    assert check_card_request('{"A|B": 2, "C": 0}') == []
+    assert severities(check_card_request('{"A||B": 2}')) == ["error"]
+    assert severities(check_card_request('{"A": -2}', severity="warning")) == ["warning"]
+    assert "mps-8" in check_card_request('{"A|B/mps-8": 2}')[0].message
+
+
+class PodCase(NamedTuple):
+    id: str
+    name: str | None
+    requests: dict[str, int]
+    expected: list[tuple[str, str]]
+
+
+POD_CASES = [
+    PodCase("a whole card", "H200", {"nvidia.com/gpu": 1000}, []),
+    PodCase("alternatives", "A | B", {"nvidia.com/gpu": 1000}, []),
+    PodCase("an MPS share", "A/mps-80g*1/2", {"nvidia.com/gpu.shared": 1000}, []),
+    PodCase("a MIG slice", "A/mig-1g.18gb-mixed", {"nvidia.com/mig-1g.18gb": 1000}, []),
+    PodCase("no card at all", None, {"cpu": 1000}, []),
+    PodCase("another vendor", "Ascend910", {"huawei.com/Ascend910": 1000}, []),
+    PodCase("an empty alternative", "A||B", {"nvidia.com/gpu": 1000}, [("error", "empty alternative")]),
+    PodCase("a card twice", "A|A", {"nvidia.com/gpu": 1000}, [("warning", "names a card twice")]),
+    PodCase("a card without a name", None, {"nvidia.com/gpu": 1000}, [("warning", "without volcano.sh/card.name")]),
+    PodCase("a name without a card", "H200", {"cpu": 1000}, [("warning", "no container asks for a resource")]),
+    PodCase("a request of none", "H200", {"nvidia.com/gpu": 0}, [("warning", "no container asks for a resource")]),
+    PodCase(
+        "a whole name on a share", "A", {"nvidia.com/gpu.shared": 1000}, [("error", "is counted by nvidia.com/gpu")]
+    ),
+    PodCase(
+        "a share on whole cards", "A/mps-8g*1/2", {"nvidia.com/gpu": 1000}, [("error", "counted by nvidia.com/gpu.sh")]
+    ),
+    PodCase(
+        "the wrong MIG profile", "A/mig-1g-mixed", {"nvidia.com/mig-2g": 1000}, [("error", "by nvidia.com/mig-1g,")]
+    ),
+    PodCase(
+        "alternatives of two kinds",
+        "A|A/mig-1g-mixed",
+        {"nvidia.com/gpu": 1000},
+        [("error", "use different resources <a whole card, nvidia.com/mig-1g>")],
+    ),
+    PodCase(
+        "two card resources",
+        "A",
+        {"nvidia.com/gpu": 1000, "nvidia.com/mig-1g": 1000},
+        [("warning", "several card resources")],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", POD_CASES, ids=[case.id for case in POD_CASES])
+def test_a_card_name_is_judged_beside_the_resources_of_the_pod(case: PodCase) -> None:
+    annotations = {} if case.name is None else {"volcano.sh/card.name": case.name}
+    found = check_card_name(annotations, case.requests, known={"huawei.com/Ascend910"})
+    assert len(found) == len(case.expected)
+    for finding, (severity, message) in zip(found, case.expected, strict=True):
+        assert finding.severity == severity
+        assert message in finding.message
+
+
+def test_the_old_spelling_of_the_card_name_is_read_and_told() -> None:
+    (finding,) = check_card_name({"volcano.sh/card.card": "A"}, {"nvidia.com/gpu": 1000})
+    assert (finding.severity, finding.accepted) == ("warning", "volcano.sh/card.name")
+    assert "card.card" in finding.field
+
+
+def test_a_choice_names_what_is_accepted() -> None:
+    assert check_choice("volcano.sh/preemptable", "true", ("true", "false")) == []
+    (finding,) = check_choice("volcano.sh/preemptable", "yes", ("true", "false"), at="spec.template.metadata")
+    assert finding.field == 'spec.template.metadata.annotations["volcano.sh/preemptable"]'
+    assert finding.accepted == '"true" or "false"'
+
+
+NODES = [
+    ("a whole card", H200, {"nvidia.com/gpu": 8000}, []),
+    ("no device", {}, {"cpu": 8000, "rdma/hca": 1000}, []),
+    ("unhealthy devices", {}, {"nvidia.com/gpu": 0}, []),
+    ("no labels", {}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu make no card")]),
+    ("no memory label", {"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "make no card")]),
+    ("MPS without replicas", H200, {"nvidia.com/gpu.shared": 4000}, [("status", "4 x nvidia.com/gpu.shared make no")]),
+    ("MIG without a product", {}, {"nvidia.com/mig-1g": 1000}, [("status", "make no card")]),
+    (
+        "a label that is no number",
+        {**H200, "nvidia.com/gpu.replicas": "two"},
+        {"nvidia.com/gpu": 8000},
+        [("metadata", "Label nvidia.com/gpu.replicas=two is not a positive integer")],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("labels", "allocatable", "expected"), [row[1:] for row in NODES], ids=[row[0] for row in NODES]
+)
+def test_devices_that_make_no_card_are_told(
+    labels: dict[str, str], allocatable: dict[str, int], expected: list[tuple[str, str]]
+) -> None:
+    found = check_node(labels, allocatable)
+    assert len(found) == len(expected)
+    for finding, (place, message) in zip(found, expected, strict=True):
+        assert finding.severity == "warning"
+        assert finding.field.startswith(place)
+        assert message in finding.message
+
+
+# --- several objects ------------------------------------------------------------------------------------------------
+
+
+def queue(name: str, quota: str | None) -> dict[str, Any]:
+    annotations = {} if quota is None else {"volcano.sh/card.quota": quota}
+    return {"kind": "Queue", "metadata": {"name": name, "annotations": annotations}}
+
+
+def node(count: int = 8) -> dict[str, Any]:
+    return {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": H200},
+        "status": {"allocatable": {"nvidia.com/gpu": count}},
+    }
+
+
+def job(queue: str = "q", request: str | None = None, card: str | None = "NVIDIA-H200", **extra: str) -> dict[str, Any]:
+    annotations = dict(extra) if request is None else {**extra, "volcano.sh/card.request": request}
+    template = {
+        "metadata": {"annotations": {} if card is None else {"volcano.sh/card.name": card}},
+        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 2}, "requests": {"cpu": "1"}}}]},
+    }
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "j", "annotations": annotations},
+        "spec": {"queue": queue, "tasks": [{"replicas": 3, "template": template}]},
+    }
+
+
+def deployment(scheduler: str | None = "volcano") -> dict[str, Any]:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "annotations": {"volcano.sh/service.type": "online"}},
+        "spec": {
+            "replicas": 2,
+            "template": {
+                "metadata": {
+                    "annotations": {"scheduling.volcano.sh/queue-name": "p", "volcano.sh/card.name": "NVIDIA-H200"}
+                },
+                "spec": {
+                    "schedulerName": scheduler,
+                    "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+                },
+            },
+        },
+    }
+
+
+Q8 = queue("q", '{"NVIDIA-H200": 8}')
+
+SETS = [
+    ("all is well", [Q8, node(), job(request='{"NVIDIA-H200": 6}')], []),
+    (
+        "a request that is not the pods'",
+        [job(request='{"NVIDIA-H200": 5}')],
+        ["asks for 5 x NVIDIA-H200, but the pods use 6"],
+    ),
+    (
+        "a request the pods do not name",
+        [job(request='{"A": 1, "NVIDIA-H200": 6}')],
+        ["asks for 1 x A, but the pods use 0"],
+    ),
+    (
+        "a queue without quota for the card",
+        [queue("q", '{"A": 1}'), job()],
+        ["queue q has no quota for card NVIDIA-H200"],
+    ),
+    ("a queue with a quota of none", [queue("q", '{"NVIDIA-H200": 0}'), job()], ["queue q has no quota for card"]),
+    (
+        "a request without quota",
+        [queue("q", "{}"), job(request='{"A": 1}', card="A||B")],
+        ["queue q has no quota for card A", "empty alternative"],
+    ),
+    ("a quota that is void", [queue("q", "x"), job()], ["not JSON"]),
+    ("a queue that is not there", [Q8, job("other")], ['queue "other" is not among the queues read']),
+    ("the default queue", [Q8, job("default")], []),
+    ("no queue at hand", [job("other")], []),
+    ("a card that no node has", [node(), job(card="A")], ["no node read offers card A"]),
+    ("one alternative is enough", [Q8, node(), job(card="A|NVIDIA-H200")], []),
+    (
+        "more quota than cards",
+        [Q8, queue("r", '{"NVIDIA-H200": 4}'), node()],
+        ["quotas of all queues add up to 12 x NVIDIA-H200, the nodes have 8"],
+    ),
+    (
+        "a Deployment",
+        [queue("p", "{}"), deployment()],
+        ['"online" is not accepted', "queue p has no quota for card NVIDIA-H200"],
+    ),
+    (
+        "a Deployment of another scheduler",
+        [deployment(None)],
+        ['"online" is not accepted', 'their scheduler is "default-scheduler"'],
+    ),
+    (
+        "annotations with closed sets",
+        [job(**{"volcano.sh/preemptable": "no", "volcano.sh/service.type": "inference"})],
+        ['"no" is not accepted'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("objects", "messages"), [row[1:] for row in SETS], ids=[row[0] for row in SETS])
+def test_objects_are_judged_in_the_light_of_each_other(objects: list[dict[str, Any]], messages: list[str]) -> None:
+    found = [finding.message for _, finding in check_objects(objects)]
+    assert len(found) == len(messages), found
+    for text, message in zip(found, messages, strict=True):
+        assert message in text
+
+
+@pytest.mark.parametrize("junk", [None, 5, "x", [], {}, [None], {"a": None}])
+@pytest.mark.parametrize("place", ["metadata", "spec", "status"])
+@pytest.mark.parametrize("kind", ["Queue", "Node", "Pod", "Job", "Deployment", "PodGroup", "Other", None])
+def test_objects_of_any_form_are_survived(kind: str | None, place: str, junk: object) -> None:
+    assert isinstance(check_objects([{"kind": kind, "apiVersion": "batch.volcano.sh/v1alpha1", place: junk}]), list)

@@ -1,0 +1,91 @@
+"""Job-mode arithmetic against a search over all assignments (capacity-card reference §6.4)."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.plugins.capacity_card import claims as module
+from capcard_sched.plugins.capacity_card.claims import Overdraft, Promises
+
+CARDS = "ABCD"
+SETS = [frozenset(cards) for size in (2, 3) for cards in combinations(CARDS, size)]
+
+amounts = st.integers(0, 4)
+per_card = st.fixed_dictionaries({card: amounts for card in CARDS})
+claimed = st.lists(st.tuples(st.sampled_from(SETS), amounts), max_size=4)
+
+
+def can_all_be_met(free: dict[str, int], claims: list[tuple[frozenset[str], int]]) -> bool:
+    """By trying every way to give cards one at a time."""
+    units = [cards for cards, amount in claims for _ in range(amount)]
+    states = {tuple(sorted(free.items()))}
+    for cards in units:
+        states = {
+            tuple(sorted({**dict(state), card: dict(state)[card] - 1}.items()))
+            for state in states
+            for card in cards
+            if dict(state)[card] > 0
+        }
+    return bool(states)
+
+
+def connected(claims: list[tuple[frozenset[str], int]], start: frozenset[str]) -> list[tuple[frozenset[str], int]]:
+    reached, found = start, [claim for claim in claims if claim[0] & start and claim[1]]
+    while True:
+        reached = reached.union(*(cards for cards, _ in found))
+        wider = [claim for claim in claims if claim[0] & reached and claim[1]]
+        if len(wider) == len(found):
+            return found
+        found = wider
+
+
+@given(limits=per_card, used=per_card, claims=claimed, asked=st.sampled_from(SETS))
+@example(
+    limits=dict.fromkeys(CARDS, 2), used=dict.fromkeys(CARDS, 0), claims=[(SETS[0], 4), (SETS[3], 2)], asked=SETS[0]
+)
+@settings(max_examples=300, deadline=None)
+def test_claims_pass_exactly_when_all_can_be_met(
+    limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]], asked: frozenset[str]
+) -> None:
+    overdraft = Promises(used, claims, limits.__getitem__).overdraft(asked)
+    free = {card: max(0, limits[card] - used[card]) for card in CARDS}
+    assert (overdraft is None) == can_all_be_met(free, connected(claims, asked))
+
+
+@given(limits=per_card, used=per_card, claims=claimed, asked=st.sampled_from(SETS))
+@settings(max_examples=300, deadline=None)
+def test_the_flow_agrees_with_the_unions(
+    limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]], asked: frozenset[str]
+) -> None:
+    promises = Promises(used, claims, limits.__getitem__)
+    by_flow = promises._overdraft_by_flow(asked)
+    assert (by_flow is None) == (promises.overdraft(asked) is None)
+    if by_flow is not None:
+        assert by_flow.total > by_flow.limit
+
+
+def test_the_smallest_violated_set_is_told() -> None:
+    claims = [({"A", "B"}, 4), ({"B", "C"}, 4)]
+    limits = {"A": 2, "B": 1, "C": 9}
+    assert Promises({}, claims, limits.__getitem__).overdraft("A") == Overdraft(frozenset("AB"), 4, 3)
+
+
+def test_claims_elsewhere_are_not_held_against_a_card() -> None:
+    promises = Promises({}, [({"C", "D"}, 9)], {"A": 1, "B": 1, "C": 1, "D": 1}.__getitem__)
+    assert promises.overdraft("A") is None
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_many_overlapping_claims_stay_cheap(extra: int) -> None:
+    """A user may write any number of alternatives; the number of unions must not explode."""
+    cards = [f"card-{i}" for i in range(40)]
+    claims = [({cards[i], cards[(i + 1) % 40]}, 1000) for i in range(40)]
+    claims.append(({cards[0], cards[20]}, extra))
+    promises = Promises({}, claims, lambda _: 1000)
+    assert len(promises._unions(frozenset(cards))) == module.MAX_UNIONS
+    overdraft = promises.overdraft([cards[0]])
+    assert overdraft == (None if not extra else Overdraft(frozenset(cards), 40000 + extra, 40000))

@@ -1,0 +1,434 @@
+"""The nodeorder plugin score by score (plugins reference §8), with the worked examples of §8.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.rows import NodeRows, Profile
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+  - name: nodeorder
+    arguments: {{{arguments}}}
+"""
+OFF = {
+    "leastrequested.weight": 0,
+    "mostrequested.weight": 0,
+    "balancedresource.weight": 0,
+    "nodeaffinity.weight": 0,
+    "imagelocality.weight": 0,
+    "podaffinity.weight": 0,
+    "tainttoleration.weight": 0,
+    "podtopologyspread.weight": 0,
+}
+MIB = 1024 * 1024
+WEB = {"matchLabels": {"app": "web"}}
+
+
+def cluster(**weights: int) -> Harness:
+    """Only the scores named (`least=1` for `leastrequested.weight: 1`)."""
+    spelled = {
+        "least": "leastrequested",
+        "most": "mostrequested",
+        "balanced": "balancedresource",
+        "node_affinity": "nodeaffinity",
+        "image": "imagelocality",
+        "pod_affinity": "podaffinity",
+        "taint": "tainttoleration",
+        "spread": "podtopologyspread",
+    }
+    arguments = OFF | {f"{spelled[name]}.weight": weight for name, weight in weights.items()}
+    h = Harness(CONF.format(arguments=", ".join(f"{key}: {value}" for key, value in arguments.items())))
+    h.queue("q")
+    h.group("g")
+    return h
+
+
+def profile(h: Harness, pod: str) -> Profile:
+    session = h.core.last_session
+    assert session is not None
+    return session.engine.profile(session.queues["q"], h.task(pod))
+
+
+def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> list[float] | None:
+    """What one hook answers for all nodes in order of name, or for those named."""
+    session = h.session()
+    names = session.nodes.names
+    rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
+    answer = getattr(h.plugin("nodeorder"), hook)(profile(h, pod), NodeRows(session.nodes, rows))
+    if answer is None:
+        return None
+    assert answer.dtype == np.float64
+    found: list[float] = answer.tolist()
+    return found
+
+
+# --- utilisation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "least", "most"),
+    [
+        pytest.param("3", "4Gi", 50, 50, id="8.1 and 8.3"),
+        pytest.param("5", "4Gi", 37, 62, id="8.2: more than there is"),
+        pytest.param(None, None, 97, 1, id="8.5: nothing requested counts as 100m and 200Mi"),
+        pytest.param("4", "16Gi", 0, 100, id="exactly full"),
+    ],
+)
+def test_least_and_most_requested(cpu: str | None, memory: str | None, least: int, most: int) -> None:
+    requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}
+    for weights, expected in (
+        ({"least": 1}, least),
+        ({"most": 1}, most),
+        ({"least": 3}, 3 * least),
+        ({"most": -2}, -2 * most),
+        ({"least": 2, "most": 5}, 2 * least + 5 * most),
+    ):
+        h = cluster(**weights)
+        h.node("n", cpu="4", memory="16Gi")
+        h.pod("p", requests=requests)
+        assert scores(h, "node_order") == [expected]
+
+
+def test_what_stands_on_the_node_counts_with_its_defaults() -> None:
+    h = cluster(least=1)
+    h.node("n", cpu="4", memory="16Gi")
+    h.pod("resident", group=None, node="n", requests={"cpu": "1900m"})
+    h.pod("p", requests={"cpu": "2", "memory": "1Gi"})
+    # cpu: 100m of 4000m left is 2; memory: 16384 - 1024 - 200 MiB of 16384 MiB is 92.
+    assert scores(h, "node_order") == [(2 + 92) // 2]
+
+
+@pytest.mark.parametrize(("cpu", "memory", "expected"), [("0", "16Gi", 75), ("4", "0", 25), ("0", "0", 0)])
+def test_a_node_without_cpu_or_memory_is_scored_by_the_other(cpu: str, memory: str, expected: int) -> None:
+    h = cluster(least=1)
+    h.node("n", cpu=cpu, memory=memory)
+    h.node("whole", cpu="4", memory="16Gi")
+    h.pod("p", requests={"cpu": "3", "memory": "4Gi"})
+    assert scores(h, "node_order") == [expected, 50]
+
+
+@pytest.mark.parametrize(
+    ("requests", "gpus", "expected"),
+    [
+        pytest.param({"cpu": "3", "memory": "4Gi"}, 0, 75, id="8.4: .75 and .25"),
+        pytest.param({"cpu": "2", "memory": "8Gi"}, 0, 100, id="8.4: .5 and .5"),
+        pytest.param({"cpu": "3", "memory": "4Gi", "nvidia.com/gpu": "4"}, 4, 68, id="8.4: .75, .25 and 1.0"),
+        pytest.param({"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": "1"}, 4, 94, id="8.4: .25, .125 and .25"),
+        pytest.param({"cpu": "3", "memory": "4Gi", "nvidia.com/gpu": "4"}, 0, 75, id="no gpu on the node"),
+        pytest.param({"cpu": "3", "memory": "4Gi"}, 4, 75, id="no gpu requested"),
+        pytest.param({}, 4, None, id="nothing requested"),
+        pytest.param({"example.com/other": "1"}, 4, None, id="none of the three requested"),
+        pytest.param({"cpu": "8", "memory": "16Gi"}, 0, 100, id="more than there is counts as full"),
+    ],
+)
+def test_balanced(requests: dict[str, str], gpus: int, expected: int | None) -> None:
+    h = cluster(balanced=1)
+    h.node("n", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": gpus} if gpus else {})
+    h.node("gpu", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": 400})
+    h.pod("p", requests=requests)
+    assert scores(h, "node_order", nodes="n") == (None if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "gpus", "expected"),
+    [("0", "16Gi", 4, 62), ("4", "0", 4, 87), ("4", "16Gi", 0, 75), ("0", "0", 4, 100), ("0", "16Gi", 0, 100)],
+)
+def test_balance_of_what_a_node_has(cpu: str, memory: str, gpus: int, expected: int) -> None:
+    h = cluster(balanced=1)
+    h.node("n", cpu=cpu, memory=memory, resources={"nvidia.com/gpu": gpus})
+    h.node("whole", cpu="4", memory="16Gi", resources={"nvidia.com/gpu": 4})
+    h.pod("p", requests={"cpu": "3", "memory": "4Gi", "nvidia.com/gpu": "4"})
+    found = scores(h, "node_order")
+    assert found is not None
+    assert found[1] == 68
+    # Fractions .75 cpu, .25 memory, 1.0 gpu, less what is missing: |a - b| / 2 of two, 0 of one.
+    assert found[0] == expected
+
+
+def test_scores_add_up_with_their_weights() -> None:
+    h = cluster(least=2, most=3, balanced=5)
+    h.node("n", cpu="4", memory="16Gi")
+    h.pod("p", requests={"cpu": "3", "memory": "4Gi"})
+    assert scores(h, "node_order") == [2 * 50 + 3 * 50 + 5 * 75]
+
+
+def test_planned_pods_are_seen() -> None:
+    h = cluster(least=1, balanced=1)
+    h.node("n", cpu="4", memory="16Gi")
+    h.pod("p", requests={"cpu": "1", "memory": "1Gi"})
+    session = h.session()
+    table, asked = session.nodes, profile(h, "p")
+    ahead, rows = np.arange(3)[:, None], np.zeros(3, dtype=np.intp)
+    nonzero = np.array([[asked.cls.nonzero_cpu_milli, asked.cls.nonzero_memory_bytes]])
+    answer = h.plugin("nodeorder").node_order(
+        asked,
+        NodeRows(
+            table,
+            rows,
+            used=table.used[rows] + ahead * asked.cls.request,
+            nonzero_used=table.nonzero_used[rows] + ahead * nonzero,
+        ),
+    )
+    # least (75+93)/2, (50+87)/2, (25+81)/2; balanced 100 - |.25-.0625|/2 ...
+    assert answer.tolist() == [84 + 90, 68 + 81, 53 + 71]
+
+
+def test_without_weights_utilisation_is_no_score() -> None:
+    h = cluster()
+    h.node("n")
+    h.pod("p")
+    assert scores(h, "node_order") is None
+
+
+# --- node affinity and images ---------------------------------------------------------------------------------------
+
+
+def preferring(*terms: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "affinity": {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": weight, "preference": preference} for weight, preference in terms
+                ]
+            }
+        }
+    }
+
+
+def test_preferred_node_affinity_adds_the_weights_of_matching_terms() -> None:
+    h = cluster(node_affinity=2)
+    h.node("a", labels={"disk": "ssd", "zone": "x"})
+    h.node("b", labels={"disk": "ssd"})
+    h.node("c")
+    ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
+    zone = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
+    by_name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["c"]}]}
+    h.pod("p", **preferring((80, ssd), (70, zone), (5, by_name), (100, {})))
+    assert scores(h, "node_order_static") == [300, 160, 10]
+    assert scores(h, "node_order_static", nodes="c a") == [10, 300]
+
+
+def test_no_preference_is_no_score() -> None:
+    h = cluster(node_affinity=2, image=1)
+    h.node("a")
+    h.pod("p")
+    assert scores(h, "node_order_static") is None
+
+
+@pytest.mark.parametrize(
+    ("size", "holders", "containers", "expected"),
+    [
+        pytest.param(500, 2, 1, 23, id="8.6: one container"),
+        pytest.param(500, 2, 2, 11, id="8.6: two containers"),
+        pytest.param(10, 2, 1, 0, id="8.6: a small image"),
+        pytest.param(2000, 4, 1, 100, id="8.6: a big image everywhere"),
+    ],
+)
+def test_image_locality(size: int, holders: int, containers: int, expected: int) -> None:
+    h = cluster(image=1)
+    for index in range(4):
+        images = [{"names": ["repo/app:latest"], "sizeBytes": size * MIB}] if index < holders else []
+        h.node(f"n{index}", images=images)
+    specs = [{"name": "c0", "image": "repo/app"}, *({"name": f"c{n}", "image": "x"} for n in range(1, containers))]
+    h.pod("p", containers=specs)
+    assert scores(h, "node_order_static") == ([expected] * holders + [0.0] * (4 - holders) if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("image", "found"),
+    [("registry:5000/app", True), ("registry:5000/app:latest", True), ("registry:5000/app:1", False), ("app", False)],
+)
+def test_an_image_without_a_tag_is_the_latest(image: str, found: bool) -> None:
+    h = cluster(image=1)
+    h.node("a", images=[{"names": ["registry:5000/app:latest"], "sizeBytes": 2000 * MIB}])
+    h.pod("p", containers=[{"name": "main", "image": image}])
+    assert scores(h, "node_order_static") == ([100.0] if found else None)
+
+
+# --- taints ---------------------------------------------------------------------------------------------------------
+
+
+def prefer_not(*keys: str) -> list[dict[str, str]]:
+    return [{"key": key, "value": "1", "effect": "PreferNoSchedule"} for key in keys]
+
+
+def test_taint_toleration_is_relative_to_the_worst_candidate() -> None:
+    h = cluster(taint=3)
+    h.node("a")
+    h.node("b", taints=prefer_not("x"))
+    h.node("c", taints=[*prefer_not("x", "y", "z"), {"key": "n", "value": "", "effect": "NoSchedule"}])
+    h.pod("p")
+    assert scores(h, "batch_node_order") == [300, 201, 0]
+    assert scores(h, "batch_node_order", nodes="b a") == [0, 300]
+
+
+@pytest.mark.parametrize("effect", ["", "PreferNoSchedule"])
+def test_tolerated_preferences_do_not_count(effect: str) -> None:
+    h = cluster(taint=1)
+    h.node("a", taints=prefer_not("x"))
+    h.node("b", taints=prefer_not("y"))
+    h.pod("p", tolerations=[{"key": "x", "operator": "Exists", "effect": effect}])
+    h.pod("other", tolerations=[{"key": "x", "operator": "Exists", "effect": "NoSchedule"}])
+    assert scores(h, "batch_node_order") == [100, 0]
+    assert scores(h, "batch_node_order", pod="other") is None
+
+
+def test_taints_that_are_the_same_everywhere_do_not_slow_placement_down() -> None:
+    h = cluster(taint=3)
+    h.node("a", taints=prefer_not("x"))
+    h.node("b", taints=prefer_not("x"))
+    h.node("c")
+    h.pod("p")
+    assert scores(h, "batch_node_order", nodes="a b") is None
+    assert scores(h, "batch_node_order", nodes="c") is None
+
+
+# --- pod affinity ---------------------------------------------------------------------------------------------------
+
+
+def weighted(weight: int, selector: dict[str, Any], key: str = "zone") -> dict[str, Any]:
+    return {"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": selector}}
+
+
+def preferred(*, near: tuple[dict[str, Any], ...] = (), apart: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    return {"affinity": {"podAffinity": {kind: list(near)}, "podAntiAffinity": {kind: list(apart)}}}
+
+
+def zones(h: Harness, **by_node: str | None) -> None:
+    for name, zone in by_node.items():
+        h.node(name, labels={} if zone is None else {"zone": zone})
+
+
+def test_inter_pod_affinity_is_stretched_over_the_candidates() -> None:
+    h = cluster(pod_affinity=2)
+    zones(h, a="a", b="b", c="c", d=None)
+    h.pod("web", group=None, node="a", labels={"app": "web"})
+    h.pod("db", group=None, node="c", labels={"app": "db"})
+    h.pod("p", **preferred(near=(weighted(10, WEB),), apart=(weighted(5, {"matchLabels": {"app": "db"}}),)))
+    assert scores(h, "batch_node_order", nodes="a b c") == [200, 66, 0]
+    assert scores(h, "batch_node_order", nodes="b d") is None
+
+
+def test_preferences_of_pods_that_stand_there_count_too() -> None:
+    h = cluster(pod_affinity=1)
+    zones(h, a="a", b="b", c="c")
+    h.pod("friend", group=None, node="a", **preferred(near=(weighted(30, WEB),)))
+    h.pod("foe", group=None, node="c", **preferred(apart=(weighted(10, WEB),)))
+    h.pod("p", labels={"app": "web"})
+    h.pod("other", labels={"app": "db"})
+    assert scores(h, "batch_node_order") == [100, 25, 0]
+    assert scores(h, "batch_node_order", pod="other") is None
+
+
+def test_required_terms_of_pods_that_stand_there_do_not_score() -> None:
+    h = cluster(pod_affinity=1)
+    zones(h, a="a", b="b")
+    required = [{"topologyKey": "zone", "labelSelector": WEB}]
+    h.pod(
+        "friend",
+        group=None,
+        node="a",
+        affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+    )
+    h.pod("p", labels={"app": "web"})
+    assert scores(h, "batch_node_order") is None
+
+
+def test_without_weight_preferences_of_pods_make_no_profile() -> None:
+    h = cluster(pod_affinity=0, spread=0)
+    zones(h, a="a")
+    h.pod("p", **preferred(near=(weighted(10, WEB),)))
+    h.session()
+    assert profile(h, "p").context("nodeorder") is None
+
+
+def test_a_gang_that_likes_company_gathers_in_one_zone() -> None:
+    h = cluster(pod_affinity=1, least=1)
+    zones(h, a="a", b1="b", b2="b")
+    h.pod("web", group=None, node="b1", labels={"app": "web"})
+    h.group("g", min_member=3)
+    for index in range(3):
+        h.pod(f"p{index}", labels={"app": "web"}, **preferred(near=(weighted(100, WEB),)))
+    h.settle()
+    assert {node[0] for node in h.binds.values()} == {"b"}
+
+
+# --- topology spread ------------------------------------------------------------------------------------------------
+
+
+def soft(key: str = "zone", skew: int = 1, **more: Any) -> dict[str, Any]:
+    return {
+        "topologySpreadConstraints": [
+            {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": WEB, **more}
+        ]
+    }
+
+
+def web_pods(h: Harness, **counts: int) -> None:
+    for node, count in counts.items():
+        for index in range(count):
+            h.pod(f"{node}-{index}", group=None, node=node, labels={"app": "web"})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counts", "expected"),
+    [
+        pytest.param({"a": "a", "b": "b", "c": "c"}, {"a": 3, "b": 1}, [0, 60, 100], id="8.9"),
+        pytest.param({"a": "1", "b": "1", "c": "2"}, {"a": 4, "c": 2}, [50, 50, 100], id="8.10"),
+        pytest.param({"a": "a", "b": "b", "c": None}, {"a": 1}, [0, 100, 0], id="a node without the key scores 0"),
+        pytest.param({"a": "a", "b": "b"}, {}, None, id="nobody there yet"),
+    ],
+)
+def test_soft_spread_over_zones(
+    nodes: dict[str, str | None], counts: dict[str, int], expected: list[float] | None
+) -> None:
+    h = cluster(spread=1)
+    zones(h, **nodes)
+    web_pods(h, **counts)
+    h.pod("p", labels={"app": "web"}, **soft())
+    assert scores(h, "batch_node_order") == expected
+
+
+def test_soft_spread_over_hosts_sees_the_pods_of_each_host() -> None:
+    h = cluster(spread=2)
+    zones(h, a=None, b=None, c=None)
+    web_pods(h, a=2, b=1)
+    h.pod("p", labels={"app": "web"}, **soft("kubernetes.io/hostname"))
+    # raw: round(2 ln 5) = 3, round(ln 5) = 2, 0
+    assert scores(h, "batch_node_order") == [0, 2 * 33, 200]
+
+
+def test_the_number_of_domains_is_that_of_the_candidates() -> None:
+    h = cluster(spread=1)
+    zones(h, a="a", b="b", c="c", d="d", e="e")
+    web_pods(h, a=5, b=2)
+    h.pod("p", labels={"app": "web"}, **soft(skew=3))
+    # All five: raw round(5 ln 7 + 2) = 12, round(2 ln 7 + 2) = 6, 2. Two: round(5 ln 4 + 2) = 9, round(2 ln 4 + 2) = 5.
+    assert scores(h, "batch_node_order") == [16, 66, 100, 100, 100]
+    assert scores(h, "batch_node_order", nodes="a b") == [55, 100]
+
+
+def test_a_gang_with_soft_spread_alternates() -> None:
+    h = cluster(spread=1)
+    zones(h, a="a", b="b")
+    h.group("g", min_member=4)
+    for index in range(4):
+        h.pod(f"p{index}", labels={"app": "web"}, **soft())
+    h.settle()
+    assert sorted(h.binds.values()) == ["a", "a", "b", "b"]
+
+
+def test_defaults_are_those_of_the_reference() -> None:
+    h = Harness(CONF.format(arguments=""))
+    arguments = h.plugin("nodeorder").arguments
+    assert [getattr(arguments, field) for field in arguments.__struct_fields__] == [1, 0, 1, 2, 1, 2, 3, 2]

@@ -1,0 +1,717 @@
+"""The predicates plugin rule by rule (plugins reference §5): given nodes and pods, which reasons each node gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.model.refusal import Code
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+    arguments: {{{arguments}}}
+"""
+FULL = "node(s) pod number exceeded"
+CORDONED = "node(s) were unschedulable"
+SELECTOR = "node(s) didn't match Pod's node affinity/selector"
+PORTS = "node(s) didn't have free ports for the requested pod ports"
+AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
+SKEWED = "node(s) didn't match pod topology spread constraints"
+NO_KEY = "node(s) didn't match pod topology spread constraints (missing required label)"
+
+WEB = {"matchLabels": {"app": "web"}}
+DB = {"matchLabels": {"app": "db"}}
+
+
+def cluster(arguments: str = "") -> Harness:
+    h = Harness(CONF.format(arguments=arguments))
+    h.queue("q")
+    h.group("g")
+    return h
+
+
+def zones(h: Harness, **by_node: str | None) -> None:
+    """Nodes by name with their zone; None leaves the label out."""
+    for name, zone in by_node.items():
+        h.node(name, labels={} if zone is None else {"zone": zone})
+
+
+def profile(h: Harness, pod: str) -> Profile:
+    session = h.core.last_session
+    assert session is not None
+    return session.engine.profile(session.queues["q"], h.task(pod))
+
+
+def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
+    """Per node the reasons against the pod, in the order they were given."""
+    return {name: reasons for name, (reasons, _) in judged(h, pod, fresh=fresh).items()}
+
+
+def codes(h: Harness, pod: str) -> dict[str, Code]:
+    return {name: code for name, (_, code) in judged(h, pod).items()}
+
+
+def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[str], Code]]:
+    """One diagnosis per node, and a check that all nodes at once, in a plain verdict, come to the same."""
+    if fresh:
+        h.session()
+    session = h.core.last_session
+    assert session is not None
+    plugin, asked = h.plugin("predicates"), profile(h, pod)
+    found: dict[str, tuple[list[str], Code]] = {}
+    for row, name in enumerate(session.nodes.names):
+        diagnosis = Diagnosis(1)
+        ask(plugin, asked, NodeRows(session.nodes, np.array([row])), diagnosis)
+        assert all(count == 1 for count in diagnosis.reasons.values())
+        found[name] = (list(diagnosis.reasons), Code(int(diagnosis.codes[0])))
+    verdict = Verdict(len(found))
+    ask(plugin, asked, session.all_rows(), verdict)
+    assert verdict.ok.tolist() == [not reasons for reasons, _ in found.values()]
+    return found
+
+
+def ask(plugin: Any, asked: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    plugin.predicate_static(asked, rows, verdict)
+    plugin.predicate(asked, rows, verdict)
+    plugin.predicate_domain(asked, rows, verdict)
+
+
+def term(selector: dict[str, Any] | None, key: str = "zone", **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"topologyKey": key, **more}
+    if selector is not None:
+        found["labelSelector"] = selector
+    return found
+
+
+def near(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
+
+
+def apart(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": list(terms)}}}
+
+
+def spread(selector: dict[str, Any] | None = WEB, key: str = "zone", skew: int = 1, **more: Any) -> dict[str, Any]:
+    constraint = {"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", **more}
+    if selector is not None:
+        constraint["labelSelector"] = selector
+    return constraint
+
+
+def ports(*wanted: tuple[int, str, str]) -> dict[str, Any]:
+    return {
+        "containers": [
+            {
+                "name": "main",
+                "resources": {"requests": {"cpu": "1"}},
+                "ports": [
+                    {"containerPort": 1, "hostPort": port, "protocol": protocol, "hostIP": address}
+                    for port, protocol, address in wanted
+                ],
+            }
+        ]
+    }
+
+
+# --- the node alone -------------------------------------------------------------------------------------------------
+
+
+def test_a_full_cordoned_node_gives_both_reasons_and_cannot_be_helped() -> None:
+    h = cluster()
+    h.node("n", pods=2, unschedulable=True)
+    h.pod("a", group=None, node="n")
+    h.pod("b", group=None, node="n")
+    h.pod("p")
+    assert judged(h, "p") == {"n": ([FULL, CORDONED], Code.UNRESOLVABLE)}
+
+
+def test_a_full_node_alone_may_be_helped_by_eviction() -> None:
+    h = cluster()
+    h.node("n", pods=1)
+    h.pod("a", group=None, node="n")
+    h.pod("p")
+    assert judged(h, "p") == {"n": ([FULL], Code.UNSCHEDULABLE)}
+
+
+def test_leaving_pods_do_not_fill_a_node() -> None:
+    h = cluster()
+    h.node("n", pods=1)
+    h.pod("a", group=None, node="n")
+    h.terminate("a")
+    h.pod("p")
+    assert answers(h, "p") == {"n": []}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "reasons"),
+    [
+        ([], [CORDONED]),
+        ([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}], []),
+        ([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}], [CORDONED]),
+        ([{"operator": "Exists"}], []),
+    ],
+)
+def test_a_cordoned_node_takes_only_pods_that_tolerate_its_taint(
+    tolerations: list[dict[str, str]], reasons: list[str]
+) -> None:
+    h = cluster("predicate.TaintTolerationEnable: false, predicate.NodeAffinityEnable: false")
+    h.node("n", unschedulable=True)
+    h.pod("p", tolerations=tolerations)
+    assert answers(h, "p") == {"n": reasons}
+
+
+TAINTS = [
+    {"key": "a", "value": "1", "effect": "PreferNoSchedule"},
+    {"key": "b", "value": "2", "effect": "NoSchedule"},
+    {"key": "c", "value": "", "effect": "NoExecute"},
+]
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "reasons"),
+    [
+        ([], ["node(s) had untolerated taint {b: 2}"]),
+        ([{"key": "b", "operator": "Equal", "value": "2"}], ["node(s) had untolerated taint {c: }"]),
+        ([{"key": "b", "value": "3"}], ["node(s) had untolerated taint {b: 2}"]),
+        ([{"key": "b", "operator": "Exists", "effect": "NoExecute"}], ["node(s) had untolerated taint {b: 2}"]),
+        ([{"key": "b", "operator": "Exists"}, {"key": "c", "operator": "Exists"}], []),
+        ([{"operator": "Exists"}], []),
+    ],
+)
+def test_the_first_untolerated_taint_in_list_order_is_named(
+    tolerations: list[dict[str, str]], reasons: list[str]
+) -> None:
+    h = cluster()
+    h.node("n", taints=TAINTS)
+    h.node("plain")
+    h.pod("p", tolerations=tolerations)
+    assert answers(h, "p") == {"n": reasons, "plain": []}
+
+
+def test_taints_and_selectors_are_not_asked_when_switched_off() -> None:
+    h = cluster("predicate.TaintTolerationEnable: false, predicate.NodeAffinityEnable: false")
+    h.node("n", taints=TAINTS)
+    h.pod("p", nodeSelector={"disk": "ssd"})
+    assert answers(h, "p") == {"n": []}
+
+
+def test_a_refusal_by_taint_keeps_its_reason_for_the_next_pod_of_the_template() -> None:
+    h = cluster("predicate.CacheEnable: true")
+    h.node("n", taints=TAINTS)
+    for name in ("p", "p2"):
+        h.pod(name, annotations={"volcano.sh/template-uid": "t"})
+    for name in ("p", "p2"):
+        assert judged(h, name) == {"n": (["node(s) had untolerated taint {b: 2}"], Code.UNRESOLVABLE)}
+
+
+def test_reasons_of_many_nodes_are_counted_by_text() -> None:
+    h = cluster()
+    h.node("a", taints=[{"key": "x", "value": "1", "effect": "NoSchedule"}])
+    h.node("b", taints=[{"key": "y", "value": "1", "effect": "NoExecute"}])
+    h.node("c", taints=[{"key": "y", "value": "1", "effect": "NoExecute"}, *TAINTS])
+    h.node("d", unschedulable=True)
+    h.pod("p")
+    session = h.session()
+    diagnosis = Diagnosis(4)
+    ask(h.plugin("predicates"), profile(h, "p"), session.all_rows(), diagnosis)
+    assert diagnosis.reasons == {
+        CORDONED: 1,
+        "node(s) had untolerated taint {x: 1}": 1,
+        "node(s) had untolerated taint {y: 1}": 2,
+    }
+
+
+def node_terms(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "affinity": {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+        }
+    }
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def where(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return {"matchExpressions": list(expressions), "matchFields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "passing"),
+    [
+        pytest.param({"nodeSelector": {"disk": "ssd"}}, "a", id="selector"),
+        pytest.param({"nodeSelector": {"disk": "ssd", "gen": "7"}}, "", id="selectors are anded"),
+        pytest.param({"nodeSelector": {"nowhere": "x"}}, "", id="unknown key"),
+        pytest.param(node_terms(where(expression("disk", "In", "ssd", "hdd"))), "ab", id="In"),
+        pytest.param(node_terms(where(expression("disk", "NotIn", "ssd"))), "bc", id="NotIn passes without the label"),
+        pytest.param(node_terms(where(expression("disk", "Exists"))), "ab", id="Exists"),
+        pytest.param(node_terms(where(expression("disk", "DoesNotExist"))), "c", id="DoesNotExist"),
+        pytest.param(node_terms(where(expression("gen", "Gt", "5"))), "b", id="Gt"),
+        pytest.param(node_terms(where(expression("gen", "Lt", "7"))), "a", id="Lt skips what is no number"),
+        pytest.param(node_terms(where(expression("gen", "Gt", "five"))), "", id="Gt with no number"),
+        pytest.param(node_terms(where(expression("disk", "In"))), "", id="In without values"),
+        pytest.param(node_terms(where(expression("disk", "Near", "ssd"))), "", id="unknown operator"),
+        pytest.param(
+            node_terms(where(expression("disk", "Exists"), expression("gen", "In", "7"))), "b", id="expressions anded"
+        ),
+        pytest.param(
+            node_terms(where(expression("disk", "In", "ssd")), where(expression("gen", "In", "x"))),
+            "ac",
+            id="terms ored",
+        ),
+        pytest.param(node_terms({}), "", id="empty term"),
+        pytest.param(node_terms({}, where(expression("disk", "Exists"))), "ab", id="empty term beside another"),
+        pytest.param(node_terms(), "", id="no terms"),
+        pytest.param(node_terms(where(fields=(expression("metadata.name", "In", "b"),))), "b", id="field In"),
+        pytest.param(node_terms(where(fields=(expression("metadata.name", "NotIn", "b"),))), "ac", id="field NotIn"),
+        pytest.param(node_terms(where(fields=(expression("metadata.uid", "In", "b"),))), "", id="unknown field"),
+        pytest.param(node_terms(where(fields=(expression("metadata.name", "In", "nobody"),))), "", id="unknown name"),
+        pytest.param(
+            {"nodeSelector": {"disk": "hdd"}, **node_terms(where(expression("gen", "Gt", "5")))},
+            "b",
+            id="selector and affinity are anded",
+        ),
+    ],
+)
+def test_node_selector_and_affinity(spec: dict[str, Any], passing: str) -> None:
+    h = cluster()
+    h.node("a", labels={"disk": "ssd", "gen": "5"})
+    h.node("b", labels={"disk": "hdd", "gen": "7"})
+    h.node("c", labels={"gen": "x"})
+    h.pod("p", **spec)
+    assert judged(h, "p") == {
+        name: ([], Code.SUCCESS) if name in passing else ([SELECTOR], Code.UNRESOLVABLE) for name in "abc"
+    }
+
+
+def test_static_answers_follow_labels_and_taints() -> None:
+    h = cluster()
+    h.node("n")
+    h.pod("p", nodeSelector={"disk": "ssd"})
+    assert answers(h, "p") == {"n": [SELECTOR]}
+    h.node("n", labels={"disk": "ssd"})
+    assert answers(h, "p") == {"n": []}
+    h.node("n", labels={"disk": "ssd"}, taints=TAINTS)
+    assert answers(h, "p") == {"n": ["node(s) had untolerated taint {b: 2}"]}
+
+
+# --- host ports -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "reasons"),
+    [
+        ((80, "TCP", "127.0.0.1"), (80, "TCP", "0.0.0.0"), [PORTS]),
+        ((80, "TCP", ""), (80, "TCP", "10.0.0.1"), [PORTS]),
+        ((80, "TCP", "10.0.0.2"), (80, "TCP", "10.0.0.1"), []),
+        ((80, "TCP", "10.0.0.1"), (80, "TCP", "10.0.0.1"), [PORTS]),
+        ((80, "UDP", ""), (80, "TCP", ""), []),
+        ((81, "TCP", ""), (80, "TCP", ""), []),
+    ],
+)
+def test_host_ports_conflict_by_address_protocol_and_port(
+    wanted: tuple[int, str, str], held: tuple[int, str, str], reasons: list[str]
+) -> None:
+    h = cluster()
+    h.node("n")
+    h.node("other")
+    h.pod("holder", group=None, node="n", **ports(held))
+    h.pod("p", **ports(wanted))
+    assert answers(h, "p") == {"n": reasons, "other": []}
+    if reasons:
+        assert codes(h, "p")["n"] is Code.UNSCHEDULABLE
+
+
+def test_host_ports_are_not_asked_when_switched_off() -> None:
+    h = cluster("predicate.NodePortsEnable: false")
+    h.node("n")
+    h.pod("holder", group=None, node="n", **ports((80, "TCP", "")))
+    h.pod("p", **ports((80, "TCP", "")))
+    assert answers(h, "p") == {"n": []}
+
+
+def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() -> None:
+    h = cluster()
+    h.node("n")
+    h.pod("resident", group=None, node="n")
+    h.pod("p", **ports((80, "TCP", "")))
+    h.pod("plain")
+    session = h.session()
+    table = session.nodes
+    rows = np.zeros(3, dtype=np.intp)
+    for name, expected in (("p", [True, False, False]), ("plain", [True, True, True])):
+        asked = profile(h, name)
+        used = table.used[rows] + np.arange(3)[:, None] * asked.cls.request
+        verdict = Verdict(3)
+        h.plugin("predicates").predicate(asked, NodeRows(table, rows, used=used), verdict)
+        assert verdict.ok.tolist() == expected
+
+
+def test_a_gang_with_a_host_port_takes_one_node_each() -> None:
+    h = cluster()
+    for name in ("n1", "n2", "n3"):
+        h.node(name)
+    h.group("g", min_member=2)
+    for name in ("p1", "p2", "p3", "p4"):
+        h.pod(name, **ports((80, "TCP", "")))
+    h.settle()
+    assert sorted(h.binds.values()) == ["n1", "n2", "n3"]
+    h.delete_pod(next(pod for pod, node in h.binds.items() if node == "n2"))
+    h.settle()
+    assert sorted(h.binds.values()) == ["n1", "n2", "n2", "n3"]
+
+
+def test_a_port_is_free_again_once_its_pod_is_evicted_and_taken_when_that_is_undone() -> None:
+    h = cluster()
+    h.node("n")
+    h.group("old")
+    h.pod("holder", group="old", node="n", **ports((80, "TCP", "")))
+    h.pod("p", **ports((80, "TCP", "")))
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("holder"), "test")
+    assert answers(h, "p", fresh=False) == {"n": []}
+    statement.discard()
+    assert answers(h, "p", fresh=False) == {"n": [PORTS]}
+
+
+# --- pod affinity ---------------------------------------------------------------------------------------------------
+
+
+def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
+    h = cluster()
+    zones(h, a1="a", a2="a", b1="b", nowhere=None)
+    h.pod("web", group=None, node="a1", labels={"app": "web"})
+    h.pod("p", **near(term(WEB)))
+    assert answers(h, "p") == {"a1": [], "a2": [], "b1": [AFFINITY], "nowhere": [AFFINITY]}
+    assert codes(h, "p")["b1"] is Code.UNRESOLVABLE
+
+
+def test_the_first_pod_of_a_series_may_go_anywhere_the_key_exists() -> None:
+    h = cluster()
+    zones(h, a="a", nowhere=None)
+    h.pod("p", labels={"app": "web"}, **near(term(WEB)))
+    h.pod("stranger", labels={"app": "db"}, **near(term(WEB)))
+    assert answers(h, "p") == {"a": [], "nowhere": [AFFINITY]}
+    assert answers(h, "stranger") == {"a": [AFFINITY], "nowhere": [AFFINITY]}
+
+
+def test_the_second_pod_of_a_series_follows_the_first() -> None:
+    h = cluster()
+    zones(h, a="a", b="b")
+    h.pod("first", group=None, node="b", labels={"app": "web"})
+    h.pod("p", labels={"app": "web"}, **near(term(WEB)))
+    assert answers(h, "p") == {"a": [AFFINITY], "b": []}
+
+
+def test_a_pod_counts_only_when_it_matches_all_affinity_terms() -> None:
+    h = cluster()
+    zones(h, a="a", b="b")
+    red = {"matchLabels": {"color": "red"}}
+    h.pod("web", group=None, node="a", labels={"app": "web"})
+    h.pod("red", group=None, node="a", labels={"color": "red"})
+    h.pod("both", group=None, node="b", labels={"app": "web", "color": "red"})
+    h.pod("p", **near(term(WEB), term(red)))
+    assert answers(h, "p") == {"a": [AFFINITY], "b": []}
+
+
+def test_required_anti_affinity_stays_away_from_the_domain() -> None:
+    h = cluster()
+    zones(h, a1="a", a2="a", b="b", nowhere=None)
+    h.pod("web", group=None, node="a1", labels={"app": "web"})
+    h.pod("p", **apart(term(WEB)))
+    assert answers(h, "p") == {"a1": [ANTI_AFFINITY], "a2": [ANTI_AFFINITY], "b": [], "nowhere": []}
+    assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
+
+
+def test_existing_pods_keep_others_away_by_their_anti_affinity() -> None:
+    h = cluster()
+    zones(h, a1="a", a2="a", b="b", nowhere=None)
+    h.pod("loner", group=None, node="a1", **apart(term(WEB)))
+    h.pod("p", labels={"app": "web"})
+    h.pod("db", labels={"app": "db"})
+    assert answers(h, "p") == {"a1": [REPELLED], "a2": [REPELLED], "b": [], "nowhere": []}
+    assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
+    assert answers(h, "db") == {"a1": [], "a2": [], "b": [], "nowhere": []}
+
+
+def test_a_node_gives_only_the_first_of_the_three_affinity_reasons() -> None:
+    h = cluster()
+    zones(h, a="a", b="b", c="c")
+    h.pod("db", group=None, node="a", labels={"app": "db"})
+    h.pod("db2", group=None, node="b", labels={"app": "db"})
+    h.pod("loner", group=None, node="a", labels={"app": "red"}, **apart(term(WEB)))
+    h.pod("loner2", group=None, node="c", **apart(term(WEB)))
+    spec = near(term(DB))
+    spec["affinity"] |= apart(term({"matchLabels": {"app": "red"}}))["affinity"]
+    h.pod("p", labels={"app": "web"}, **spec)
+    assert answers(h, "p") == {"a": [ANTI_AFFINITY], "b": [], "c": [AFFINITY]}
+
+
+@pytest.mark.parametrize(
+    ("more", "matching"),
+    [
+        pytest.param({}, "own", id="own namespace by default"),
+        pytest.param({"namespaces": ["other"]}, "other", id="named"),
+        pytest.param({"namespaceSelector": {}}, "own other third", id="empty selector is every namespace"),
+        pytest.param(
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "third"}}, "namespaces": ["other"]},
+            "other third",
+            id="union of names and selector",
+        ),
+    ],
+)
+def test_namespaces_of_a_term(more: dict[str, Any], matching: str) -> None:
+    h = cluster()
+    zones(h, own="1", other="2", third="3")
+    for name, namespace in (("own", "default"), ("other", "other"), ("third", "third")):
+        h.pod(f"web-{name}", group=None, node=name, namespace=namespace, labels={"app": "web"})
+    h.pod("p", **apart(term(WEB, **more)))
+    assert answers(h, "p") == {
+        name: [ANTI_AFFINITY] if name in matching.split() else [] for name in ("other", "own", "third")
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "reasons"),
+    [(None, []), ({}, [ANTI_AFFINITY])],
+    ids=["no selector selects nothing", "an empty selector selects every pod"],
+)
+def test_missing_and_empty_selectors(selector: dict[str, Any] | None, reasons: list[str]) -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("any", group=None, node="a")
+    h.pod("p", **apart(term(selector)))
+    assert answers(h, "p") == {"a": reasons}
+
+
+def test_match_label_keys_narrow_a_term_to_pods_of_the_same_revision() -> None:
+    h = cluster()
+    zones(h, a="a", b="b", c="c")
+    h.pod("old", group=None, node="a", labels={"app": "web", "rev": "1"})
+    h.pod("new", group=None, node="b", labels={"app": "web", "rev": "2"})
+    h.pod("p", labels={"rev": "2"}, **apart(term(WEB, matchLabelKeys=["rev"])))
+    h.pod("p1", labels={"rev": "1"}, **apart(term(WEB, matchLabelKeys=["rev"])))
+    h.pod("plain", **apart(term(WEB, matchLabelKeys=["rev"])))
+    h.pod("other", labels={"rev": "1"}, **apart(term(WEB, mismatchLabelKeys=["rev"])))
+    assert answers(h, "p") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
+    assert answers(h, "p1") == {"a": [ANTI_AFFINITY], "b": [], "c": []}
+    assert answers(h, "plain") == {"a": [ANTI_AFFINITY], "b": [ANTI_AFFINITY], "c": []}
+    assert answers(h, "other") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
+
+
+def test_malformed_terms_refuse_the_pod_before_any_node_is_asked() -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("p", **near(term({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["x"]}]})))
+    h.session()
+    refusal = h.plugin("predicates").pre_predicate(profile(h, "p"))
+    assert (refusal.hook, refusal.plugin, refusal.code) == ("pre_predicate", "predicates", Code.UNRESOLVABLE)
+    assert refusal.message.startswith("plugin InterPodAffinity pre-predicates failed parsing pod: ")
+    assert "Like" in refusal.message
+
+
+def test_pod_affinity_is_not_asked_when_switched_off() -> None:
+    h = cluster("predicate.PodAffinityEnable: false")
+    zones(h, a="a")
+    h.pod("loner", group=None, node="a", **apart(term(WEB)))
+    h.pod("p", labels={"app": "web"}, **near(term(DB)))
+    assert answers(h, "p") == {"a": []}
+    assert profile(h, "p").context("predicates") is None
+
+
+def test_a_gang_that_repels_itself_takes_one_zone_each() -> None:
+    h = cluster()
+    zones(h, a1="a", a2="a", b1="b", c1="c")
+    h.group("g", min_member=3)
+    for index in range(4):
+        h.pod(f"p{index}", labels={"app": "web"}, **apart(term(WEB)))
+    h.settle()
+    assert sorted(node[0] for node in h.binds.values()) == ["a", "b", "c"]
+
+
+def test_pods_without_terms_are_kept_away_from_one_placed_just_before_them() -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("loner", labels={"app": "loner"}, priority=10, **apart(term(WEB)))
+    h.group("late")
+    h.pod("web", group="late", labels={"app": "web"})
+    h.settle()
+    assert h.binds == {"loner": "a"}
+
+
+# --- topology spread ------------------------------------------------------------------------------------------------
+
+
+def three_zones(h: Harness, **counts: int) -> None:
+    """A node per zone with so many `app: web` pods on it."""
+    for zone, count in counts.items():
+        h.node(zone, labels={"zone": zone})
+        for index in range(count):
+            h.pod(f"{zone}{index}", group=None, node=zone, labels={"app": "web"})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "labels", "expected"),
+    [
+        pytest.param(spread(), {"app": "web"}, {"a": [SKEWED], "b": [], "c": []}, id="one more than the least"),
+        pytest.param(
+            spread(minDomains=4), {"app": "web"}, {"a": [SKEWED], "b": [SKEWED], "c": [SKEWED]}, id="too few domains"
+        ),
+        pytest.param(spread(minDomains=3), {"app": "web"}, {"a": [SKEWED], "b": [], "c": []}, id="just enough domains"),
+        pytest.param(spread(), {"app": "db"}, {"a": [], "b": [], "c": []}, id="the pod itself does not count"),
+        pytest.param(spread(skew=2), {"app": "web"}, {"a": [], "b": [], "c": []}, id="wider skew"),
+        pytest.param(spread({}), {"app": "web"}, {"a": [], "b": [], "c": []}, id="an empty selector counts nobody"),
+        pytest.param(spread(None), {"app": "web"}, {"a": [], "b": [], "c": []}, id="no selector counts nobody"),
+        pytest.param(
+            spread(whenUnsatisfiable="ScheduleAnyway"), {"app": "web"}, {"a": [], "b": [], "c": []}, id="soft"
+        ),
+    ],
+)
+def test_spread_over_zones(constraint: dict[str, Any], labels: dict[str, str], expected: dict[str, list[str]]) -> None:
+    h = cluster()
+    three_zones(h, a=2, b=1, c=1)
+    h.pod("p", labels=labels, topologySpreadConstraints=[constraint])
+    assert answers(h, "p") == expected
+
+
+def test_spread_refuses_nodes_without_the_key_for_good() -> None:
+    h = cluster()
+    three_zones(h, a=2, b=1)
+    h.node("nowhere")
+    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
+    assert judged(h, "p") == {
+        "a": ([SKEWED], Code.UNSCHEDULABLE),
+        "b": ([], Code.SUCCESS),
+        "nowhere": ([NO_KEY], Code.UNRESOLVABLE),
+    }
+
+
+def test_spread_counts_only_live_pods_of_the_own_namespace() -> None:
+    h = cluster()
+    three_zones(h, a=1, b=0)
+    h.pod("leaving", group=None, node="b", labels={"app": "web"})
+    h.terminate("leaving")
+    h.pod("foreign", group=None, node="b", namespace="other", labels={"app": "web"})
+    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
+    assert answers(h, "p") == {"a": [SKEWED], "b": []}
+
+
+@pytest.mark.parametrize(
+    ("policies", "spec", "expected"),
+    [
+        pytest.param({}, {"nodeSelector": {"kind": "x"}}, {"a": []}, id="affinity is honoured by default"),
+        pytest.param(
+            {"nodeAffinityPolicy": "Ignore"}, {"nodeSelector": {"kind": "x"}}, {"a": [SKEWED]}, id="affinity ignored"
+        ),
+        pytest.param({}, {}, {"a": [SKEWED]}, id="taints are ignored by default"),
+        pytest.param({"nodeTaintsPolicy": "Honor"}, {}, {"a": []}, id="taints honoured"),
+    ],
+)
+def test_node_inclusion_policies(policies: dict[str, Any], spec: dict[str, Any], expected: dict[str, Any]) -> None:
+    h = cluster()
+    h.node("a", labels={"zone": "a", "kind": "x"})
+    h.node("b", labels={"zone": "b"}, taints=[{"key": "t", "value": "", "effect": "NoSchedule"}])
+    h.pod("web", group=None, node="a", labels={"app": "web"})
+    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(**policies)], **spec)
+    assert {"a": answers(h, "p")["a"]} == expected
+
+
+def test_a_node_must_have_the_keys_of_all_constraints_to_make_a_domain() -> None:
+    h = cluster()
+    h.node("a", labels={"zone": "a", "rack": "1"})
+    h.node("b", labels={"zone": "b"})
+    h.pod("web", group=None, node="a", labels={"app": "web"})
+    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(skew=1), spread(key="rack", skew=9)])
+    assert answers(h, "p") == {"a": [], "b": [NO_KEY]}
+
+
+def test_match_label_keys_of_a_spread_constraint() -> None:
+    h = cluster()
+    three_zones(h, a=1, b=0)
+    h.pod("new", group=None, node="b", labels={"app": "web", "rev": "2"})
+    constraint = spread(matchLabelKeys=["rev"])
+    h.pod("p", labels={"app": "web", "rev": "2"}, topologySpreadConstraints=[constraint])
+    h.pod("q", labels={"app": "web"}, topologySpreadConstraints=[constraint])
+    assert answers(h, "p") == {"a": [], "b": [SKEWED]}
+    assert answers(h, "q") == {"a": [], "b": []}
+
+
+def test_a_gang_is_spread_as_it_is_placed() -> None:
+    h = cluster()
+    zones(h, a1="a", a2="a", b1="b")
+    h.group("g", min_member=6)
+    for index in range(6):
+        h.pod(f"p{index}", labels={"app": "web"}, topologySpreadConstraints=[spread()])
+    h.settle()
+    assert sorted(node[0] for node in h.binds.values()) == ["a", "a", "a", "b", "b", "b"]
+
+
+def test_spread_is_not_asked_when_switched_off() -> None:
+    h = cluster("predicate.PodTopologySpreadEnable: false")
+    three_zones(h, a=2, b=0)
+    h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
+    assert answers(h, "p") == {"a": [], "b": []}
+
+
+# --- profiles -------------------------------------------------------------------------------------------------------
+
+
+def test_labels_do_not_split_profiles_while_nobody_has_terms() -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("p", labels={"app": "web"})
+    h.pod("q", labels={"app": "db"})
+    h.session()
+    assert profile(h, "p") is profile(h, "q")
+    assert not h.plugin("predicates").domain_bound(profile(h, "p"))
+
+
+def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("loner", group=None, node="a", **apart(term(WEB)))
+    h.pod("p", labels={"app": "web", "index": "1"})
+    h.pod("p2", labels={"index": "2", "app": "web"})
+    h.pod("q", labels={"app": "db"})
+    h.session()
+    plugin = h.plugin("predicates")
+    assert profile(h, "p") is profile(h, "p2")
+    assert profile(h, "p") is not profile(h, "q")
+    assert plugin.domain_bound(profile(h, "p"))
+    assert not plugin.domain_bound(profile(h, "q"))
+
+
+def test_labels_meet_nothing_again_once_the_pods_with_terms_are_gone() -> None:
+    h = cluster()
+    zones(h, a="a")
+    h.pod("loner", group=None, node="a", **apart(term(WEB)))
+    h.pod("p", labels={"app": "web"})
+    assert answers(h, "p") == {"a": [REPELLED]}
+    h.delete_pod("loner")
+    assert answers(h, "p") == {"a": []}
+    assert profile(h, "p").context("predicates") is None
+
+
+def test_every_argument_of_the_reference_is_accepted() -> None:
+    h = cluster(
+        "predicate.NodeVolumeLimitsEnable: false, predicate.VolumeZoneEnable: false, "
+        "predicate.VolumeBindingEnable: false, predicate.DynamicResourceAllocationEnable: true, "
+        "volumebinding.bindTimeoutSeconds: 30, volumebinding.weight: 2, dynamicresources.filterTimeoutSeconds: 5, "
+        "volumebinding.shape: [{utilization: 0, score: 10}, {utilization: 100, score: 0}]"
+    )
+    arguments = h.plugin("predicates").arguments
+    assert (arguments.bind_timeout_seconds, arguments.filter_timeout_seconds) == (30, 5)
+    assert [(point.utilization, point.score) for point in arguments.volume_binding_shape] == [(0, 10), (100, 0)]
+    assert arguments.dynamic_resources

@@ -1,0 +1,515 @@
+"""Array answers equal a plain evaluation of every pair of pod and node, however pods came to stand where they stand.
+
+The evaluation here is written from the rules of Kubernetes over the objects as users write them; it shares nothing
+with the plugins.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.framework.rows import Diagnosis, NodeRows
+from capcard_sched.framework.session import Session
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+  - name: nodeorder
+    arguments:
+      leastrequested.weight: 0
+      balancedresource.weight: 0
+      imagelocality.weight: 0
+      nodeaffinity.weight: 3
+      podaffinity.weight: 5
+      tainttoleration.weight: 7
+      podtopologyspread.weight: 11
+"""
+Object = dict[str, Any]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+# --- the plain evaluation -------------------------------------------------------------------------------------------
+
+
+def holds(expression: Object, labels: dict[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values", [])
+    match expression["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return value is not None and value.isdigit() and int(value) > int(values[0])
+    raise AssertionError(expression)
+
+
+def selects(selector: Object | None, labels: dict[str, str]) -> bool:
+    if selector is None:
+        return False
+    equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    return equal and all(holds(each, labels) for each in selector.get("matchExpressions", []))
+
+
+def node_passes(pod: Object, node: Object) -> bool:
+    if any(node["labels"].get(key) != value for key, value in pod.get("nodeSelector", {}).items()):
+        return False
+    required = pod["affinity"].get("nodeAffinity", {}).get(REQUIRED)
+    return required is None or any(
+        term["matchExpressions"] and all(holds(each, node["labels"]) for each in term["matchExpressions"])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def tolerates(pod: Object, taint: Object) -> bool:
+    for each in pod["tolerations"]:
+        if each.get("effect") not in {None, taint["effect"]} or each.get("key") not in {None, taint["key"]}:
+            continue
+        if each["operator"] == "Exists" or each.get("value", "") == taint["value"]:
+            return True
+    return False
+
+
+def repelling_taint(pod: Object, node: Object) -> Object | None:
+    for taint in node["taints"]:
+        if taint["effect"] != "PreferNoSchedule" and not tolerates(pod, taint):
+            return dict(taint)
+    return None
+
+
+def means(owner: Object, term: Object, pod: Object) -> bool:
+    """Whether a term of `owner` means `pod`."""
+    named = term.get("namespaces", [])
+    everywhere = term.get("namespaceSelector") == {}
+    spaces = named or [owner["namespace"]]
+    revisions = all(
+        pod["labels"].get(key) == owner["labels"][key]
+        for key in term.get("matchLabelKeys", [])
+        if key in owner["labels"]
+    )
+    return (
+        (everywhere or pod["namespace"] in spaces) and selects(term.get("labelSelector"), pod["labels"]) and revisions
+    )
+
+
+def terms(pod: Object, side: str, kind: str) -> list[Object]:
+    found: list[Object] = pod["affinity"].get(side, {}).get(kind, [])
+    return found
+
+
+def same_domain(one: Object, other: Object, key: str) -> bool:
+    return key in one["labels"] and one["labels"].get(key) == other["labels"].get(key)
+
+
+Standing = list[tuple[Object, Object]]  # (pod, its node)
+
+
+def counted(pod: Object, constraint: Object, other: Object) -> bool:
+    selector = constraint.get("labelSelector") or {}
+    narrowed = any(key in pod["labels"] for key in constraint.get("matchLabelKeys", []))
+    if (
+        not (selector.get("matchLabels") or selector.get("matchExpressions") or narrowed)
+        or other["leaving"]
+        or other["namespace"] != pod["namespace"]
+    ):
+        return False
+    return means(pod, {**constraint, "namespaces": [pod["namespace"]]}, other)
+
+
+def included(pod: Object, constraints: list[Object], constraint: Object, node: Object) -> bool:
+    if any(each["topologyKey"] not in node["labels"] for each in constraints):
+        return False
+    if constraint.get("nodeAffinityPolicy", "Honor") == "Honor" and not node_passes(pod, node):
+        return False
+    return constraint.get("nodeTaintsPolicy", "Ignore") == "Ignore" or repelling_taint(pod, node) is None
+
+
+def ports_taken(pod: Object, node: Object, standing: Standing) -> bool:
+    return any(place is node and pod["port"] and other["port"] == pod["port"] for other, place in standing)
+
+
+def affinity_reason(pod: Object, node: Object, standing: Standing) -> str | None:
+    near = terms(pod, "podAffinity", REQUIRED)
+    if near:
+        matching = [place for other, place in standing if all(means(pod, term, other) for term in near)]
+        anywhere = any(term["topologyKey"] in place["labels"] for place in matching for term in near)
+        if not anywhere and all(means(pod, term, pod) for term in near):
+            fits = all(term["topologyKey"] in node["labels"] for term in near)
+        else:
+            fits = all(any(same_domain(node, place, term["topologyKey"]) for place in matching) for term in near)
+        if not fits:
+            return "node(s) didn't match pod affinity rules"
+    for term in terms(pod, "podAntiAffinity", REQUIRED):
+        if any(means(pod, term, other) and same_domain(node, place, term["topologyKey"]) for other, place in standing):
+            return "node(s) didn't match pod anti-affinity rules"
+    for other, place in standing:
+        for term in terms(other, "podAntiAffinity", REQUIRED):
+            if means(other, term, pod) and same_domain(node, place, term["topologyKey"]):
+                return "node(s) didn't satisfy existing pods anti-affinity rules"
+    return None
+
+
+def spread_reason(pod: Object, node: Object, nodes: list[Object], standing: Standing) -> str | None:
+    constraints = [each for each in pod["spread"] if each["whenUnsatisfiable"] == "DoNotSchedule"]
+    for constraint in constraints:
+        key = constraint["topologyKey"]
+        if key not in node["labels"]:
+            return "node(s) didn't match pod topology spread constraints (missing required label)"
+        domains: dict[str, int] = {}
+        for place in nodes:
+            if included(pod, constraints, constraint, place):
+                here = sum(where is place and counted(pod, constraint, other) for other, where in standing)
+                domains[place["labels"][key]] = domains.get(place["labels"][key], 0) + here
+        least = min(domains.values()) if len(domains) >= max(1, constraint.get("minDomains") or 1) else 0
+        itself = means(pod, {**constraint, "namespaces": [pod["namespace"]]}, pod)
+        if domains.get(node["labels"][key], 0) + itself - least > constraint["maxSkew"]:
+            return "node(s) didn't match pod topology spread constraints"
+    return None
+
+
+def reasons(pod: Object, node: Object, nodes: list[Object], standing: Standing) -> list[str]:
+    found = ["node(s) pod number exceeded"] if sum(place is node for _, place in standing) >= node["pods"] else []
+    if node["unschedulable"] and not tolerates(
+        pod, {"key": "node.kubernetes.io/unschedulable", "value": "", "effect": "NoSchedule"}
+    ):
+        return [*found, "node(s) were unschedulable"]
+    if not node_passes(pod, node):
+        return [*found, "node(s) didn't match Pod's node affinity/selector"]
+    taint = repelling_taint(pod, node)
+    if taint is not None:
+        return [*found, f"node(s) had untolerated taint {{{taint['key']}: {taint['value']}}}"]
+    if ports_taken(pod, node, standing):
+        found.append("node(s) didn't have free ports for the requested pod ports")
+    reason = affinity_reason(pod, node, standing)
+    if reason is not None:
+        found.append(reason)
+        if reason == "node(s) didn't match pod affinity rules":
+            return found
+    reason = spread_reason(pod, node, nodes, standing)
+    return found if reason is None else [*found, reason]
+
+
+def batch_scores(pod: Object, nodes: list[Object], standing: Standing) -> list[int]:
+    """Weighted taint, pod affinity and spread scores; what is the same for all nodes is left out."""
+    parts = [(7, taint_scores(pod, nodes)), (5, affinity_scores(pod, nodes, standing))]
+    parts.append((11, spread_scores(pod, nodes, standing)))
+    return [sum(weight * part[i] for weight, part in parts if len(set(part)) > 1) for i in range(len(nodes))]
+
+
+def taint_scores(pod: Object, nodes: list[Object]) -> list[int]:
+    raw = [
+        sum(taint["effect"] == "PreferNoSchedule" and not tolerates(pod, taint) for taint in node["taints"])
+        for node in nodes
+    ]
+    return [100 - 100 * each // max(raw) if max(raw) else 100 for each in raw]
+
+
+def affinity_scores(pod: Object, nodes: list[Object], standing: Standing) -> list[int]:
+    raw = [0] * len(nodes)
+    for side, sign in (("podAffinity", 1), ("podAntiAffinity", -1)):
+        for other, place in standing:
+            pairs = [(pod, each, other) for each in terms(pod, side, PREFERRED)]
+            pairs += [(other, each, pod) for each in terms(other, side, PREFERRED)]
+            for owner, each, target in pairs:
+                term = each["podAffinityTerm"]
+                if means(owner, term, target):
+                    for i, node in enumerate(nodes):
+                        if same_domain(node, place, term["topologyKey"]):
+                            raw[i] += sign * each["weight"]
+    low, high = min(raw), max(raw)
+    return [100 * (each - low) // (high - low) if high > low else 0 for each in raw]
+
+
+def spread_scores(pod: Object, nodes: list[Object], standing: Standing) -> list[int]:
+    constraints = [each for each in pod["spread"] if each["whenUnsatisfiable"] == "ScheduleAnyway"]
+    if not constraints:
+        return [0] * len(nodes)
+    kept = [node for node in nodes if all(each["topologyKey"] in node["labels"] for each in constraints)]
+    raw: dict[str, int] = {}
+    for node in kept:
+        total = 0.0
+        for constraint in constraints:
+            key = constraint["topologyKey"]
+            host = key == "kubernetes.io/hostname"
+            size = len(kept) if host else len({each["labels"][key] for each in kept})
+            there = [
+                other
+                for other, place in standing
+                if counted(pod, constraint, other)
+                and (
+                    place is node
+                    if host
+                    else same_domain(node, place, key) and included(pod, constraints, constraint, place)
+                )
+            ]
+            total += len(there) * math.log(size + 2) + constraint["maxSkew"] - 1
+        raw[node["name"]] = math.floor(total + 0.5)
+    if not raw:
+        return [0] * len(nodes)
+    low, high = min(raw.values()), max(raw.values())
+    return [
+        0 if node["name"] not in raw else 100 * (high + low - raw[node["name"]]) // high if high else 100
+        for node in nodes
+    ]
+
+
+def preferred_nodes(pod: Object, node: Object) -> int:
+    total = 0
+    for each in pod["affinity"].get("nodeAffinity", {}).get(PREFERRED, []):
+        expressions = each["preference"]["matchExpressions"]
+        if expressions and all(holds(one, node["labels"]) for one in expressions):
+            total += each["weight"]
+    return 3 * total
+
+
+# --- random clusters ------------------------------------------------------------------------------------------------
+
+keys = st.sampled_from(["zone", "rack", "kubernetes.io/hostname"])
+effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
+node_labels = st.fixed_dictionaries(
+    {},
+    optional={"zone": st.sampled_from("ab"), "rack": st.sampled_from("123"), "gen": st.sampled_from(["1", "5", "x"])},
+)
+taints = st.lists(
+    st.fixed_dictionaries({"key": st.sampled_from("kl"), "value": st.sampled_from(["", "1"]), "effect": effects}),
+    max_size=2,
+)
+node_objects = st.fixed_dictionaries(
+    {
+        "labels": node_labels,
+        "taints": taints,
+        "unschedulable": st.sampled_from([False] * 5 + [True]),
+        "pods": st.integers(1, 6),
+    }
+)
+pod_labels = st.fixed_dictionaries({}, optional={"app": st.sampled_from("xy"), "rev": st.sampled_from("12")})
+
+
+def expressions(*names: str, node: bool = False) -> st.SearchStrategy[Object]:
+    values = st.sampled_from(["a", "b", "1", "2", "x", "y"])
+    some = st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(names),
+            "operator": st.sampled_from(["In", "NotIn"]),
+            "values": st.lists(values, min_size=1, max_size=2, unique=True),
+        }
+    )
+    none = st.fixed_dictionaries(
+        {"key": st.sampled_from(names), "operator": st.sampled_from(["Exists", "DoesNotExist"])}
+    )
+    greater = st.fixed_dictionaries({"key": st.just("gen"), "operator": st.just("Gt"), "values": st.just(["3"])})
+    return st.one_of(some, none, greater) if node else st.one_of(some, none)
+
+
+selectors = st.one_of(
+    st.none(),
+    st.just({}),
+    st.fixed_dictionaries({"matchLabels": pod_labels}),
+    st.fixed_dictionaries({"matchExpressions": st.lists(expressions("app", "rev"), max_size=2)}),
+)
+
+
+def without_none(items: Object) -> Object:
+    return {key: value for key, value in items.items() if value is not None}
+
+
+pod_terms = st.fixed_dictionaries(
+    {
+        "topologyKey": keys,
+        "labelSelector": selectors,
+        "namespaces": st.sampled_from([None, None, ["default"], ["other"], ["default", "other"]]),
+        "namespaceSelector": st.sampled_from([None, None, None, {}]),
+        "matchLabelKeys": st.sampled_from([None, None, ["rev"]]),
+    }
+).map(without_none)
+
+
+def sides(required: int, preferred: int) -> st.SearchStrategy[Object]:
+    weighted = st.fixed_dictionaries({"weight": st.integers(1, 100), "podAffinityTerm": pod_terms})
+    return st.fixed_dictionaries(
+        {REQUIRED: st.lists(pod_terms, max_size=required), PREFERRED: st.lists(weighted, max_size=preferred)}
+    )
+
+
+term_lists = st.fixed_dictionaries(
+    {"matchExpressions": st.lists(expressions("zone", "rack", "gen", node=True), max_size=2)}
+)
+node_affinities = st.fixed_dictionaries(
+    {
+        REQUIRED: st.one_of(
+            st.none(), st.fixed_dictionaries({"nodeSelectorTerms": st.lists(term_lists, min_size=1, max_size=2)})
+        ),
+        PREFERRED: st.lists(
+            st.fixed_dictionaries({"weight": st.integers(1, 100), "preference": term_lists}), max_size=2
+        ),
+    }
+).map(without_none)
+constraints = st.fixed_dictionaries(
+    {
+        "maxSkew": st.integers(1, 2),
+        "topologyKey": keys,
+        "whenUnsatisfiable": st.sampled_from(["DoNotSchedule", "ScheduleAnyway"]),
+        "labelSelector": selectors,
+        "minDomains": st.sampled_from([None, None, 2, 3]),
+        "nodeAffinityPolicy": st.sampled_from([None, "Honor", "Ignore"]),
+        "nodeTaintsPolicy": st.sampled_from([None, "Honor", "Ignore"]),
+        "matchLabelKeys": st.sampled_from([None, ["rev"]]),
+    }
+).map(without_none)
+tolerations = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from(["k", "l", "node.kubernetes.io/unschedulable"]),
+        "operator": st.sampled_from(["Exists", "Equal"]),
+        "effect": st.one_of(st.none(), effects),
+    }
+).map(without_none)
+pod_objects = st.fixed_dictionaries(
+    {
+        "namespace": st.sampled_from(["default", "other"]),
+        "labels": pod_labels,
+        "affinity": st.fixed_dictionaries(
+            {}, optional={"nodeAffinity": node_affinities, "podAffinity": sides(1, 2), "podAntiAffinity": sides(1, 2)}
+        ),
+        "nodeSelector": st.fixed_dictionaries({}, optional={"zone": st.sampled_from("ab")}),
+        "tolerations": st.lists(tolerations, max_size=2),
+        "spread": st.lists(constraints, max_size=2),
+        "port": st.sampled_from([0, 0, 0, 80]),
+    }
+)
+
+
+def add_pod(h: Harness, name: str, pod: Object, node: str | None = None) -> None:
+    container: Object = {"name": "main", "resources": {"requests": {"cpu": "1m"}}}
+    if pod["port"]:
+        container["ports"] = [{"containerPort": 1, "hostPort": pod["port"], "protocol": "TCP"}]
+    h.pod(
+        name,
+        group=f"g-{pod['namespace']}",
+        node=node,
+        namespace=pod["namespace"],
+        labels=pod["labels"],
+        affinity=pod["affinity"],
+        nodeSelector=pod["nodeSelector"],
+        tolerations=pod["tolerations"],
+        topologySpreadConstraints=pod["spread"],
+        containers=[container],
+    )
+
+
+def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Object], standing: Standing) -> None:
+    profile = session.engine.profile(session.queues["q"], h.task(name, namespace=pod["namespace"]))
+    predicates, nodeorder = h.plugin("predicates"), h.plugin("nodeorder")
+    assert predicates.pre_predicate(profile) is None
+    for row, node in enumerate(nodes):
+        diagnosis = Diagnosis(1)
+        for hook in (predicates.predicate_static, predicates.predicate, predicates.predicate_domain):
+            hook(profile, NodeRows(session.nodes, np.array([row])), diagnosis)
+        assert list(diagnosis.reasons) == reasons(pod, node, nodes, standing), (name, node)
+    rows = session.all_rows()
+    answer = nodeorder.batch_node_order(profile, rows)
+    given = [0] * len(nodes) if answer is None else answer.tolist()
+    assert given == batch_scores(pod, nodes, standing), name
+    static = nodeorder.node_order_static(profile, rows)
+    given = [0] * len(nodes) if static is None else static.tolist()
+    assert given == [preferred_nodes(pod, node) for node in nodes], name
+    if not predicates.domain_bound(profile):
+        # Claimed to depend on no other node: nothing that stands anywhere may have made a difference.
+        for node in nodes:
+            assert affinity_reason(pod, node, standing) is None
+            assert spread_reason(pod, node, nodes, standing) is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    nodes=st.lists(node_objects, min_size=1, max_size=5),
+    residents=st.lists(st.tuples(pod_objects, st.integers(0, 4), st.sampled_from([False] * 4 + [True])), max_size=5),
+    pending=st.lists(st.tuples(pod_objects, st.integers(0, 4)), min_size=1, max_size=3),
+)
+def test_answers_equal_a_plain_evaluation(
+    nodes: list[Object], residents: list[tuple[Object, int, bool]], pending: list[tuple[Object, int]]
+) -> None:
+    h = Harness(CONF)
+    h.queue("q")
+    for namespace in ("default", "other"):
+        h.group(f"g-{namespace}", namespace=namespace)
+    for index, node in enumerate(nodes):
+        node["name"] = f"n{index}"
+        h.node(node["name"], **{key: value for key, value in node.items() if key != "name"} | {"cpu": "64"})  # type: ignore[arg-type]
+        node["labels"]["kubernetes.io/hostname"] = node["name"]
+    standing: Standing = []
+    evictable: list[tuple[str, Object, Object]] = []
+    for index, (pod, where, leaving) in enumerate(residents):
+        node = nodes[where % len(nodes)]
+        add_pod(h, f"r{index}", pod, node["name"])
+        pod["leaving"] = leaving
+        if leaving:
+            h.terminate(f"r{index}", namespace=pod["namespace"])
+        else:
+            evictable.append((f"r{index}", pod, node))
+        standing.append((pod, node))
+    for index, (pod, _) in enumerate(pending):
+        pod["leaving"] = False
+        add_pod(h, f"p{index}", pod)
+    for node in nodes:
+        # Leaving pods do not fill a node (test_leaving_pods_do_not_fill_a_node).
+        node["pods"] += sum(place is node and pod["leaving"] for pod, place in standing)
+
+    def compare_all() -> None:
+        for index, (pod, _) in enumerate(pending):
+            if h.task(f"p{index}", namespace=pod["namespace"]).node is None:
+                compare(h, session, f"p{index}", pod, nodes, standing)
+
+    session = h.session()
+    compare_all()
+
+    # Place the pods one by one wherever they were drawn to stand, evict a resident, and take it all back.
+    before = list(standing)
+    statement = session.statement()
+    for index, (pod, where) in enumerate(pending[1:], start=1):
+        task, node = h.task(f"p{index}", namespace=pod["namespace"]), nodes[where % len(nodes)]
+        assert task.job is not None
+        statement.allocate(task.job, [task], [session.nodes.by_name[node["name"]]])
+        standing.append((pod, node))
+        compare_all()
+    if evictable:
+        name, pod, node = evictable[0]
+        statement.evict(h.task(name, namespace=pod["namespace"]), "test")
+        standing.remove((pod, node))
+        compare_all()
+    statement.discard()
+    standing[:] = before
+    compare_all()
+
+    # Sessions that are told only what changed come to the same.
+    if evictable:
+        name, pod, node = evictable[0]
+        h.delete_pod(name, namespace=pod["namespace"])
+        standing.remove((pod, node))
+    extra = pending[0][0]
+    add_pod(h, "late", extra, nodes[0]["name"])
+    standing.append((extra, nodes[0]))
+    session = h.session()
+    compare_all()
+    nodes[0]["labels"]["zone"] = "b"
+    first = nodes[0]
+    h.node(
+        first["name"],
+        labels=first["labels"],
+        taints=first["taints"],
+        unschedulable=first["unschedulable"],
+        pods=first["pods"] - sum(place is first and pod["leaving"] for pod, place in standing),
+    )
+    session = h.session()
+    compare_all()

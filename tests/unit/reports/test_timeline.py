@@ -1,0 +1,213 @@
+"""The recorder around a scripted core, and the sums over what it noted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from rich.console import Console
+
+from capcard_sched.model.deltas import BindFailed, Delta, NodeChanged, NodeGone, PodChanged, PodGone, PodGroupChanged
+from capcard_sched.model.intents import Bind, Intent, ObjectRef
+from capcard_sched.model.objects import (
+    Container,
+    NodeObject,
+    NodeStatus,
+    ObjectMeta,
+    PodGroupObject,
+    PodGroupSpec,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    RawAmounts,
+    ResourceRequirements,
+)
+from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.reports.recording import Recorder
+from capcard_sched.reports.timeline import Bucket, QueueWaits, QuotaHolds, Timeline, render, timeline_of
+
+H200, H100 = "NVIDIA-H200", "NVIDIA-H100"
+
+
+@dataclass
+class Report:
+    refusals: list[tuple[ObjectRef, Refusal]] = field(default_factory=list)
+
+
+@dataclass
+class Result:
+    intents: list[Intent] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+
+
+class Script:
+    """A core that answers what it was told to, in order; then nothing."""
+
+    def __init__(self, *results: Result) -> None:
+        self._results = list(results)
+        self.seen: list[tuple[int, float]] = []
+
+    def step(self, deltas: Sequence[Delta], now: float) -> Result:
+        self.seen.append((len(deltas), now))
+        return self._results.pop(0) if self._results else Result()
+
+
+def node(name: str, card: str, count: int) -> NodeChanged:
+    labels = {"nvidia.com/gpu.product": card, "nvidia.com/gpu.memory": "81920"}
+    amounts: RawAmounts = {"cpu": "8", "nvidia.com/gpu": str(count)}
+    return NodeChanged(NodeObject(ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts)))
+
+
+def group(name: str, queue: str) -> PodGroupChanged:
+    return PodGroupChanged(PodGroupObject(ObjectMeta(name=name, namespace="default"), PodGroupSpec(queue=queue)))
+
+
+def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase: str = "Pending") -> PodChanged:
+    notes = {"scheduling.k8s.io/group-name": f"job-{name}"} | ({"volcano.sh/card.name": card} if card else {})
+    limits: RawAmounts | None = {"nvidia.com/gpu": str(cards)} if card else None
+    return PodChanged(
+        PodObject(
+            ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", annotations=notes),
+            PodSpec(node_name=on, containers=(Container(resources=ResourceRequirements(limits=limits)),)),
+            PodStatus(phase=phase),
+        )
+    )
+
+
+def bind(name: str, to: str, card: str = "") -> Bind:
+    return Bind("default", name, f"uid-{name}", to, {"volcano.sh/card.assigned": card} if card else {})
+
+
+def refuse(name: str, card: str, limit: int, kind: str = "PodGroup") -> tuple[ObjectRef, Refusal]:
+    figures = Figures(card, 1000, limit + 1000, limit)
+    refusal = Refusal("job_enqueueable", "capacity-card", "InsufficientScalarQuota", "no", queue="q", figures=figures)
+    if kind == "Pod":
+        return ObjectRef("Pod", "default", name, f"uid-{name}"), refusal
+    return ObjectRef("PodGroup", "default", f"job-{name}"), refusal
+
+
+def recorded(*steps: tuple[float, Sequence[Delta], Result]) -> Recorder[Result]:
+    recorder = Recorder(Script(*(result for _, _, result in steps)))
+    for now, deltas, _ in steps:
+        recorder.step(deltas, now)
+    return recorder
+
+
+NODES = (node("a", H200, 8), node("b", H100, 4))
+
+
+def test_the_core_sees_everything_and_its_answers_come_back() -> None:
+    answer = Result([bind("p", "a")])
+    script = Script(answer)
+    assert Recorder(script).step([pod("p")], 5.0) is answer
+    assert script.seen == [(1, 5.0)]
+
+
+def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
+    recorder = recorded(
+        (0.0, [*NODES, group("job-x", "q"), pod("x", H200, 4), pod("y", H200, 2)], Result([bind("x", "a")])),
+        (10.0, [], Result([bind("y", "a")])),
+        (15.0, [pod("x", H200, 4, on="a", phase="Succeeded")], Result()),
+        (20.0, [PodGone("default", "y", "uid-y")], Result()),
+        (40.0, [], Result()),
+    )
+    timeline = timeline_of(recorder, buckets=4)
+    assert timeline.buckets == [
+        Bucket(0.0, 10.0, {H200: 4.0}, {H200: 4}),
+        Bucket(10.0, 20.0, {H200: 4.0}, {H200: 6}),
+        Bucket(20.0, 30.0, {H200: 0.0}, {H200: 0}),
+        Bucket(30.0, 40.0, {H200: 0.0}, {H200: 0}),
+    ]
+    assert timeline.cards == {H200: 8, H100: 4}
+
+
+@pytest.mark.parametrize(
+    ("assigned", "to", "expected"),
+    [
+        pytest.param(H100, "b", {H100: [(1.0, 2)]}, id="the card that the binding names"),
+        pytest.param("", "b", {H100: [(1.0, 2)]}, id="else the first that the node offers"),
+        pytest.param("", "gone", {}, id="an unknown node offers nothing"),
+    ],
+)
+def test_a_choice_of_cards_counts_for_the_one_taken(
+    assigned: str, to: str, expected: dict[str, list[tuple[float, int]]]
+) -> None:
+    result = Result([bind("x", to, assigned)])
+    recorder = recorded((1.0, [*NODES, pod("x", f"{H200}|{H100}", 2)], result))
+    assert recorder.use == expected
+
+
+def test_a_binding_that_failed_gives_the_cards_back_and_the_wait_goes_on() -> None:
+    recorder = recorded(
+        (0.0, [*NODES, group("job-x", "q"), pod("x", H200)], Result([bind("x", "a")])),
+        (1.0, [BindFailed("default", "x", "uid-x", "gone")], Result()),
+        (9.0, [], Result([bind("x", "a")])),
+        (10.0, [pod("x", H200, on="a", phase="Running")], Result()),
+    )
+    assert recorder.use[H200] == [(0.0, 1), (1.0, 0), (9.0, 1)]
+    assert timeline_of(recorder).waits[0].longest == 9.0
+
+
+def test_pods_that_run_from_the_start_hold_cards_without_having_waited() -> None:
+    recorder = recorded((0.0, [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running")], Result()))
+    assert recorder.use == {H200: [(0.0, 3)]}
+    assert timeline_of(recorder).waits[0].longest == 0.0
+
+
+def test_waits_are_summed_up_per_queue() -> None:
+    deltas: list[Delta] = [*NODES, *(group(f"job-{name}", "q") for name in "xyz"), *(pod(name) for name in "xyz")]
+    recorder = recorded(
+        (0.0, deltas, Result([bind("x", "a")])), (4.0, [], Result([bind("y", "a")])), (10.0, [], Result())
+    )
+    assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, "default/z")]
+
+
+def test_a_pod_deleted_while_it_waited_is_no_measured_wait() -> None:
+    recorder = recorded((0.0, [group("job-x", "q"), pod("x")], Result()), (5.0, [PodGone("default", "x")], Result()))
+    assert timeline_of(recorder).waits == []
+
+
+def test_a_quota_holds_a_job_from_the_refusal_to_the_placement() -> None:
+    deltas: list[Delta] = [*NODES, *(group(f"job-{name}", "q") for name in "xyz"), *(pod(name, H200) for name in "xyz")]
+    refusals = Report([refuse("x", H200, 2000), refuse("y", H200, 2000, "Pod"), refuse("z", H100, 0)])
+    recorder = recorded(
+        (0.0, deltas, Result()),
+        (1.0, [], Result([], refusals)),
+        (2.0, [], Result([], Report([refuse("y", H200, 3000, "Pod")]))),
+        (6.0, [], Result([bind("y", "a")])),
+        (11.0, [PodGone("default", "z", "uid-z")], Result()),
+        (21.0, [], Result()),
+    )
+    assert timeline_of(recorder).holds == [
+        QuotaHolds("q", H200, 3000, 2, 1, 25.0, 20.0, "default/job-x"),
+        QuotaHolds("q", H100, 0, 1, 0, 10.0, 10.0, "default/job-z"),
+    ]
+
+
+def test_totals_follow_the_nodes() -> None:
+    recorder = recorded((0.0, [*NODES], Result()), (1.0, [node("a", H200, 6), NodeGone("b")], Result()))
+    assert timeline_of(recorder).cards == {H200: 6}
+
+
+def test_an_empty_run_is_three_sentences() -> None:
+    console = Console(record=True, width=120)
+    console.print(render(timeline_of(Recorder(Script()))))
+    assert console.export_text().splitlines() == [
+        "No card was in use at any time.",
+        "No pod waited for a node.",
+        "No quota held anyone back.",
+    ]
+
+
+def test_tables_show_the_figures_in_units_of_people() -> None:
+    timeline = Timeline(
+        seconds=86_400.0,
+        cards={H200: 8},
+        buckets=[Bucket(3600.0, 86_400.0, {H200: 2.26}, {H200: 5})],
+        waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 90_000.0, "default/z")],
+        holds=[QuotaHolds("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
+    )
+    console = Console(record=True, width=120)
+    console.print(render(timeline))
+    text = console.export_text()
+    for expected in ("NVIDIA-H200 of 8", "1h", "2.3 (5)", "1m5s", "1d1h", "default/job-x", "2h", "and 1 more"):
+        assert expected in text

@@ -1,0 +1,269 @@
+"""Openb traces: what each row becomes, and what is said about rows that cannot be used."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from capcard_sched.simulation.openb import TraceScenario, cards_by_model, make_scenario
+from capcard_sched.simulation.openb_rows import TraceError, TraceNode, TracePod, read_nodes, read_pods
+
+DATA = Path(__file__).parents[2] / "data" / "openb"
+NODES, PODS = DATA / "nodes.csv", DATA / "pods.csv"
+
+
+def scenario(quota_share: float = 0.5) -> TraceScenario:
+    return make_scenario(read_nodes(NODES), read_pods(PODS), quota_share)
+
+
+def pod(name: str) -> dict[str, object]:
+    return next(op for op in scenario().operations if op["create"]["metadata"]["name"] == name)
+
+
+def quotas(of: TraceScenario) -> dict[str, dict[str, int]]:
+    return {
+        doc["metadata"]["name"]: json.loads(doc["metadata"]["annotations"]["volcano.sh/card.quota"])
+        for doc in of.manifests
+        if doc["kind"] == "Queue"
+    }
+
+
+def test_machines_become_nodes_with_card_labels() -> None:
+    nodes = {doc["metadata"]["name"]: doc for doc in scenario().manifests if doc["kind"] == "Node"}
+    assert list(nodes) == ["node-a", "node-b", "node-c", "node-d", "node-e"]
+    assert nodes["node-e"]["metadata"]["labels"] == {
+        "kubernetes.io/hostname": "node-e",
+        "nvidia.com/gpu.product": "P100",
+        "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.memory": "16384",
+    }
+    assert nodes["node-e"]["status"]["allocatable"] == {
+        "cpu": "16000m",
+        "memory": "122880Mi",
+        "pods": "256",
+        "nvidia.com/gpu": "2",
+    }
+    assert nodes["node-d"]["metadata"]["labels"] == {"kubernetes.io/hostname": "node-d"}
+    assert "nvidia.com/gpu" not in nodes["node-d"]["status"]["allocatable"]
+
+
+def test_pods_come_in_order_of_their_creation() -> None:
+    moments = [(op["at"], op["create"]["metadata"]["name"]) for op in scenario().operations]
+    assert moments == [
+        ("0s", "pod-1"),
+        ("100s", "pod-2"),
+        ("120s", "pod-5"),
+        ("130s", "pod-6"),
+        ("150s", "pod-3"),
+        ("160s", "pod-4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "annotations", "resources"),
+    [
+        pytest.param(
+            "pod-1",
+            {
+                "scheduling.volcano.sh/queue-name": "ls",
+                "simulation.capcard-sched.io/duration": "490s",
+                "volcano.sh/card.name": "G2|T4|P100",
+            },
+            {
+                "requests": {"cpu": "12000m", "memory": "16384Mi", "nvidia.com/gpu": "1"},
+                "limits": {"nvidia.com/gpu": "1"},
+            },
+            id="no model named: any, the most numerous first",
+        ),
+        pytest.param(
+            "pod-2",
+            {
+                "scheduling.volcano.sh/queue-name": "ls",
+                "simulation.capcard-sched.io/duration": "300s",
+                "simulation.capcard-sched.io/exit-code": "1",
+                "volcano.sh/card.name": "P100",
+            },
+            {
+                "requests": {"cpu": "6000m", "memory": "12288Mi", "nvidia.com/gpu": "1"},
+                "limits": {"nvidia.com/gpu": "1"},
+            },
+            id="part of a card becomes a whole one, failure stays failure",
+        ),
+        pytest.param(
+            "pod-4",
+            {"scheduling.volcano.sh/queue-name": "be", "simulation.capcard-sched.io/duration": "1s"},
+            {"requests": {"cpu": "4000m", "memory": "8192Mi"}},
+            id="no card, over in an instant: runs one second",
+        ),
+        pytest.param(
+            "pod-5",
+            {
+                "scheduling.volcano.sh/queue-name": "be",
+                "simulation.capcard-sched.io/duration": "300s",
+                "volcano.sh/card.name": "P100|T4",
+            },
+            {
+                "requests": {"cpu": "8000m", "memory": "65536Mi", "nvidia.com/gpu": "2"},
+                "limits": {"nvidia.com/gpu": "2"},
+            },
+            id="repeated models collapse, never scheduled: runs as long as it existed",
+        ),
+        pytest.param(
+            "pod-6",
+            {"scheduling.volcano.sh/queue-name": "be", "volcano.sh/card.name": "G2"},
+            {
+                "requests": {"cpu": "8000m", "memory": "65536Mi", "nvidia.com/gpu": "1"},
+                "limits": {"nvidia.com/gpu": "1"},
+            },
+            id="never deleted: runs on",
+        ),
+    ],
+)
+def test_a_row_becomes_a_pod(name: str, annotations: dict[str, str], resources: dict[str, object]) -> None:
+    assert pod(name)["create"] == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {
+            "schedulerName": "capcard-sched",
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "trace", "resources": resources}],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        pytest.param(
+            1.0,
+            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 2, "T4": 0}},
+            id="the whole peak",
+        ),
+        pytest.param(
+            0.5,
+            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 1, "T4": 0}},
+            id="half of it, but room for the largest pod",
+        ),
+        pytest.param(
+            50.0,
+            {"be": {"G2": 8, "P100": 2, "T4": 0}, "ls": {"G2": 8, "P100": 2, "T4": 0}},
+            id="never more than the cluster has",
+        ),
+    ],
+)
+def test_quotas_are_a_share_of_the_undisturbed_peak(share: float, expected: dict[str, dict[str, int]]) -> None:
+    assert quotas(scenario(share)) == expected
+
+
+def test_a_pod_that_ends_when_another_begins_does_not_raise_the_peak() -> None:
+    one = TracePod("a", 1, 1, 1, 1000, ("T4",), "LS", "Running", 0, 10, 0)
+    nodes = [TraceNode("n", 1000, 1000, 4, "T4")]
+    after = make_scenario(nodes, [one, one._replace(name="b", created=10, scheduled=10, deleted=20)], 1.0)
+    beside = make_scenario(nodes, [one, one._replace(name="b", created=9, scheduled=9, deleted=20)], 1.0)
+    assert (quotas(after)["ls"]["T4"], quotas(beside)["ls"]["T4"]) == (1, 2)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_quota_share_must_be_a_number_above_zero(share: float) -> None:
+    with pytest.raises(ValueError, match="is not a number above 0"):
+        scenario(share)
+
+
+def test_cards_are_counted_per_model() -> None:
+    assert cards_by_model(read_nodes(NODES)) == {"G2": 8, "P100": 2, "T4": 8}
+
+
+def test_yaml_and_json_say_the_same() -> None:
+    as_yaml, as_json = io.BytesIO(), io.BytesIO()
+    scenario().write_yaml(as_yaml)
+    scenario().write_json(as_json)
+    documents = list(yaml.load_all(as_yaml.getvalue(), Loader=yaml.CSafeLoader))
+    assert documents == json.loads(as_json.getvalue())["items"]
+    assert documents[-1]["kind"] == "Scenario"
+    assert documents[-1]["spec"]["operations"] == scenario().operations
+
+
+def test_an_empty_trace_is_an_empty_scenario() -> None:
+    file = io.BytesIO()
+    make_scenario([], []).write_yaml(file)
+    assert yaml.safe_load(file.getvalue())["spec"] == {"operations": []}
+
+
+# --- bad files ------------------------------------------------------------------------------------------------------
+
+NODE_HEAD = "sn,cpu_milli,memory_mib,gpu,model\n"
+POD_HEAD = PODS.read_text(encoding="utf-8").splitlines()[0] + "\n"
+POD_ROW = "p,1000,1,1,1000,T4,LS,Running,5,9,6\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "accepted"),
+    [
+        pytest.param("", 0, "", "with the columns sn, cpu_milli", id="empty file"),
+        pytest.param("sn,cpu_milli,gpu,model\n", 1, "", "with the columns sn, cpu_milli", id="column missing"),
+        pytest.param(NODE_HEAD + "n1,1,1,0\n", 2, "", "5 cells", id="cell missing"),
+        pytest.param(NODE_HEAD + "n1,1,1,0,\nn1,1,1,0,\n", 3, "sn", "no other row", id="name twice"),
+        pytest.param(NODE_HEAD + "N 1,1,1,0,\n", 2, "sn", "Kubernetes object name", id="bad name"),
+        pytest.param(NODE_HEAD + "n1,1.5,1,0,\n", 2, "cpu_milli", "whole number", id="fraction"),
+        pytest.param(NODE_HEAD + "n1,1,-1,0,\n", 2, "memory_mib", "whole number", id="negative"),
+        pytest.param(NODE_HEAD + "n1,1,1,4,\n", 2, "model", "since gpu is 4", id="cards without a model"),
+        pytest.param(NODE_HEAD + "n1,1,1,4,A|B\n", 2, "model", "a card model", id="two models on one node"),
+        pytest.param(NODE_HEAD + 'n1,1,1,0,"\n', 2, "", "CSV", id="quote not closed"),
+    ],
+)
+def test_a_bad_node_list_is_refused_with_its_place(
+    tmp_path: Path, text: str, line: int, column: str, accepted: str
+) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(TraceError) as caught:
+        read_nodes(path)
+    assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
+    assert accepted in caught.value.accepted
+    assert str(caught.value).startswith(f"{path}:{line}" if line else f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "accepted"),
+    [
+        ("gpu_milli", "1001", "from 0 to 1000"),
+        ("gpu_spec", "T4||G2", "joined by |"),
+        ("gpu_spec", "T 4", "a card model"),
+        ("qos", "", "a word"),
+        ("pod_phase", "Gone", "one of Pending, Running"),
+        ("creation_time", "", "whole seconds"),
+        ("creation_time", "2026-01-01", "whole seconds"),
+        ("scheduled_time", "4", "at least creation_time (5)"),
+        ("deletion_time", "5", "(6)"),
+        ("num_gpu", "one", "whole number"),
+    ],
+)
+def test_a_bad_pod_cell_is_refused_with_its_place(tmp_path: Path, column: str, cell: str, accepted: str) -> None:
+    path = tmp_path / "pods.csv"
+    cells = dict(zip(POD_HEAD.strip().split(","), POD_ROW.strip().split(","), strict=True)) | {
+        "name": "q",
+        column: cell,
+    }
+    path.write_text(POD_HEAD + POD_ROW + ",".join(cells.values()) + "\n", encoding="utf-8")
+    with pytest.raises(TraceError) as caught:
+        read_pods(path)
+    assert (caught.value.line, caught.value.column) == (3, column)
+    assert accepted in caught.value.accepted
+    assert repr(cell) in str(caught.value) or cell in str(caught.value)
+
+
+def test_a_missing_file_and_a_binary_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        read_nodes(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TraceError, match="not UTF-8"):
+        read_nodes(tmp_path / "binary.csv")
+
+
+def test_columns_may_stand_in_any_order_beside_others(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.csv"
+    path.write_text("model,gpu,rack,memory_mib,cpu_milli,sn\nT4, 2 ,r1,10,20,n\n", encoding="utf-8")
+    assert read_nodes(path) == [TraceNode("n", 20, 10, 2, "T4")]
