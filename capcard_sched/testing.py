@@ -32,6 +32,8 @@ from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, P
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.framework.action import Action
+    from capcard_sched.framework.conf import Conf
     from capcard_sched.framework.plugin import Plugin
     from capcard_sched.framework.session import Session
     from capcard_sched.model.deltas import Delta
@@ -57,15 +59,17 @@ def _timestamp(second: int) -> str:
 class Harness:
     """See the module docstring."""
 
-    def __init__(self, conf: str | None = None, *, run: bool = False) -> None:
-        if conf is None:
-            parsed = default_conf(registry())
-        else:
-            result = parse_conf(conf, registry=registry())
-            if result.conf is None:
-                raise ValueError("; ".join(f"{problem.path}: {problem.message}" for problem in result.problems))
-            parsed = result.conf
-        self.core = Core(parsed, registry())
+    def __init__(
+        self,
+        conf: str | None = None,
+        *,
+        run: bool = False,
+        plugins: Iterable[type[Plugin]] = (),
+        actions: Iterable[type[Action]] = (),
+    ) -> None:
+        """`plugins`, `actions`: classes to be found by name beside the installed ones."""
+        self._registry = registry().including(plugins, actions)
+        self.core = Core(self._parse(conf), self._registry)
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}
         self.bind_annotations: dict[str, dict[str, str]] = {}
@@ -78,17 +82,33 @@ class Harness:
         self._run = run
         self._deltas: list[Delta] = []
         self._created = 0
+        self._births: dict[str, int] = {}
         self._queues: set[str] = set()
         self._session: Session | None = None
+
+    def _parse(self, conf: str | None) -> Conf:
+        if conf is None:
+            return default_conf(self._registry)
+        result = parse_conf(conf, registry=self._registry)
+        if result.conf is None:
+            raise ValueError("; ".join(f"{problem.path}: {problem.message}" for problem in result.problems))
+        return result.conf
+
+    def reconfigure(self, conf: str) -> None:
+        """Use another scheduler-conf from the next step on."""
+        self.core.reconfigure(self._parse(conf))
 
     # --- objects ----------------------------------------------------------------------------------------------------
 
     def _meta(self, name: str, namespace: str | None, **extra: Any) -> dict[str, Any]:
-        self._created += 1
+        uid = f"{namespace or 'cluster'}-{name}-uid"
+        if uid not in self._births:  # an object that is changed keeps its age
+            self._created += 1
+            self._births[uid] = self._created
         meta = {
             "name": name,
-            "uid": f"{namespace or 'cluster'}-{name}-uid",
-            "creationTimestamp": _timestamp(self._created),
+            "uid": uid,
+            "creationTimestamp": _timestamp(self._births[uid]),
             **{key: value for key, value in extra.items() if value},
         }
         if namespace is not None:

@@ -128,3 +128,36 @@ def _add(parts: Any) -> dict[str, int]:
     for part in parts:
         total.update(part)
     return {resource: amount for resource, amount in total.items() if amount}
+
+
+def raw(state: ClusterState) -> Sums:
+    """Every array and counter that placements change, as bytes and lists: what an undo must give back exactly."""
+    table = state.nodes
+    return {
+        "arrays": [
+            array.tobytes()
+            for array in (
+                table.allocatable,
+                table.used,
+                table.releasing,
+                table.pipelined,
+                table.nonzero_used,
+                table.total_allocatable,
+                table.total_used,
+            )
+        ],
+        "nodes": {node.name: sorted(node.tasks) for node in table.nodes},
+        "jobs": {
+            key: (
+                list(job.counts),
+                {role: list(counts) for role, counts in job.roles.items()},
+                job.pending_best_effort,
+                sorted(job.pending),
+                job.allocated.tobytes(),
+                job.total_request.tobytes(),
+            )
+            for key, job in state.jobs.items()
+        },
+        "queues": {name: queue.allocated.tobytes() for name, queue in state.queues.items()},
+        "tasks": {uid: (task.status, task.node) for uid, task in state.tasks.items()},
+    }

@@ -17,9 +17,17 @@ def stamp(second: int) -> str:
     return f"2026-01-01T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
 
 
-def node(name: str, *, labels: Mapping[str, str] | None = None, **allocatable: Any) -> deltas.NodeChanged:
-    """A node; resources whose names are no words go in as `**{"nvidia.com/gpu": 8}`."""
-    offered = {"cpu": "8", "memory": "16Gi", "pods": "110", **allocatable}
+def node(
+    name: str,
+    *,
+    cpu: Any = "8",
+    memory: Any = "16Gi",
+    pods: Any = "110",
+    devices: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> deltas.NodeChanged:
+    """A node."""
+    offered = {"cpu": cpu, "memory": memory, "pods": pods, **(devices or {})}
     body = {
         "metadata": {"name": name, "uid": f"{name}-uid", "labels": dict(labels or {})},
         "status": {"allocatable": offered, "capacity": offered},
@@ -80,13 +88,16 @@ def group(
     name: str,
     *,
     uid: str = "",
-    queue: str = "q",
+    queue: str | None = "q",
     phase: str = "",
     created: int = 0,
     annotations: Mapping[str, str] | None = None,
+    roles: Mapping[str, int] | None = None,
     **spec: Any,
 ) -> deltas.PodGroupChanged:
-    """A PodGroup; `spec` in camel case (`minMember=2`)."""
+    """A PodGroup; `roles` are its `minTaskMember`, `spec` in camel case (`minMember=2`)."""
+    if roles is not None:
+        spec["minTaskMember"] = dict(roles)
     body = {
         "metadata": {
             "name": name,

@@ -15,7 +15,8 @@ from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, Outcome
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 if TYPE_CHECKING:
-    from capcard_sched.simulation.run import Progress, Step
+    from capcard_sched.framework.core import Core
+    from capcard_sched.simulation.run import Progress
 
 
 class _BadInputError(Exception):
@@ -32,6 +33,7 @@ def simulate(
     scheduler_name: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     default_queue: str = "default",
     plugins_dir: Path | None = None,
+    timeline: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Run manifests through the scheduler on an in-memory cluster, in virtual time.
 
@@ -48,6 +50,8 @@ def simulate(
         scheduler_name: Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent.
         default_queue: Queue of PodGroups that name none; created if it does not exist.
         plugins_dir: Folder with further plugins and actions.
+        timeline: Also show cards in use over time, waiting times, and which quota held whom; on standard error with
+            -o json and -o yaml.
     """
     try:
         options = _options(until, schedule_period, scheduler_name, default_queue)
@@ -57,16 +61,22 @@ def simulate(
         scheduler = _scheduler(scheduler_conf, plugins_dir, options)
     except (_BadInputError, InputError) as error:
         return _refuse(str(error))
+    from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import simulate as run
 
+    recorder = Recorder(scheduler) if timeline else None
     try:
         with _progress() as progress:
-            outcome = run(scenario, scheduler, options, progress)
+            outcome = run(scenario, recorder or scheduler, options, progress)
     except InputError as error:
         return _refuse(str(error))
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     _show(outcome, output)
+    if recorder is not None:
+        from capcard_sched.reports.timeline import print_timeline, timeline_of
+
+        print_timeline(timeline_of(recorder), to_stderr=output != "table")
     return 0
 
 
@@ -95,7 +105,7 @@ def _moment(flag: str, text: str) -> int:
         raise _BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
 
 
-def _scheduler(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Step:
+def _scheduler(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Core:
     """The core under the conf. Raises _BadInputError."""
     from capcard_sched.framework.conf import default_conf, parse_conf
     from capcard_sched.framework.core import Core

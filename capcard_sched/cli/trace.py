@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from capcard_sched.cli.status import BAD_INPUT
 from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
 app = App(name="trace", help="Turn recorded cluster traces into scenarios for `simulate`.")
-
-#: Exit status for input that cannot be used (docs: `simulate` contract).
-_BAD_INPUT = 2
 
 
 @app.command
@@ -44,15 +42,15 @@ def openb(
         scenario = make_scenario(read_nodes(nodes), trace_pods, quota_share)
     except TraceError as error:
         print(f"error: {error}", file=sys.stderr)
-        return _BAD_INPUT
+        return BAD_INPUT
     except ValueError as error:
         print(f"error: --quota-share: {error}", file=sys.stderr)
-        return _BAD_INPUT
+        return BAD_INPUT
     try:
         _write(scenario, output)
     except OSError as error:
         print(f"error: {output}: {error.strerror}", file=sys.stderr)
-        return _BAD_INPUT
+        return BAD_INPUT
     print(_summary(scenario, trace_pods, output, sharing), file=sys.stderr)
     return 0
 

@@ -135,6 +135,9 @@ class Closer:
         changed = (
             phase is not job.phase or enqueued or conditions != job.conditions or status_counts != job.status_counts
         )
+        if phase is not job.phase:
+            # The echo of our own write will look unchanged, and sums over phases must still follow.
+            session.state.dirty.jobs.add(job.key)
         if changed:
             job.phase, job.conditions, job.status_counts = phase, conditions, status_counts
             if not job.implicit:

@@ -50,7 +50,8 @@ class Dispatch:
         return [
             (plugin.name, getattr(plugin, hook.method))
             for plugin, switches in tier
-            if hasattr(plugin, hook.method) and (hook.switch is None or switches.get(hook.switch, True))
+            if getattr(plugin, hook.method, None) is not None
+            and (hook.switch is None or switches.get(hook.switch, True))
         ]
 
     def entries(self, method: str) -> list[Entry]:

@@ -372,7 +372,7 @@ class DomainCounters:
                     continue
                 contributions = self._contributions(task, live=_is_live(task))
             for tally, amount in contributions:
-                pass
+                self._add(node, tally, -amount)
 
 
 def _is_live(task: Task) -> bool:

@@ -106,7 +106,7 @@ class PlacementEngine:
             verdict = Verdict(len(selection))
             self._judge(self._predicate, "predicate", profile, selection, verdict)
         total = self._order_scores(profile, selection)
-        if verdict is not None and not verdict.ok.all():
+        if verdict is not None and not verdict.unanimous:
             total[~verdict.ok] = _NEVER
         return total
 

@@ -83,6 +83,11 @@ class Registry:
             raise RegistryError("\n".join(problems))
         return cls(*found)
 
+    def including(self, plugins: Iterable[type[Plugin]] = (), actions: Iterable[type[Action]] = ()) -> Registry:
+        """These and more classes; one of the same name takes the place of the one here. Raises RegistryError."""
+        more = Registry.of(plugins, actions)
+        return Registry({**self._plugins, **more._plugins}, {**self._actions, **more._actions})
+
     def plugin_names(self) -> tuple[str, ...]:
         """All plugin names, sorted."""
         return tuple(sorted(self._plugins))

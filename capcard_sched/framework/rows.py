@@ -143,19 +143,34 @@ class NodeRows:
 class Verdict:
     """Which entries of a selection may take the pod. Hooks call `reject`; they never read other hooks' answers."""
 
-    __slots__ = ("ok",)
+    __slots__ = ("_ok", "_size")
 
     def __init__(self, size: int) -> None:
-        #: bool [k]: not rejected so far.
-        self.ok: Mask = np.ones(size, dtype=bool)
+        self._size = size
+        self._ok: Mask | None = None
+
+    @property
+    def unanimous(self) -> bool:
+        """Whether nobody rejected anything."""
+        return self._ok is None
+
+    @property
+    def ok(self) -> Mask:
+        """Whether each entry is not rejected so far: bool [k]."""
+        if self._ok is None:
+            self._ok = np.ones(self._size, dtype=bool)
+        return self._ok
 
     def reject(self, rejected: Mask, code: Code, reason: str) -> None:
         """Reject the entries where `rejected` (bool [k]) is true, for one reason with one text."""
-        self.ok &= ~rejected
+        if self._ok is None:
+            self._ok = ~rejected
+        else:
+            self._ok &= ~rejected
 
     def reject_all(self, code: Code, reason: str) -> None:
         """Reject every entry."""
-        self.ok[:] = False
+        self._ok = np.zeros(self._size, dtype=bool)
 
 
 class Diagnosis(Verdict):
@@ -186,7 +201,7 @@ class Diagnosis(Verdict):
         self.reasons[reason] = self.reasons.get(reason, 0) + count
         self.sources.setdefault(reason, self.speaker)
         np.maximum(self.codes, np.where(effective, np.int8(code), np.int8(0)), out=self.codes)
-        self.ok &= ~effective
+        super().reject(effective, code, reason)
         if code is not Code.UNSCHEDULABLE:
             self._open &= ~effective
 

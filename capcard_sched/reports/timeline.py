@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _BUCKETS = 24
 #: Rows of the table of quotas; the JSON has all.
 _HOLDS_SHOWN = 20
+#: Width when the output is no terminal.
+_PLAIN_WIDTH = 160
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 
 
@@ -171,6 +173,14 @@ def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def print_timeline(timeline: Timeline, *, to_stderr: bool = False) -> None:
+    """The tables on the terminal, or as plain text where there is none."""
+    console = Console(stderr=to_stderr)
+    if not console.is_terminal:
+        console = Console(stderr=to_stderr, width=_PLAIN_WIDTH)
+    console.print(render(timeline))
 
 
 def render(timeline: Timeline) -> RenderableType:

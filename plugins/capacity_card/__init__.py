@@ -108,8 +108,7 @@ class CapacityCard(Plugin):
 
     def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
         self.selection.filter_offer(profile, rows, verdict)
-
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        # Static too: which alternatives are open is part of the profile, so a change of quota is another profile.
         self.selection.filter_quota(profile, rows, verdict)
 
     def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:

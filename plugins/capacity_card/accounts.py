@@ -68,6 +68,7 @@ class JobAccount:
         "former",
         "job",
         "names",
+        "phase",
         "quantities",
         "queue",
         "reserved",
@@ -87,6 +88,8 @@ class JobAccount:
         self.admitted = False
         #: Cards and resources that its figures depend on.
         self.names: frozenset[str] = frozenset()
+        #: The phase that `reserved` was worked out for.
+        self.phase = job.phase
         #: None while not worked out.
         self.quantities: JobQuantities | None = None
         #: Its part of the queue's `inqueue`.
@@ -96,7 +99,7 @@ class JobAccount:
         """Take over new quantities, and add what follows from them to the queue."""
         self.retract()
         self.quantities = quantities
-        phase = self.job.phase
+        phase = self.phase = self.job.phase
         if self.admitted or phase is PodGroupPhase.INQUEUE:
             self.reserved = quantities.want.without(quantities.gated).without(self.allocated)
         elif phase is PodGroupPhase.RUNNING:

@@ -37,11 +37,13 @@ class Promises:
     ) -> None:
         self._used = used
         self._limit = limit
-        self._claims: dict[Cards, int] = {}
+        merged: dict[Cards, int] = {}
         for alternatives, amount in claims:
             if amount > 0:
                 cards = frozenset(alternatives)
-                self._claims[cards] = self._claims.get(cards, 0) + amount
+                merged[cards] = merged.get(cards, 0) + amount
+        #: In an order of its own: what is told must not depend on the order of events.
+        self._claims = {cards: merged[cards] for cards in sorted(merged, key=sorted)}
 
     def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
         """The smallest set of cards touching one of `touching` that is promised more than it has, or None."""
@@ -80,12 +82,14 @@ class Promises:
         claims = {cards: amount for cards, amount in self._claims.items() if cards <= component}
         free = {card: max(0, self._limit(card) - self._used.get(card, 0)) for card in component}
         given: dict[tuple[Cards, str], int] = {}
-        for cards in sorted(claims, key=sorted):
-            left = claims[cards]
+        for cards, amount in claims.items():
+            left = amount
             while left:
                 path, reached = _augmenting_path(cards, claims, given, free)
-                if not path:
+                if not path and touching & reached:
                     return self._weigh(frozenset(reached))
+                if not path:
+                    break  # too much is claimed where the asked card is not concerned
                 step = min(left, free[path[-1][1]], *(given[moved] for moved in _moved_along(path)))
                 for taken in path:
                     given[taken] = given.get(taken, 0) + step
@@ -129,7 +133,7 @@ def _augmenting_path(
                     path.append((owner, step))
                     step = previous
                 return path[::-1], set(came_from)
-            for other in sorted(claims, key=sorted):
+            for other in claims:
                 if other not in seen and given.get((other, card), 0):
                     seen.add(other)
                     frontier.append((other, card))

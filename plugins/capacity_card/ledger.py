@@ -61,6 +61,8 @@ class Ledger:
         self._stale: set[str] = set()
         #: Keys of jobs with events in this session: they are checked against their pods when the next one opens.
         self._touched: set[str] = set()
+        #: Keys of jobs whose phase the last session may have changed when it closed.
+        self._closing: set[str] = set()
 
     # --- session open -----------------------------------------------------------------------------------------------
 
@@ -91,6 +93,11 @@ class Ledger:
             else:
                 self._reopen_job(job)
                 jobs.append(job)
+        for key in self._closing:
+            account = self.jobs.get(key)
+            if account is not None and account.phase is not account.job.phase:
+                self._stale.add(key)
+        self._closing = session.touched_jobs
         return queues, jobs
 
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:

@@ -53,9 +53,10 @@ class Notices:
         for job in jobs:
             self._tell_job(session, job)
             self._tell_pods(session, job)
-        for known in (self._told_pods, *self._invalid_jobs.values()):
-            for key in known.keys() - self._ledger.jobs.keys():
-                del known[key]
+        alive = self._ledger.jobs
+        self._told_pods = {key: told for key, told in self._told_pods.items() if key in alive}
+        for reason, invalid in self._invalid_jobs.items():
+            self._invalid_jobs[reason] = {key: told for key, told in invalid.items() if key in alive}
 
     def _tell_job(self, session: Session, job: Job) -> None:
         problem = self._minimum.request_of(job).problem

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capcard_sched.plugins.nodeorder.few import FewRequest, FewWeights, few_scores
+
 if TYPE_CHECKING:
     from capcard_sched.framework.rows import Mask, NodeRows, Rows, Scores
     from capcard_sched.framework.session import Session
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
 
 GPU = "nvidia.com/gpu"
+#: Up to so many rows plain Python is quicker than arrays.
+_FEW = 10
 
 
 class _Request(NamedTuple):
@@ -31,6 +35,8 @@ class _Request(NamedTuple):
     three: Vector | None
     #: Requests none of the three: balance does not matter to it.
     nothing: bool
+    #: All of it as plain integers.
+    few: FewRequest
 
 
 class Utilization:
@@ -40,6 +46,10 @@ class Utilization:
         self._least = arguments.least_requested
         self._most = arguments.most_requested
         self._balanced = arguments.balanced_resource
+        self._few = FewWeights(self._least, self._most, self._balanced)
+        #: Per node cpu, memory and GPUs, as plain integers.
+        self._offers: list[tuple[int, int, int]] = []
+        self._generation = -1
         self._enabled = bool(self._least or self._most or self._balanced)
         self._requests: dict[TaskClass, _Request] = {}
         #: int64 [nodes, 2]: cpu and memory, at least 1 so that it can be divided by.
@@ -66,6 +76,17 @@ class Utilization:
             three = allocatable[:, self._columns]
             self._has_three = three > 0
             self._offered_three = np.maximum(three, 1)
+        self._list_offers(session)
+
+    def _list_offers(self, session: Session) -> None:
+        """The offers as lists, when nodes changed. O(nodes)."""
+        if session.nodes.generation == self._generation and not session.changed.everything:
+            return
+        self._generation = session.nodes.generation
+        allocatable = session.nodes.allocatable
+        cpus, memories = allocatable[:, 0].tolist(), allocatable[:, 1].tolist()
+        gpus = [0] * len(cpus) if self._offered_three is None else allocatable[:, self._columns[2]].tolist()
+        self._offers = list(zip(cpus, memories, gpus, strict=True))
 
     def _request(self, cls: TaskClass) -> _Request:
         requests = cls.requests
@@ -75,6 +96,15 @@ class Utilization:
             np.array([cpu, memory], dtype=np.int64),
             np.array([cpu, memory, gpu], dtype=np.int64) if gpu and self._offered_three is not None else None,
             not (cpu or memory or gpu),
+            FewRequest(
+                cls.nonzero_cpu_milli,
+                cls.nonzero_memory_bytes,
+                cpu,
+                memory,
+                gpu if gpu and self._offered_three is not None else None,
+                int(self._columns[2]) if self._offered_three is not None else 0,
+                not (cpu or memory or gpu),
+            ),
         )
         return found
 
@@ -83,6 +113,13 @@ class Utilization:
         if not self._enabled:
             return None
         request = self._requests.get(cls) or self._request(cls)
+        if request.nothing and not (self._least or self._most):
+            return None
+        if len(rows.rows) <= _FEW:
+            offers = self._offers
+            return few_scores(
+                self._few, request.few, [offers[row] for row in rows.rows.tolist()], rows.charged.tolist()
+            )
         offered = rows.take(self._offered)
         total: Scores | None = None
         if self._balanced and not request.nothing:
@@ -162,7 +199,7 @@ class Utilization:
         mean /= 3.0
         fractions -= mean[:, None]
         fractions *= fractions
-        three = fractions[:, 0] + fractions[:, 1]
+        three: Scores = fractions[:, 0] + fractions[:, 1]
         three += fractions[:, 2]
         three /= 3.0
         np.sqrt(three, out=three)

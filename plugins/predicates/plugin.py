@@ -64,6 +64,9 @@ class Predicates(Plugin):
     def domain_bound(self, profile: Profile) -> bool:
         return profile.context(self.name) is not None
 
+    def row_private(self, profile: Profile) -> bool:
+        return bool(profile.cls.host_ports) and self._enabled.node_ports
+
     # --- feasibility ------------------------------------------------------------------------------------------------
 
     def pre_predicate(self, profile: Profile) -> Refusal | None:
@@ -85,7 +88,8 @@ class Predicates(Plugin):
             node_checks.reject_tainted(index, cls, rows, verdict)
 
     def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
-        if verdict is not self._counted:
+        # Every request has a pod slot in it: only who wants to know the reason needs the count besides the fit.
+        if isinstance(verdict, Diagnosis) and verdict is not self._counted:
             node_checks.reject_full(rows, verdict)
         wanted = profile.cls.host_ports
         if wanted and self._enabled.node_ports:

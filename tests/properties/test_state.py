@@ -146,8 +146,8 @@ class _Model:
                 return change.delta()
             case _Group():
                 self.groups[change.name] = change
-                roles = {"minTaskMember": {"ps": 1}} if change.roles else {}
-                return objects.group(change.name, uid=change.uid, queue=change.queue, **roles)
+                roles = {"ps": 1} if change.roles else None
+                return objects.group(change.name, uid=change.uid, queue=change.queue, roles=roles)
             case _Gone():
                 return self._gone(change)
             case str():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from capcard_sched.cli.main import run
 from capcard_sched.cli.trace import openb
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
@@ -39,3 +40,29 @@ def test_bad_input_ends_with_status_2_and_the_reason(
     assert openb(**given) == 2  # type: ignore[arg-type]
     assert message in capsys.readouterr().err
     assert not (tmp_path / "s.yaml").exists()
+
+
+def test_a_trace_runs_and_tells_which_quota_held_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = str(tmp_path / "s.yaml")
+    assert (
+        run(["trace", "openb", "--nodes", str(NODES), "--pods", str(PODS), "-o", scenario, "--quota-share", ".5"]) == 0
+    )
+    assert run(["simulate", "-f", scenario, "--timeline"]) == 0
+    _, _, timeline = capsys.readouterr().out.partition("Cards in use")
+    # pod-3 wants the one P100 of queue ls that pod-2 holds from 100 s to 400 s.
+    waits = next(line for line in timeline.splitlines() if "default/pod-3" in line)
+    assert [cell.strip() for cell in waits.split("│")[1:4]] == ["ls", "3", "0"]
+    held = timeline.partition("Which quota held whom")[2]
+    assert [cell.strip() for cell in held.splitlines()[4].split("│")[1:6]] == ["ls", "P100", "1", "1", "0"]
+
+
+def test_with_objects_on_standard_output_the_timeline_goes_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "s.json"
+    assert openb(nodes=NODES, pods=PODS, output=scenario) == 0
+    capsys.readouterr()
+    assert run(["simulate", "-f", str(scenario), "--timeline", "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["kind"] == "List"
+    assert "Waiting times" in captured.err

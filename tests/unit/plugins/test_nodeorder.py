@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -432,3 +433,35 @@ def test_defaults_are_those_of_the_reference() -> None:
     h = Harness(CONF.format(arguments=""))
     arguments = h.plugin("nodeorder").arguments
     assert [getattr(arguments, field) for field in arguments.__struct_fields__] == [1, 0, 1, 2, 1, 2, 3, 2]
+
+
+def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:
+    for conf, gpus in ((None, 8), ({"mostrequested.weight": 3, "leastrequested.weight": 2}, 0)):
+        arguments = "" if conf is None else "\n    arguments: " + json.dumps(conf)
+        h = Harness(f"actions: allocate\ntiers:\n- plugins:\n  - name: nodeorder{arguments}\n")
+        h.queue("q")
+        for index in range(40):
+            resources = {"nvidia.com/gpu": gpus} if gpus and index % 3 else {}
+            h.node(f"n{index:02d}", cpu=str(index % 7 * 5), memory=f"{index % 5 * 13}Gi", resources=resources)
+            h.pod(
+                f"old{index}",
+                group=None,
+                node=f"n{index:02d}",
+                requests={"cpu": f"{index * 311}m", "memory": f"{index * 97}Mi", "nvidia.com/gpu": index % 4},
+            )
+        h.group("g")
+        requests: list[dict[str, str]] = [
+            {"cpu": "1700m", "memory": "3001Mi", "nvidia.com/gpu": "3"},
+            {"cpu": "333m"},
+            {},
+        ]
+        for index, wanted in enumerate(requests):
+            h.pod(f"p{index}", requests=wanted)
+        session = h.session()
+        plugin = h.plugin("nodeorder")
+        everything = np.arange(40)
+        for index in range(len(requests)):
+            asked = session.engine.profile(session.queues["q"], h.task(f"p{index}"))
+            many = plugin.node_order(asked, session.rows(everything))
+            few = np.concatenate([plugin.node_order(asked, session.rows(part)) for part in np.split(everything, 8)])
+            assert many.tolist() == few.tolist()

@@ -75,6 +75,8 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
         assert all(count == 1 for count in diagnosis.reasons.values())
         found[name] = (list(diagnosis.reasons), Code(int(diagnosis.codes[0])))
     verdict = Verdict(len(found))
+    # That a pod slot is left is part of the resource fit, which comes first.
+    verdict.reject(session.all_rows().future_idle[:, 2] < 1, Code.UNSCHEDULABLE, "fit")
     ask(plugin, asked, session.all_rows(), verdict)
     assert verdict.ok.tolist() == [not reasons for reasons, _ in found.values()]
     return found

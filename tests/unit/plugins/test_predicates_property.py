@@ -313,7 +313,7 @@ def expressions(*names: str, node: bool = False) -> st.SearchStrategy[Object]:
     return st.one_of(some, none, greater) if node else st.one_of(some, none)
 
 
-selectors = st.one_of(
+selectors: st.SearchStrategy[Object | None] = st.one_of(
     st.none(),
     st.just({}),
     st.fixed_dictionaries({"matchLabels": pod_labels}),
@@ -446,7 +446,7 @@ def test_answers_equal_a_plain_evaluation(
         h.group(f"g-{namespace}", namespace=namespace)
     for index, node in enumerate(nodes):
         node["name"] = f"n{index}"
-        h.node(node["name"], **{key: value for key, value in node.items() if key != "name"} | {"cpu": "64"})  # type: ignore[arg-type]
+        h.node(node["name"], **{key: value for key, value in node.items() if key != "name"} | {"cpu": "64"})
         node["labels"]["kubernetes.io/hostname"] = node["name"]
     standing: Standing = []
     evictable: list[tuple[str, Object, Object]] = []

@@ -50,7 +50,7 @@ def test_the_late_end_of_an_earlier_podgroup_does_not_take_the_new_one() -> None
 
 
 def test_a_job_is_gone_with_its_last_pod_and_its_podgroup_in_either_order() -> None:
-    ends = [deltas.PodGroupGone("default", "g"), deltas.PodGone("default", "p")]
+    ends: list[deltas.Delta] = [deltas.PodGroupGone("default", "g"), deltas.PodGone("default", "p")]
     for order in (ends, ends[::-1]):
         state = _state(queue("q"), group("g"), pod("p", group="g"), *order)
         assert (dict(state.jobs), dict(state.schedulable), state.queues["q"].jobs) == ({}, {}, {})
@@ -58,18 +58,18 @@ def test_a_job_is_gone_with_its_last_pod_and_its_podgroup_in_either_order() -> N
 
 def test_role_minimums_follow_the_podgroup_down_to_none() -> None:
     state = _state(
-        group("g", minMember=2, minTaskMember={"ps": 1, "worker": 1}),
+        group("g", minMember=2, roles={"ps": 1, "worker": 1}),
         pod("a", group="g", role="ps"),
         pod("b", group="g", role="worker", requests={}),
     )
     job = state.jobs["default/g"]
     assert job.roles["ps"][TaskStatus.PENDING] == 1
     assert job.roles["worker"][len(TaskStatus)] == 1
-    state.apply(group("g", minMember=2, minTaskMember={"ps": 1}))
+    state.apply(group("g", minMember=2, roles={"ps": 1}))
     assert (dict(job.min_task_member), recorded(state)) == ({"ps": 1}, rebuilt(state))
     state.apply(group("g", minMember=2))
     assert (dict(job.min_task_member), job.roles) == ({}, {})
-    state.apply(group("g", minMember=2, minTaskMember={"worker": 1}))
+    state.apply(group("g", minMember=2, roles={"worker": 1}))
     assert recorded(state) == rebuilt(state)
     assert job.roles["worker"][TaskStatus.PENDING] == 1
 
@@ -101,7 +101,7 @@ def test_the_phase_is_the_podgroups(said: str, phase: PodGroupPhase) -> None:
 
 
 def test_the_echo_of_a_podgroup_changes_nothing() -> None:
-    fact = group("g", minMember=2, minTaskMember={"a": 1}, minResources={"cpu": "4"}, phase="Inqueue")
+    fact = group("g", minMember=2, roles={"a": 1}, minResources={"cpu": "4"}, phase="Inqueue")
     state = _state(queue("q"), fact)
     assert _is_clean_after(state, fact)
 

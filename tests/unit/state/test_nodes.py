@@ -27,7 +27,8 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods_again() -> None:
     )
     before = recorded(state)
     state.apply(deltas.NodeGone("n1"))
-    assert (len(state.nodes), state.nodes.total_used.any()) == (0, False)
+    assert len(state.nodes) == 0
+    assert not state.nodes.total_used.any()
     assert recorded(state) == rebuilt(state)
     state.apply(node("n1"))
     assert recorded(state) == before
@@ -82,7 +83,7 @@ def test_rows_are_in_order_of_name_whatever_the_order_of_arrival() -> None:
 def test_a_change_of_what_a_node_offers_is_no_change_of_what_it_uses() -> None:
     state = _state(node("n1"), pod("p", node="n1"))
     generation = state.nodes.generation
-    state.apply(node("n1", cpu="2", **{"nvidia.com/gpu": 4}))
+    state.apply(node("n1", cpu="2", devices={"nvidia.com/gpu": 4}))
     assert state.nodes.generation > generation
     assert recorded(state) == rebuilt(state)
     assert state.columns.amounts(state.nodes.total_allocatable)["nvidia.com/gpu"] == 4000
@@ -120,7 +121,7 @@ def test_columns_grow_with_the_resources_and_keep_every_amount() -> None:
     state = _state(node("n0"), queue("q"), group("g"), pod("p0", group="g", node="n0"))
     for i in range(40):
         offered = {f"example.com/device-{i}": i + 1}
-        state.apply(node(f"n{i}", **offered))
+        state.apply(node(f"n{i}", devices=offered))
         state.apply(pod(f"p{i}", group="g", node=f"n{i}", requests={"cpu": "1", f"example.com/device-{i}": 1}))
         state.apply(pod(f"w{i}", group="g", requests={f"example.com/other-{i}": 1}))
     assert state.columns.width >= 83

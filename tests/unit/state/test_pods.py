@@ -83,7 +83,7 @@ def test_best_effort_means_requesting_nothing() -> None:
 
 
 def test_a_pod_before_everything_it_names_is_in_place_once_all_is_there() -> None:
-    facts = [pod("p", group="g", node="n1"), group("g"), queue("q"), node("n1")]
+    facts: list[deltas.Delta] = [pod("p", group="g", node="n1"), group("g"), queue("q"), node("n1")]
     expected = recorded(_state(*reversed(facts)))
     state = _state(facts[0])
     assert (dict(state.schedulable), dict(state.orphans), len(state.nodes)) == ({}, {}, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +25,6 @@ tiers:
 
 def make_harness(arguments: dict[str, Any] | None = None, *, run: bool = False) -> Harness:
     # JSON is YAML: arguments are written as the user would write them in flow style.
-    import json
-
     return Harness(CONF.replace("{arguments}", json.dumps(arguments or {})), run=run)
 
 

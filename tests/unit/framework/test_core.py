@@ -1,0 +1,343 @@
+"""The core as a whole: when sessions run, what a failing plugin may break, and what is said about it (D1, D7, D13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.hooks import HOOKS
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model import deltas
+from capcard_sched.model.status import TaskStatus, Vote
+from capcard_sched.testing import Harness
+from tests.accounting import rebuilt, recorded
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers: [{plugins: [{name: priority}, {name: gang}, {name: moody}, {name: binpack}]}]
+"""
+
+
+def _cluster(conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harness:
+    h = Harness(conf, plugins=plugins)
+    h.node("n1", cpu="8")
+    h.node("n2", cpu="8")
+    return h
+
+
+# --- sessions ----------------------------------------------------------------------------------------------------------
+
+_PLAIN = _CONF.replace("{name: moody}, ", "")
+
+
+def test_nothing_new_means_no_session() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g", min_member=2)
+    h.pod("p0")
+    h.pod("p1")
+    assert not h.step().idle
+    h.settle()
+    sessions = h.core._sessions
+    result = h.step()
+    assert (result.idle, result.intents, h.core._sessions) == (True, [], sessions)
+    h.queue("q")
+    assert h.step().idle, "an echo is nothing new"
+    h.pod("p2", group=None, node="n1", scheduler="other")
+    assert not h.step().idle
+
+
+def test_an_unchanged_refusal_is_told_once() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g", min_member=2)
+    h.pod("p0", requests={"cpu": "7"})
+    h.pod("p1", requests={"cpu": "9"})
+    h.step()
+    told = len(h.all_events)
+    assert h.pod_message("p1") == "0/2 nodes are unavailable: 2 Insufficient cpu."
+    for _ in range(3):
+        h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
+        h.step()
+        h.delete_pod("foreign")
+        h.step()
+    assert len(h.all_events) == told
+
+
+def test_a_pod_is_announced_when_the_watch_shows_its_binding() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g")
+    h.pod("p0")
+    h.step()
+    assert h.event_messages("Pod", "p0") == []
+    h.step()
+    assert h.event_messages("Pod", "p0") == [("Scheduled", f"Successfully assigned default/p0 to {h.binds['p0']}")]
+
+
+def test_a_refused_binding_is_tried_again() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g")
+    h.pod("p0")
+    h.step()
+    h._deltas.clear()  # the binding never shows
+    h.apply(deltas.BindFailed("default", "p0", "default-p0-uid", "conflict"))
+    h.binds.clear()
+    h.step()
+    assert list(h.binds) == ["p0"]
+
+
+def test_a_new_conf_is_used_from_the_next_step_on_and_sees_everything() -> None:
+    h = _cluster('actions: "enqueue"\ntiers: [{plugins: [{name: gang}]}]')
+    h.queue("q")
+    h.group("g", min_member=2, phase="Pending")
+    h.pod("p0")
+    h.pod("p1")
+    h.settle()
+    assert (h.phases, h.binds) == ({"g": "Inqueue"}, {})
+    h.reconfigure(_PLAIN)
+    h.step()
+    assert set(h.binds) == {"p0", "p1"}
+    h.reconfigure(_PLAIN)
+    h.settle()
+    assert recorded(h.state) == rebuilt(h.state)
+
+
+def test_a_plugin_instance_lives_as_long_as_its_conf() -> None:
+    h = _cluster(_PLAIN)
+    first = h.plugin("gang")
+    h.step()
+    assert h.plugin("gang") is first
+    h.reconfigure(_PLAIN)
+    assert h.plugin("gang") is not first
+
+
+# --- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_in_a_queue_nobody_knows_is_told_so_once() -> None:
+    h = _cluster(_PLAIN)
+    h.group("g", queue="nowhere")
+    h.pod("p0")
+    h.step()
+    expected = [("QueueNotFound", "Queue <nowhere> does not exist")]
+    assert h.event_messages("PodGroup", "g") == expected
+    assert h.event_messages("Pod", "p0")[:1] == expected
+    assert h.pod_message("p0") == "Queue <nowhere> does not exist"
+    told = len(h.all_events)
+    h.node("n3")
+    h.step()
+    assert len(h.all_events) == told
+    h.queue("nowhere")
+    h.settle()
+    assert set(h.binds) == {"p0"}
+
+
+def test_an_object_that_cannot_be_read_is_told_so_once_and_others_go_on() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g")
+    h.pod("good")
+    h.pod("bad", requests={"cpu": "many"})
+    h.step()
+    ((reason, message),) = h.event_messages("Pod", "bad")
+    assert reason == "InvalidObject"
+    assert message.startswith("spec.containers[0].resources.requests[cpu]: ")
+    assert set(h.binds) == {"good"}
+    h.settle()
+    assert len(h.event_messages("Pod", "bad")) == 1
+
+
+# --- plugins that fail --------------------------------------------------------------------------------------------------
+
+
+class _Moody(Plugin):
+    """Fails in `hook` whenever it has to do with something that is called bad."""
+
+    name: ClassVar[str] = "moody"
+    hook: ClassVar[str] = ""
+    told: ClassVar[list[str]] = []
+
+
+def _is_bad(subject: Any) -> bool:
+    """Whether a queue, job, task, placement or class is the bad one."""
+    annotations = getattr(subject, "annotations", {})
+    if "REVOCABLE" in str(annotations) or annotations.get("volcano.sh/revocable-zone") == "bad":
+        return True
+    named = (getattr(subject, "job", None), getattr(subject, "cls", None))
+    return "bad" in getattr(subject, "name", "") or any(_is_bad(one) for one in named if one is not None)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "job_order": 0,
+    "queue_order": 0,
+    "task_order": 0,
+    "job_ready": True,
+    "job_pipelined": Vote.ABSTAIN,
+    "job_enqueueable": Vote.ABSTAIN,
+    "overused": False,
+    "domain_bound": False,
+    "row_private": False,
+}
+
+
+def _moody(hook: str) -> type[_Moody]:
+    def call(self: Plugin, *arguments: Any) -> Any:
+        if any(_is_bad(argument) for argument in arguments):
+            raise RuntimeError("not in the mood")
+        return _DEFAULTS.get(hook)
+
+    return type("Moody", (_Moody,), {"hook": hook, hook: call})
+
+
+#: Hooks that are asked about one job, task, queue or class at a time by the actions and the core that exist.
+_ASKED = [
+    "job_order",
+    "queue_order",
+    "task_order",
+    "job_valid",
+    "job_ready",
+    "job_pipelined",
+    "job_enqueueable",
+    "job_enqueued",
+    "overused",
+    "allocatable",
+    "class_context",
+    "task_context",
+    "domain_bound",
+    "row_private",
+    "pre_predicate",
+    "predicate_static",
+    "predicate",
+    "node_order_static",
+    "node_order",
+    "batch_node_order",
+    "on_allocate",
+    "bind_annotations",
+]
+
+
+def _mixed(h: Harness) -> None:
+    """A good gang, and a bad one that goes first in a queue of its own."""
+    h.queue("bad-queue")
+    h.queue("q")
+    for name, queue in (("bad", "bad-queue"), ("good", "q")):
+        h.group(name, queue=queue, min_member=2, phase="Pending")
+        for i in range(2):
+            h.pod(f"{name}-{i}", group=name, annotations={"volcano.sh/revocable-zone": name})
+
+
+@pytest.mark.parametrize("hook", _ASKED)
+def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None:
+    assert hook in {row.method for row in HOOKS}
+    h = _cluster(plugins=(_moody(hook),))
+    _mixed(h)
+    for _ in range(3):
+        result = h.step()
+    assert {name for name in h.binds if name.startswith("good")} == {"good-0", "good-1"}
+    reports = [error for error in result.report.errors if error.hook == hook]
+    if hook == "job_pipelined":
+        assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "a gang that is ready is not asked"
+        return
+    if hook == "job_enqueued":
+        assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "it is only told"
+        return
+    assert set(h.binds) == {"good-0", "good-1"}
+    assert reports or hook == "job_enqueueable", result.report.errors
+    assert all(error.plugin == "moody" for error in reports)
+    assert recorded(h.state) == rebuilt(h.state)
+    assert h.task("bad-0").status is TaskStatus.PENDING
+
+
+@pytest.mark.parametrize("hook", ["job_valid", "on_allocate", "predicate", "job_ready"])
+def test_the_failure_is_told_on_the_object(hook: str) -> None:
+    h = _cluster(plugins=(_moody(hook),))
+    _mixed(h)
+    h.settle(40)
+    said = [message for reason, message in h.event_messages("PodGroup", "bad") if "moody" in message]
+    assert said
+    assert "not in the mood" in said[0]
+
+
+def test_a_plugin_that_fails_while_it_is_told_of_an_undoing_leaves_nothing_half_done() -> None:
+    h = _cluster(plugins=(_moody("on_deallocate"),))
+    h.queue("q")
+    h.group("bad", min_member=3)
+    for i in range(2):
+        h.pod(f"bad-{i}", group="bad", annotations={"volcano.sh/revocable-zone": "bad"})
+    h.pod("bad-2", group="bad", requests={"cpu": "99"}, annotations={"volcano.sh/revocable-zone": "bad"})
+    h.group("good", min_member=1)
+    h.pod("good-0", group="good", requests={"cpu": "8"})
+    h.pod("good-1", group="good", requests={"cpu": "8"})
+    result = h.step()
+    assert set(h.binds) == {"good-0", "good-1"}
+    assert {(error.plugin, error.hook) for error in result.report.errors} == {("moody", "on_deallocate")}
+    assert recorded(h.state) == rebuilt(h.state)
+
+
+@pytest.mark.parametrize("hook", ["open", "close"])
+def test_a_plugin_that_fails_at_the_ends_of_a_session_is_reported(hook: str) -> None:
+    def fail(self: Plugin, session: object) -> None:
+        raise RuntimeError("not in the mood")
+
+    h = _cluster(plugins=(type("Moody", (_Moody,), {hook: fail}),))
+    h.queue("q")
+    h.group("g")
+    h.pod("p0")
+    result = h.step()
+    assert [(error.plugin, error.hook) for error in result.report.errors] == [("moody", hook)]
+    assert set(h.binds) == (set() if hook == "open" else {"p0"}), "without its protection nothing is placed"
+    if hook == "open":
+        assert not h.step().idle, "what was not done is still to be done"
+
+
+def test_an_action_that_fails_does_not_stop_the_next() -> None:
+    from capcard_sched.framework.action import Action
+
+    class Broken(Action):
+        name = "broken"
+
+        def execute(self, session: object) -> None:
+            raise RuntimeError("not today")
+
+    h = Harness(_PLAIN.replace("enqueue, allocate", "enqueue, broken, allocate"), actions=[Broken])
+    h.node("n1")
+    h.queue("q")
+    h.group("g")
+    h.pod("p0")
+    result = h.step()
+    assert [(error.hook, error.object) for error in result.report.errors] == [("broken", "action broken")]
+    assert set(h.binds) == {"p0"}
+
+
+# --- determinism -------------------------------------------------------------------------------------------------------
+
+
+def _busy(h: Harness) -> list[Callable[[], None]]:
+    steps: list[Callable[[], None]] = []
+    for i in range(4):
+        steps.append(lambda i=i: h.queue(f"q{i}", weight=i + 1))  # type: ignore[misc]
+    for i in range(6):
+        steps.append(lambda i=i: h.group(f"g{i}", queue=f"q{i % 5}", min_member=1 + i % 3))  # type: ignore[misc]
+        for j in range(4):
+            steps.append(lambda i=i, j=j: h.pod(f"g{i}-w-{j}", group=f"g{i}", requests={"cpu": str(1 + i % 4)}))  # type: ignore[misc]
+    return steps
+
+
+def test_the_same_facts_in_any_order_give_the_same_intents_byte_for_byte() -> None:
+    import msgspec
+
+    answers = set()
+    for seed in range(5):
+        h = _cluster(_PLAIN)
+        for make in _busy(h):
+            make()
+        listed = list(h._deltas)
+        order = np.random.default_rng(seed).permutation(len(listed)) if seed else range(len(listed))
+        h._deltas = [listed[i] for i in order]
+        answers.add(b"|".join(msgspec.json.encode(h.step().intents) for _ in range(3)))
+    assert len(answers) == 1

@@ -1,0 +1,146 @@
+"""The texts that say why a job or pod pends: golden values of core reference §2.5 and of its worked examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.outcomes import job_fit_text, task_scheduling_reason
+from capcard_sched.framework.placement import fit_text
+from capcard_sched.framework.report import Outcome
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness
+
+_CONF = 'actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]'
+
+
+def _key(task: Task) -> tuple[Any, ...]:
+    return task.index, task.created, task.uid
+
+
+@pytest.mark.parametrize(
+    "nodes, reasons, text",
+    [
+        pytest.param(0, {}, "0/0 nodes are unavailable", id="no nodes"),
+        pytest.param(
+            12,
+            {"Insufficient cpu": 10, "node(s) had untolerated taint {a: b}": 2},
+            "0/12 nodes are unavailable: 2 node(s) had untolerated taint {a: b}, 10 Insufficient cpu.",
+            id="by number, not by digit",
+        ),
+        pytest.param(
+            3,
+            {"Insufficient memory": 1, "Insufficient cpu": 1, "node(s) were unschedulable": 1},
+            "0/3 nodes are unavailable: 1 Insufficient cpu, 1 Insufficient memory, 1 node(s) were unschedulable.",
+            id="then by text",
+        ),
+    ],
+)
+def test_fit_text(nodes: int, reasons: dict[str, int], text: str) -> None:
+    assert fit_text(nodes, reasons) == text
+
+
+def _gang(size: int, minimum: int) -> Harness:
+    h = Harness(_CONF)
+    h.node("n1")
+    h.queue("q")
+    h.group("g", min_member=minimum)
+    for i in range(size):
+        h.pod(f"g-w-{i}")
+    h.session()
+    return h
+
+
+def _unfit(text: str) -> Outcome:
+    return Outcome("unfit", text)
+
+
+_ROOM = Outcome("schedulable", "", "n1")
+
+
+@pytest.mark.parametrize(
+    "size, minimum, outcomes, text",
+    [
+        pytest.param(
+            6,
+            6,
+            {0: _ROOM, 1: _ROOM, 2: _ROOM, 3: _unfit("full."), 4: _unfit("full."), 5: _unfit("full.")},
+            "pod group is not ready, 6 Pending, 6 minAvailable; Pending: 3 Schedulable, 3 Unschedulable. "
+            "Origin reason is g-w-3: full.",
+            id="half of the gang had room",
+        ),
+        pytest.param(
+            2, 3, {}, "pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable", id="untried"
+        ),
+        pytest.param(
+            12,
+            2,
+            {i: _unfit("rare." if i == 1 else "common.") for i in range(12)},
+            "pod group is not ready, 2 minAvailable, 12 Pending; Pending: 12 Unschedulable. "
+            "Origin reason is g-w-0: common.",
+            id="the most frequent reason, counts by number",
+        ),
+        pytest.param(
+            12,
+            12,
+            {9: _unfit("same."), 10: _unfit("same."), 2: _unfit("same.")},
+            "pod group is not ready, 12 Pending, 12 minAvailable; Pending: 12 Unschedulable. "
+            "Origin reason is g-w-2: same.",
+            id="told of its first task in task order",
+        ),
+        pytest.param(
+            1,
+            1,
+            {0: Outcome("pipelined", "", "n1")},
+            "pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable",
+            id="promised room is not schedulable yet",
+        ),
+        pytest.param(0, 2, {}, "pod group is not ready, 2 minAvailable", id="no pods"),
+    ],
+)
+def test_job_text(size: int, minimum: int, outcomes: dict[int, Outcome], text: str) -> None:
+    h = _gang(size, minimum)
+    by_uid = {h.task(f"g-w-{i}").uid: outcome for i, outcome in outcomes.items()}
+    assert job_fit_text(h.job("g"), by_uid, _key) == text
+
+
+def test_job_text_counts_every_status() -> None:
+    h = _gang(1, 5)
+    h.pod("r0", node="n1")
+    h.pod("r1", node="n1")
+    h.pod("done", node="n1", phase="Succeeded")
+    h.session()
+    assert job_fit_text(h.job("g"), {}, _key) == (
+        "pod group is not ready, 1 Pending, 1 Succeeded, 2 Running, 5 minAvailable; Pending: 1 Unschedulable"
+    )
+
+
+def test_job_text_comes_even_when_a_plugin_cannot_order_the_tasks() -> None:
+    h = _gang(2, 2)
+
+    def broken(task: Task) -> tuple[Any, ...]:
+        raise HookFailed("moody", "task_order", RuntimeError("no"))
+
+    outcomes = {uid: _unfit("full.") for uid in h.job("g").tasks}
+    assert job_fit_text(h.job("g"), outcomes, broken).endswith("Origin reason is g-w-0: full.")
+
+
+@pytest.mark.parametrize(
+    "outcome, reason, message",
+    [
+        pytest.param(None, "Unschedulable", "the job text", id="not tried: the job's text"),
+        pytest.param(_unfit("0/1 nodes are unavailable: 1 Insufficient cpu."), "Unschedulable",
+                     "0/1 nodes are unavailable: 1 Insufficient cpu.", id="no node"),
+        pytest.param(Outcome("refused", "over quota"), "Unschedulable", "over quota", id="a quota"),
+        pytest.param(_ROOM, "Schedulable",
+                     "Pod default/g-w-0 can possibly be assigned to n1, once minAvailable is satisfied", id="had room"),
+        pytest.param(Outcome("pipelined", "", "n1"), "Unschedulable",
+                     "Pod default/g-w-0 can possibly be assigned to n1, "
+                     "once resource is released and minAvailable is satisfied", id="promised room"),
+    ],
+)  # fmt: skip
+def test_pod_text(outcome: Outcome | None, reason: str, message: str) -> None:
+    h = _gang(1, 1)
+    assert task_scheduling_reason(h.task("g-w-0"), outcome, "the job text") == (reason, message, "")

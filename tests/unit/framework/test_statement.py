@@ -1,0 +1,232 @@
+"""Statement: operations that become real together or not at all (core reference §3.4, W-06 to W-08)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.plugin import Placement, Plugin
+from capcard_sched.framework.session import Session
+from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.node import Node
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness
+from tests.accounting import raw, rebuilt, recorded
+
+_CONF = """
+actions: "allocate"
+tiers: [{plugins: [{name: gang}, {name: ledger}, {name: moody}]}]
+"""
+
+
+class _Ledger(Plugin):
+    """Keeps books of its own from what it is told, as quota plugins do."""
+
+    name: ClassVar[str] = "ledger"
+
+    def __init__(self, arguments: object = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self.placed: dict[str, tuple[str, TaskStatus]] = {}
+        self.told: list[tuple[str, list[str]]] = []
+
+    def on_allocate(self, placement: Placement) -> None:
+        self.told.append(("allocate", [task.name for task in placement.tasks]))
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            assert task.node is node
+            self.placed[task.name] = node.name, task.status
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self.told.append(("deallocate", [task.name for task in placement.tasks]))
+        for task in placement.tasks:
+            self.placed.pop(task.name, None)
+
+    def bind_annotations(self, task: Task, node: Node) -> dict[str, str]:
+        return {"placed-on": node.name}
+
+
+class _Moody(Plugin):
+    """Fails where it is told to."""
+
+    name: ClassVar[str] = "moody"
+
+    def __init__(self, arguments: object = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self.fails: set[str] = set()
+
+    def _mood(self, hook: str) -> None:
+        if hook in self.fails:
+            raise RuntimeError(f"no {hook} today")
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._mood("on_allocate")
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._mood("on_deallocate")
+
+    def bind_annotations(self, task: Task, node: Node) -> dict[str, str]:
+        self._mood("bind_annotations")
+        return {"also": "this"}
+
+
+def _cluster() -> tuple[Harness, Session]:
+    h = Harness(_CONF, plugins=[_Ledger, _Moody])
+    h.node("n1", cpu="8")
+    h.node("n2", cpu="8")
+    h.queue("q")
+    h.group("g", min_member=3, min_task_member={"a": 1, "b": 2})
+    h.pod("a0", role="a", requests={"cpu": "2"})
+    h.pod("b0", role="b")
+    h.pod("b1", role="b")
+    h.pod("idle", role="b", requests={})
+    h.group("old", min_member=1)
+    h.pod("running", group="old", node="n1")
+    h.pod("leaving", group="old", node="n2", requests={"cpu": "6"})
+    h.terminate("leaving")
+    return h, h.session()
+
+
+def test_discard_gives_every_byte_back() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    before = raw(h.state)
+    books = h.plugin("ledger")
+    statement = session.statement()
+    statement.allocate(job, [h.task("a0")], [n1])
+    statement.evict(h.task("running"), "make room")
+    statement.pipeline(job, [h.task("b0"), h.task("b1")], [n2, n1])
+    statement.allocate(job, [h.task("idle")], [n2])
+    assert recorded(h.state) == rebuilt(h.state)
+    assert raw(h.state) != before
+    assert (len(statement), len(books.placed)) == (4, 4)
+    statement.discard()
+    assert raw(h.state) == before
+    assert recorded(h.state) == rebuilt(h.state)
+    assert (len(statement), set(books.placed)) == (0, {"running"})
+    assert [entry[1] for entry in books.told[-4:]] == [["idle"], ["b0", "b1"], ["running"], ["a0"]]
+    assert not session.binds
+    assert not session.evictions
+
+
+def test_discard_remembers_what_each_task_could_have_had() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    statement = session.statement()
+    statement.allocate(job, [h.task("a0")], [n1])
+    statement.pipeline(job, [h.task("b0")], [n2])
+    statement.discard()
+    found = {h.state.tasks[uid].name: (o.kind, o.node) for uid, o in session.outcomes.items()}
+    assert found == {"a0": ("schedulable", "n1"), "b0": ("pipelined", "n2")}
+
+
+def test_commit_makes_binds_and_evictions_and_keeps_promises() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    statement = session.statement()
+    statement.allocate(job, [h.task("a0")], [n1])
+    statement.pipeline(job, [h.task("b0")], [n2])
+    statement.evict(h.task("running"), "make room")
+    statement.commit()
+    assert session.binds == [
+        Bind("default", "a0", "default-a0-uid", "n1", {"placed-on": "n1", "also": "this"}),
+    ]
+    assert session.evictions == [Evict("default", "running", "default-running-uid", "make room", "make room")]
+    statuses = [h.task(name).status for name in ("a0", "b0", "running")]
+    assert statuses == [TaskStatus.BINDING, TaskStatus.PIPELINED, TaskStatus.RELEASING]
+    assert recorded(h.state) == rebuilt(h.state)
+    assert len(statement) == 0
+    statement.discard()
+    assert h.task("a0").status is TaskStatus.BINDING, "what is committed cannot be discarded"
+
+
+def test_a_statement_can_be_used_again_after_its_end() -> None:
+    h, session = _cluster()
+    job, (n1, _) = h.job("g"), session.nodes.nodes
+    before = raw(h.state)
+    statement = session.statement()
+    for _ in range(3):
+        statement.allocate(job, [h.task("b0")], [n1])
+        statement.discard()
+    assert raw(h.state) == before
+
+
+def test_statements_may_interleave() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    before = raw(h.state)
+    one, two = session.statement(), session.statement()
+    one.allocate(job, [h.task("a0")], [n1])
+    two.allocate(job, [h.task("b0")], [n1])
+    one.pipeline(job, [h.task("b1")], [n2])
+    one.discard()
+    assert h.task("b0").status is TaskStatus.ALLOCATED
+    two.discard()
+    assert raw(h.state) == before
+
+
+# --- plugins that fail ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["allocate", "pipeline"])
+def test_an_operation_that_a_plugin_refuses_to_hear_of_is_undone_alone(operation: str) -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    statement = session.statement()
+    statement.allocate(job, [h.task("a0")], [n1])
+    before, books = raw(h.state), dict(h.plugin("ledger").placed)
+    h.plugin("moody").fails = {"on_allocate"}
+    with pytest.raises(HookFailed) as caught:
+        getattr(statement, operation)(job, [h.task("b0"), h.task("b1")], [n1, n2])
+    assert (caught.value.plugin, caught.value.hook) == ("moody", "on_allocate")
+    assert raw(h.state) == before
+    assert h.plugin("ledger").placed == books, "the plugins that had heard of it are told again"
+    assert len(statement) == 1
+
+
+def test_an_eviction_that_a_plugin_refuses_to_hear_of_is_undone() -> None:
+    h, session = _cluster()
+    before = raw(h.state)
+    h.plugin("moody").fails = {"on_deallocate"}
+    statement = session.statement()
+    with pytest.raises(HookFailed):
+        statement.evict(h.task("running"), "make room")
+    assert raw(h.state) == before
+    assert h.plugin("ledger").placed == {"running": ("n1", TaskStatus.RUNNING)}
+    assert len(statement) == 0
+
+
+def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    before = raw(h.state)
+    statement = session.statement()
+    statement.allocate(job, [h.task("a0")], [n1])
+    statement.allocate(job, [h.task("b0")], [n2])
+    statement.evict(h.task("running"), "make room")
+    h.plugin("moody").fails = {"on_allocate", "on_deallocate"}
+    statement.discard()
+    assert raw(h.state) == before
+    assert set(h.plugin("ledger").placed) == {"running"}
+    assert [(error.plugin, error.hook) for error in session.report.errors] == [
+        ("moody", "on_allocate"),
+        ("moody", "on_deallocate"),
+        ("moody", "on_deallocate"),
+    ]
+
+
+def test_nothing_is_committed_when_a_plugin_cannot_say_what_to_write_on_a_pod() -> None:
+    h, session = _cluster()
+    job, (n1, n2) = h.job("g"), session.nodes.nodes
+    before = raw(h.state)
+    statement = session.statement()
+    statement.allocate(job, [h.task("b0"), h.task("b1")], [n1, n2])
+    statement.evict(h.task("running"), "make room")
+    h.plugin("moody").fails = {"bind_annotations"}
+    with pytest.raises(HookFailed) as caught:
+        statement.commit()
+    assert (caught.value.plugin, caught.value.hook) == ("moody", "bind_annotations")
+    assert (session.binds, session.evictions, session.report.bound) == ([], [], [])
+    statement.discard()
+    assert raw(h.state) == before

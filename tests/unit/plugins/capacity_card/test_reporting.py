@@ -1,0 +1,99 @@
+"""Series and annotations (capacity-card reference §8, §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from capcard_sched.testing import Harness
+
+GPU = "nvidia.com/gpu"
+
+
+def running(
+    h: Harness, count: int, *, card: str = "H200", node: str = "n1", queue: str = "q", group: str = "run"
+) -> None:
+    h.group(group, queue=queue, phase="Running", min_member=1)
+    for i in range(count):
+        h.pod(f"{group}-p-{i}", group=group, requests={}, card=card, cards=1, node=node)
+
+
+def test_usage_is_published_on_queues_when_asked_for(harness: Callable[..., Harness]) -> None:
+    """§9."""
+    h = harness({"publishCardUsage": True})
+    h.gpu_node("n1", card="H200", count=16)
+    h.queue("q", cards={"H200": 16, "A": 1})
+    h.queue("idle", cards={"H200": 16})
+    running(h, 3)
+    session = h.session()
+    plugin = h.plugin("capacity-card")
+    plugin.close(session)
+    assert session.queue_annotations == {"q": {"volcano.sh/card.allocated": '{"H200":3}'}}
+    h.queue("q", cards={"H200": 16}, annotations={"volcano.sh/card.allocated": '{"H200":3}'})
+    session = h.session()
+    plugin.close(session)
+    assert session.queue_annotations == {}
+    for i in range(3):
+        h.delete_pod(f"run-p-{i}")
+    session = h.session()
+    plugin.close(session)
+    assert session.queue_annotations == {"q": {"volcano.sh/card.allocated": None}}
+
+
+def test_usage_is_not_published_otherwise(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    h.gpu_node("n1", card="H200", count=16)
+    h.queue("q", cards={"H200": 16})
+    running(h, 3)
+    session = h.session()
+    h.plugin("capacity-card").close(session)
+    assert session.queue_annotations == {}
+
+
+def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[..., Harness]) -> None:
+    """§8."""
+    h = harness()
+    h.gpu_node("n1", card="A", count=16, cpu="64", memory="64Gi")
+    h.queue("q", cards={"A": 8}, capability={"cpu": "10"})
+    h.queue("empty")
+    running(h, 2, card="A")
+    h.group("g", annotations={"volcano.sh/card.request": '{"A|B":3}'})
+    h.group("refused", phase="Pending", annotations={"volcano.sh/card.request": '{"A":20}'})
+    h.pod("p", group="run", card="A|B", requests={"cpu": 1, GPU: 9})
+    h.step()
+
+    def series(queue: str) -> dict[tuple[str, str], float]:
+        return {
+            (s.name, s.labels.get("card", s.labels.get("resource", ""))): s.value
+            for s in h.plugin("capacity-card").metrics()
+            if s.labels.get("queue_name") == queue and "hook" not in s.labels
+        }
+
+    found = series("q")
+    assert found["queue_card_capacity", "A"] == found["queue_card_deserved", "A"] == 8
+    assert found["queue_card_allocated", "A"] == 2
+    assert found["queue_card_elastic", "A"] == 1
+    assert found["queue_card_inqueue", "A|B"] == 3
+    assert found["queue_allocated_scalar_resources", "A"] == 2000
+    assert found["queue_share", ""] == 0.25
+    assert found["queue_capacity_milli_cpu", ""] == 10000
+    assert ("queue_capacity_memory_bytes", "") not in found
+    assert found["queue_real_capacity_memory_bytes", ""] == 64 * 2**30
+    empty = series("empty")
+    assert empty["queue_allocated_milli_cpu", ""] == 0
+    assert not any(name.startswith("queue_card") for name, _ in empty)
+    refusals = {
+        (s.labels["queue_name"], s.labels["hook"], s.labels["reason"]): s.value
+        for s in h.plugin("capacity-card").metrics()
+        if s.name == "capacity_card_refusals_total"
+    }
+    assert refusals["q", "job_enqueueable", "InsufficientScalarQuota"] == 1
+    h.queue("q", cards={})
+    for i in range(2):
+        h.delete_pod(f"run-p-{i}")
+    h.step()
+    assert series("q")["queue_card_capacity", "A"] == series("q")["queue_card_allocated", "A"] == 0
+    h.delete_queue("q")
+    h.step()
+    assert series("q") == {}
+    held = [s.value for s in h.plugin("capacity-card").metrics() if s.name == "card_allocated"]
+    assert held == [0]

@@ -1,0 +1,351 @@
+"""Vectors 18 to 49 of the capacity-card reference at admission, with pods, reservations and elastic amounts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import Vote
+from capcard_sched.testing import Harness
+
+CARDS = ("A", "B", "C", "NVIDIA-H200", "H100", "H200")
+
+
+def scalar(card: str, requested: int, total: int, limit: int, queue: str = "q") -> tuple[str, str]:
+    return (
+        "InsufficientScalarQuota",
+        (
+            f"Queue <{queue}> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
+            f"but capability is <{limit}>"
+        ),
+    )
+
+
+def cpu(requested: int, total: int, limit: int) -> tuple[str, str]:
+    return (
+        "InsufficientCPUQuota",
+        (
+            f"Queue <q> has insufficient CPU quota: requested <{requested}>, total would be <{total}>, "
+            f"but capability is <{limit}>"
+        ),
+    )
+
+
+def cluster_of_everything(h: Harness) -> None:
+    for card in CARDS:
+        h.gpu_node(f"node-{card.lower()}", card=card, count=64, cpu="1000", memory="4Ti")
+
+
+def hold(h: Harness, card: str, count: int, *, group: str = "", min_member: int | None = None) -> None:
+    """A running gang with `count` single-card pods and nothing to spare."""
+    group = group or f"held-{card.lower()}"
+    h.group(group, phase="Running", min_member=count if min_member is None else min_member)
+    for i in range(count):
+        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=f"node-{card.lower()}")
+
+
+def verdict(h: Harness, group: str = "g") -> tuple[str, str] | None:
+    answer = h.plugin("capacity-card").job_enqueueable(h.job(group))
+    if isinstance(answer, Refusal):
+        assert answer.hook == "job_enqueueable"
+        assert answer.plugin == "capacity-card"
+        assert answer.event
+        return answer.reason, answer.message
+    assert answer is Vote.PERMIT, "it never abstains"
+    return None
+
+
+def test_permitted_jobs_reserve_for_later_ones_of_the_same_session(harness: Callable[..., Harness]) -> None:
+    """Vector 21."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 5})
+    for name in ("first", "second"):
+        h.group(name, phase="Pending", annotations={"volcano.sh/card.request": '{"A":3}'})
+    h.step()
+    assert h.phases.get("first") == "Inqueue"
+    assert h.event_messages("PodGroup", "second") == [scalar("A", 3000, 6000, 5000)]
+    assert h.phases.get("second", "Pending") == "Pending"
+
+
+def test_a_vote_alone_reserves_nothing(harness: Callable[..., Harness]) -> None:
+    """R22: another plugin may still reject."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 5})
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":3}'})
+    h.session()
+    assert verdict(h) is None
+    assert verdict(h) is None
+    h.plugin("capacity-card").job_enqueued(h.job("g"))
+    account = h.plugin("capacity-card").ledger.queues["q"]
+    h.plugin("capacity-card").ledger.settle()
+    assert account.inqueue.cards == {"A": 3000}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [({}, None), ({"cardMinimum": "allPods"}, scalar("A", 4000, 12000, 8000))],
+    ids=["elastic pods give way", "allPods: nothing is elastic"],
+)
+def test_pods_beyond_the_minimum_do_not_block_admission(
+    harness: Callable[..., Harness], arguments: dict[str, Any], expected: tuple[str, str] | None
+) -> None:
+    """Vector 22."""
+    h = harness(arguments)
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    hold(h, "A", 8, min_member=2)
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":4}'})
+    h.session()
+    assert verdict(h) == expected
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "asked", "expected"),
+    [
+        (None, 6, None),
+        (None, 10, cpu(10000, 10000, 8000)),
+        ({"cpu": "4"}, 6, cpu(6000, 6000, 4000)),
+    ],
+)
+def test_unset_capability_means_what_the_cluster_has_left(
+    harness: Callable[..., Harness], guarantee: dict[str, str] | None, asked: int, expected: tuple[str, str] | None
+) -> None:
+    """Vectors 27, 28 (R15)."""
+    h = harness()
+    h.node("n1", cpu="8")
+    h.queue("q", capability={"memory": "1Ti"})
+    h.queue("other", guarantee=guarantee)
+    h.group("g", phase="Pending", min_resources={"cpu": asked})
+    h.session()
+    assert verdict(h) == expected
+
+
+def test_card_pods_never_starve_cpu_jobs_when_exempt(harness: Callable[..., Harness]) -> None:
+    """Vector 32 (R16): the argument applies from the first sum on."""
+    h = harness({"cardUnlimitedCpuMemory": True})
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8}, capability={"cpu": "4"})
+    h.group("held", phase="Running")
+    h.pod("held-0", group="held", requests={"cpu": "16"}, card="A", cards=1, node="node-a")
+    h.group("g", phase="Pending", min_resources={"cpu": 3})
+    h.session()
+    assert verdict(h) is None
+
+
+def test_existing_pods_decide_over_the_annotation(harness: Callable[..., Harness]) -> None:
+    """Vector 43."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"H200": 8})
+    h.group("g", phase="Pending", min_member=2, annotations={"volcano.sh/card.request": '{"H200":10}'})
+    for i in range(2):
+        h.pod(f"p{i}", card="H200", cards=1)
+    h.session()
+    assert verdict(h) is None
+
+
+def test_the_annotation_holds_the_place_of_pods_still_to_come(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"H200": 8})
+    h.group("g", phase="Pending", min_member=9, annotations={"volcano.sh/card.request": '{"H200":9}'})
+    h.pod("p0", card="H200", cards=1)
+    h.session()
+    assert verdict(h) == scalar("H200", 9000, 9000, 8000)
+
+
+def test_a_malformed_request_with_pods_is_ignored_and_told_once(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"H200": 8})
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": "[1]"})
+    h.pod("p0", card="H200", cards=1)
+    h.settle()
+    assert h.binds == {"p0": "node-h200"}
+    reasons = [reason for reason, _ in h.event_messages("PodGroup", "g")]
+    assert reasons.count("InvalidCardRequest") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound"), [({}, 8), ({"cardMinimum": "allPods"}, 0)], ids=["minMember", "allPods"]
+)
+def test_a_deployment_larger_than_its_quota_fills_it(
+    harness: Callable[..., Harness], arguments: dict[str, Any], bound: int
+) -> None:
+    """Vector 44 (R14)."""
+    h = harness(arguments)
+    h.gpu_node("n1", card="H200", count=16)
+    h.queue("q", cards={"H200": 8})
+    h.group("g", phase="Pending", min_member=1)
+    for i in range(10):
+        h.pod(f"d-p-{i}", card="H200", cards=1)
+    h.step()
+    assert len(h.binds) == bound
+    expected = scalar("H200", 1000, 9000, 8000) if bound else scalar("H200", 10000, 10000, 8000)
+    waiting = sorted({f"d-p-{i}" for i in range(10)} - h.binds.keys())
+    assert len(waiting) == 10 - bound
+    for name in waiting:
+        assert expected in h.event_messages("Pod", name)
+        assert h.pod_message(name) == expected[1]
+
+
+def test_pods_of_a_refused_job_are_told_the_same(harness: Callable[..., Harness]) -> None:
+    """Vector 45 (R26)."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"NVIDIA-H200": 3})
+    h.group("g", phase="Pending")
+    h.pod("p0", card="NVIDIA-H200", cards=5)
+    h.step()
+    expected = scalar("NVIDIA-H200", 5000, 5000, 3000)
+    assert expected in h.event_messages("PodGroup", "g")
+    assert expected in h.event_messages("Pod", "p0")
+    components = {event.component for event in h.events if event.object.kind == "Pod" and event.reason == expected[0]}
+    assert components == {"volcano.capacity-card"}
+
+
+def test_overcommit_admits_pods_that_the_plain_limit_then_holds(harness: Callable[..., Harness]) -> None:
+    """Vector 47, the pods' side."""
+    h = harness({"overCommitFactor": 2})
+    cluster_of_everything(h)
+    h.queue("q", cards={"H200": 4})
+    hold(h, "H200", 4)
+    h.group("g", phase="Pending", min_member=4, annotations={"volcano.sh/card.request": '{"H200":4}'})
+    h.step()
+    assert h.phases["g"] == "Inqueue"
+    for i in range(4):
+        h.pod(f"p{i}", card="H200", cards=1)
+    h.step()
+    assert h.binds == {}
+    assert scalar("H200", 1000, 5000, 4000) in h.event_messages("Pod", "p0")
+
+
+def test_shares_of_cards_are_cards_of_their_own(harness: Callable[..., Harness]) -> None:
+    """Vector 49."""
+    card = "NVIDIA-A100-80GB/mps-80g*1/8"
+    h = harness()
+    h.node(
+        "n1",
+        labels={
+            "nvidia.com/gpu.product": "NVIDIA-A100-80GB",
+            "nvidia.com/gpu.memory": "81920",
+            "nvidia.com/gpu.replicas": "8",
+        },
+        resources={"nvidia.com/gpu.shared": 32},
+    )
+    h.queue("q", cards={card: 32})
+    h.group("g", phase="Pending", min_member=16, annotations={"volcano.sh/card.request": json.dumps({card: 16})})
+    h.step()
+    assert h.phases["g"] == "Inqueue"
+    for i in range(16):
+        h.pod(f"p{i}", card=card, requests={"cpu": 1, "nvidia.com/gpu.shared": 1})
+    h.step()
+    assert len(h.binds) == 16
+    assert h.plugin("capacity-card").ledger.queues["q"].allocated.cards == {card: 16000}
+
+
+def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> None:
+    """Vector 18, end to end."""
+    h = harness()
+    h.gpu_node("n1", card="A100", count=8)
+    h.queue("q", cards={"A100": 5}, capability={"cpu": "100", "memory": "500Gi"})
+    h.group("g", phase="Pending", min_member=4, annotations={"volcano.sh/card.request": '{"A100":4}'})
+    h.session()
+    assert verdict(h) is None
+    h.plugin("capacity-card").job_enqueued(h.job("g"))
+    h.plugin("capacity-card").ledger.settle()
+    assert h.plugin("capacity-card").ledger.queues["q"].inqueue.cards == {"A100": 4000}
+    for i in range(4):
+        h.pod(f"p{i}", card="A100", cards=1)
+    h.step()
+    assert len(h.binds) == 4
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(8, None), (9, cpu(9000, 11000, 10000))])
+def test_cpu_beyond_min_resources_is_elastic(
+    harness: Callable[..., Harness], asked: int, expected: tuple[str, str] | None
+) -> None:
+    """Vector 70e."""
+    h = harness()
+    h.node("n1", cpu="64")
+    h.queue("q", capability={"cpu": "10"})
+    h.group("held", phase="Running", min_member=1, min_resources={"cpu": 2})
+    for i in range(5):
+        h.pod(f"held-{i}", group="held", requests={"cpu": "1"}, node="n1")
+    h.group("g", phase="Pending", min_resources={"cpu": asked})
+    h.session()
+    assert verdict(h) == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "min_member", "phase", "expected"),
+    [(5, 1, "Inqueue", None), (8, 8, "Running", scalar("A", 1000, 9000, 8000))],
+    ids=["70f reserved and elastic", "70g all needed"],
+)
+def test_reservation_and_elastic_of_a_partly_placed_job(
+    harness: Callable[..., Harness], running: int, min_member: int, phase: str, expected: tuple[str, str] | None
+) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("first", phase=phase, min_member=min_member, annotations={"volcano.sh/card.request": '{"A":8}'})
+    for i in range(8):
+        h.pod(f"f-p-{i}", group="first", card="A", cards=1, node="node-a" if i < running else None)
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":1}'})
+    h.session()
+    h.plugin("capacity-card").ledger.settle()
+    account = h.plugin("capacity-card").ledger.queues["q"]
+    assert account.inqueue.cards == ({"A": 3000} if running == 5 else {})
+    assert account.elastic.cards == ({"A": 4000} if running == 5 else {})
+    assert verdict(h) == expected
+
+
+def test_a_gang_that_lost_a_pod_may_enter_again(harness: Callable[..., Harness]) -> None:
+    """What it still holds is part of its need and is not counted twice."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("g", phase="Pending", min_member=8)
+    for i in range(8):
+        h.pod(f"g-p-{i}", card="A", cards=1, node="node-a" if i < 7 else None)
+    h.session()
+    assert verdict(h) is None
+    h.queue("q", cards={"A": 7})
+    h.session()
+    assert verdict(h) == scalar("A", 8000, 8000, 7000)
+
+
+def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
+    """R44: the cards of gated pods are left out of what an admitted job has coming to it."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("first", phase="Inqueue", min_member=4)
+    for i in range(4):
+        gates = [{"name": "wait"}] if i < 3 else []
+        h.pod(f"f-p-{i}", group="first", card="A", cards=2, schedulingGates=gates)
+    h.session()
+    ledger = h.plugin("capacity-card").ledger
+    ledger.settle()
+    assert ledger.queues["q"].inqueue.cards == {"A": 2000}
+
+
+def test_pods_that_cannot_be_charged_block_their_job(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("g", phase="Pending")
+    h.pod("p0", card="A||B", cards=1)
+    h.step()
+    expected = (
+        "GetTaskRequestResourceFailed",
+        "Get request resource failed, Queue <q>, error: <invalid card name <A||B>: empty alternative>",
+    )
+    assert expected in h.event_messages("PodGroup", "g")
+    assert expected in h.event_messages("Pod", "p0")

@@ -1,0 +1,293 @@
+"""Vectors 52 to 70j of the capacity-card reference about nodes: which alternative, where, in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.model.refusal import Code, Figures
+from capcard_sched.testing import Harness
+
+GPU = "nvidia.com/gpu"
+
+
+def scalar(card: str, requested: int, total: int, limit: int) -> tuple[str, str]:
+    return (
+        "InsufficientScalarQuota",
+        (
+            f"Queue <q> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
+            f"but capability is <{limit}>"
+        ),
+    )
+
+
+def node_of(card: str) -> str:
+    return f"n-{card.lower()}"
+
+
+def nodes(h: Harness, *cards: str, count: int = 64) -> None:
+    for card in cards:
+        h.gpu_node(node_of(card), card=card, count=count, cpu="1000", memory="4Ti")
+
+
+def hold(h: Harness, card: str, count: int) -> None:
+    group = f"held-{card.lower()}"
+    h.group(group, phase="Running", min_member=count)
+    for i in range(count):
+        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=node_of(card))
+
+
+def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
+    cards: dict[str, int] = h.plugin("capacity-card").ledger.queues[queue].allocated.cards
+    return cards
+
+
+def diagnosis(h: Harness, pod: str = "p") -> Diagnosis:
+    session = h.session()
+    profile = session.engine.profile(h.state.queues["q"], h.task(pod))
+    rows = session.all_rows()
+    verdict = Diagnosis(len(rows))
+    plugin = h.plugin("capacity-card")
+    plugin.predicate_static(profile, rows, verdict)
+    return verdict
+
+
+def scores(h: Harness, pod: str = "p") -> list[float] | None:
+    session = h.session()
+    profile = session.engine.profile(h.state.queues["q"], h.task(pod))
+    found = h.plugin("capacity-card").node_order_static(profile, session.all_rows())
+    return None if found is None else [float(score) for score in found]
+
+
+def test_a_pod_goes_where_its_queue_has_quota(harness: Callable[..., Harness]) -> None:
+    """Vector 52."""
+    h = harness()
+    nodes(h, "A", "B", count=8)
+    h.queue("q", cards={"A": 2, "B": 3})
+    hold(h, "A", 2)
+    h.group("g")
+    h.pod("p", card="A|B", cards=1)
+    found = diagnosis(h)
+    assert found.reasons == {"node(s) had card <A> without quota left in queue <q>": 1}
+    assert found.codes.tolist() == [Code.UNSCHEDULABLE, Code.SUCCESS]
+    h.node("wake")
+    h.step()
+    assert h.binds == {"p": "n-b"}
+    assert allocated(h) == {"A": 2000, "B": 1000}
+
+
+def test_the_first_alternative_is_preferred_and_recorded(harness: Callable[..., Harness]) -> None:
+    """Vector 53."""
+    h = harness()
+    nodes(h, "A", "B", count=8)
+    h.queue("q", cards={"A": 2, "B": 3})
+    h.group("g")
+    h.pod("p", card="A|B", cards=1)
+    assert scores(h) == [100.0, 50.0]
+    h.node("wake")
+    h.step()
+    assert h.binds == {"p": "n-a"}
+    assert h.bind_annotations["p"] == {"volcano.sh/card.assigned": "A"}
+    assert allocated(h) == {"A": 1000}
+    assert h.plugin("capacity-card").ledger.charge_of(h.task("p")).card == "A"
+
+
+@pytest.mark.parametrize("groups", [1, 4], ids=["one gang", "four jobs"])
+def test_alternatives_are_used_up_in_order(harness: Callable[..., Harness], groups: int) -> None:
+    """Vector 54."""
+    h = harness()
+    nodes(h, "A", "B", count=8)
+    h.queue("q", cards={"A": 2, "B": 3})
+    for i in range(4):
+        name = f"g{i % groups}"
+        if i < groups:
+            h.group(name, min_member=4 // groups)
+        h.pod(f"g-p-{i}", group=name, card="A|B", cards=1)
+    h.step()
+    assert [h.binds[f"g-p-{i}"] for i in range(4)] == ["n-a", "n-a", "n-b", "n-b"]
+    assert allocated(h) == {"A": 2000, "B": 2000}
+
+
+def test_a_gang_never_overdraws_an_alternative(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    nodes(h, "A", "B", count=64)
+    h.queue("q", cards={"A": 5, "B": 4})
+    h.group("g", min_member=1)
+    for i in range(8):
+        h.pod(f"g-p-{i}", card="A|B", cards=2)
+    h.settle()
+    assert len(h.binds) == 4
+    assert allocated(h) == {"A": 4000, "B": 4000}
+    assert scalar("A|B", 2000, 6000, 4000) in h.event_messages("Pod", "g-p-7")
+
+
+def test_preference_halves_with_every_alternative(harness: Callable[..., Harness]) -> None:
+    """Vector 57."""
+    h = harness({"nodeOrderWeight": 2})
+    nodes(h, "A", "B", "V")
+    h.node("plain")
+    h.queue("q", cards={"A": 2, "B": 3, "V": 1})
+    h.group("g")
+    h.pod("p", card="A|B|V", cards=1)
+    assert scores(h) == [200.0, 100.0, 50.0, 0.0]
+
+
+def test_a_single_card_pod_has_no_preference_but_needs_its_card(harness: Callable[..., Harness]) -> None:
+    """Vector 58."""
+    h = harness()
+    nodes(h, "A", "B")
+    h.queue("q", cards={"A": 2})
+    h.group("g")
+    h.pod("p", card="A", cards=1)
+    assert scores(h) is None
+    found = diagnosis(h)
+    assert found.reasons == {"node(s) didn't have card <A>": 1}
+    assert found.codes.tolist() == [Code.SUCCESS, Code.UNRESOLVABLE]
+
+
+def test_the_filter_of_single_card_pods_can_be_left_to_affinity(harness: Callable[..., Harness]) -> None:
+    h = harness({"cardNodeFilter": False})
+    nodes(h, "A", "B")
+    h.queue("q", cards={"A": 2})
+    h.group("g")
+    h.pod("p", card="A", cards=1)
+    assert diagnosis(h).reasons == {}
+
+
+def test_nodes_without_any_alternative_are_out_for_good(harness: Callable[..., Harness]) -> None:
+    h = harness({"cardNodeFilter": False})
+    nodes(h, "A", "B", "V")
+    h.queue("q", cards={"A": 2})
+    h.group("g")
+    h.pod("p", card="A|B", cards=1)
+    found = diagnosis(h)
+    assert found.reasons == {
+        "node(s) didn't have card <A|B>": 1,
+        "node(s) had card <B> without quota left in queue <q>": 1,
+    }
+    assert found.codes.tolist() == [Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNRESOLVABLE]
+
+
+def test_unknown_alternatives_do_not_stop_a_pod(harness: Callable[..., Harness]) -> None:
+    """Vector 63 (R5), end to end."""
+    h = harness()
+    nodes(h, "4090D")
+    h.queue("q", cards={"4090D": 1})
+    h.group("g", phase="Pending")
+    h.pod("p", card="4090|4090D", cards=1)
+    h.step()
+    assert h.binds == {"p": "n-4090d"}
+    assert h.bind_annotations["p"] == {"volcano.sh/card.assigned": "4090D"}
+    assert allocated(h) == {"4090D": 1000}
+
+
+def test_a_gang_beyond_the_plain_limit_is_undone_whole(harness: Callable[..., Harness]) -> None:
+    """Vector 70h."""
+    h = harness({"overCommitFactor": 2})
+    nodes(h, "A")
+    h.queue("q", cards={"A": 3})
+    h.group("g", phase="Pending", min_member=4)
+    for i in range(4):
+        h.pod(f"g-p-{i}", card="A", cards=1)
+    h.step()
+    assert h.phases["g"] == "Inqueue"
+    assert h.binds == {}
+    assert allocated(h) == {}
+    refused = [i for i in range(4) if scalar("A", 1000, 4000, 3000) in h.event_messages("Pod", f"g-p-{i}")]
+    assert refused == [3]
+    assert h.pod_message("g-p-3") == scalar("A", 1000, 4000, 3000)[1]
+
+
+def test_scale_in_of_one_deployment_makes_room_for_another(harness: Callable[..., Harness]) -> None:
+    """Vector 70i."""
+    h = harness()
+    nodes(h, "A")
+    h.queue("q", cards={"A": 8})
+    h.group("d1", phase="Running", min_member=1)
+    for i in range(8):
+        h.pod(f"d1-p-{i}", group="d1", card="A", cards=1, node="n-a")
+    h.group("d2", phase="Running", min_member=1)
+    for i in range(2):
+        h.pod(f"d2-p-{i}", group="d2", card="A", cards=1)
+    h.step()
+    assert h.binds == {}
+    assert scalar("A", 1000, 9000, 8000) in h.event_messages("Pod", "d2-p-0")
+    h.delete_pod("d1-p-6")
+    h.delete_pod("d1-p-7")
+    h.step()
+    assert h.binds == {"d2-p-0": "n-a", "d2-p-1": "n-a"}
+
+
+def test_a_pod_that_fits_nowhere_is_told_why(harness: Callable[..., Harness]) -> None:
+    """Vector 70j."""
+    h = harness()
+    h.gpu_node("n1", card="4090", count=8)
+    h.gpu_node("n2", card="NVIDIA-H200", count=1)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group("held", phase="Running")
+    h.pod("held", group="held", card="NVIDIA-H200", cards=1, node="n2")
+    h.group("g")
+    h.pod("p", card="NVIDIA-H200", cards=1)
+    h.step()
+    assert h.pod_message("p") == (
+        "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
+    )
+
+
+def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness]) -> None:
+    """`allocatable_many` counts what one after the other would fit, whichever dimension ends it."""
+    h = harness()
+    nodes(h, "A", "B")
+    h.queue("q", cards={"A": 3, "B": 4}, capability={"cpu": "6", "memory": "1Ti"})
+    h.group("g", min_member=8)
+    for i in range(8):
+        h.pod(f"g-p-{i}", card="A|B", requests={"cpu": "1", GPU: 1})
+    session = h.session()
+    queue, tasks = h.state.queues["q"], session.pending_tasks(h.job("g"))
+    answer = h.plugin("capacity-card").allocatable_many(queue, session.engine.profile(queue, tasks[0]), tasks)
+    assert answer.count == 6
+    assert answer.refusal.reason == "InsufficientCPUQuota"
+    assert answer.refusal.figures == Figures("cpu", 1000, 7000, 6000)
+    assert answer.lane_limits == (3, 4)
+    assert np.array_equal(answer.lanes, [0, 1])
+
+
+class TestSameCardForAllPods:
+    """`multiCardJobMode: single` (R18)."""
+
+    def test_the_first_pod_fixes_the_card_of_the_rest(self, harness: Callable[..., Harness]) -> None:
+        h = harness({"multiCardJobMode": "single"})
+        nodes(h, "A", "B", count=2)
+        h.queue("q", cards={"A": 4, "B": 4})
+        h.group("g", min_member=1)
+        for i in range(4):
+            h.pod(f"g-p-{i}", card="A|B", cards=1)
+        h.settle()
+        assert set(h.binds.values()) == {"n-a"}
+        assert len(h.binds) == 2
+        assert "1 node(s) had card <B>, but pods of this job use card <A>" in h.pod_message("g-p-3")
+
+    def test_a_gang_takes_the_alternative_that_carries_all_of_it(self, harness: Callable[..., Harness]) -> None:
+        h = harness({"multiCardJobMode": "single"})
+        nodes(h, "A", "B", count=8)
+        h.queue("q", cards={"A": 2, "B": 3})
+        h.group("g", phase="Pending", min_member=3)
+        for i in range(3):
+            h.pod(f"g-p-{i}", card="A|B", cards=1)
+        h.step()
+        assert set(h.binds.values()) == {"n-b"}
+        assert len(h.binds) == 3
+
+    def test_quota_of_the_other_card_does_not_help_later_pods(self, harness: Callable[..., Harness]) -> None:
+        h = harness({"multiCardJobMode": "single"})
+        nodes(h, "A", "B", count=8)
+        h.queue("q", cards={"A": 2, "B": 3})
+        h.group("g", min_member=1)
+        for i in range(4):
+            h.pod(f"g-p-{i}", card="A|B", cards=1)
+        h.settle()
+        assert allocated(h) == {"A": 2000}
+        assert h.pod_message("g-p-3") == scalar("A|B", 1000, 3000, 2000)[1]

@@ -1,0 +1,112 @@
+"""The counters behind pod affinity and spread when notifications are late, lost or undone (`framework.domains`)."""
+
+from __future__ import annotations
+
+from capcard_sched.framework.domains import DomainCounters
+from capcard_sched.framework.plugin import Placement
+from capcard_sched.framework.pod_selectors import PodSelector
+from capcard_sched.model.objects import LabelSelector, Requirement
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+"""
+WEB = (PodSelector(LabelSelector(match_expressions=(Requirement("app", "In", ("web",)),)), ("default",)),)
+ASKS_FOR_WEB = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}
+        ]
+    }
+}
+
+
+def cluster() -> Harness:
+    h = Harness(CONF)
+    h.queue("q")
+    h.group("g")
+    h.node("a")
+    h.node("b")
+    h.pod("resident", node="a", labels={"app": "web"})
+    return h
+
+
+def counters(h: Harness) -> DomainCounters:
+    found: DomainCounters = h.plugin("predicates")._rules.counters
+    return found
+
+
+def test_a_selector_first_met_in_mid_session_counts_what_stands_there_now() -> None:
+    h = cluster()
+    h.pod("p", labels={"app": "web"})
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("resident"), "test")
+    statement.allocate(h.job("g"), [h.task("p")], [session.nodes.by_name["b"]])
+    tally = counters(h).pods(WEB)
+    assert tally.rows.tolist() == [0, 1]
+    statement.discard()
+    assert tally.rows.tolist() == [1, 0]
+
+
+def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
+    h = cluster()
+    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.pod("p", labels={"app": "web"})
+    session = h.session()
+    job, task, node = h.job("g"), h.task("p"), session.nodes.by_name["b"]
+    tally = counters(h).pods(WEB)
+    session.state.place(job, [task], [node], task.status.ALLOCATED)
+    # As when another plugin fails before this one is told of the placement.
+    h.plugin("predicates").on_deallocate(Placement(job, task.cls, [task], [node]))
+    session.state.unplace(job, [task])
+    assert tally.rows.tolist() == [1, 0]
+
+
+def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None:
+    h = cluster()
+    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.session()
+    task = h.task("resident")
+    assert task.job is not None
+    assert task.node is not None
+    h.plugin("predicates").on_deallocate(Placement(task.job, task.cls, [task], [task.node]))
+    tally = counters(h).pods(WEB)
+    assert tally.rows.tolist() == [0, 0]
+    h.session()
+    assert tally.rows.tolist() == [1, 0]
+
+
+def test_counts_follow_nodes_that_come_and_go() -> None:
+    h = cluster()
+    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.session()
+    tally = counters(h).pods(WEB)
+    assert tally.rows.tolist() == [1, 0]
+    h.node("0")
+    h.pod("more", group=None, node="b", labels={"app": "web"})
+    h.session()
+    assert tally.rows.tolist() == [0, 1, 1]
+    h.delete_node("a")
+    h.session()
+    assert tally.rows.tolist() == [0, 1]
+    h.node("a")
+    h.session()
+    assert tally.rows.tolist() == [0, 1, 1]
+
+
+def test_nothing_is_counted_while_nobody_has_terms() -> None:
+    h = cluster()
+    h.session()
+    assert counters(h).idle
+    h.pod("asks", affinity=ASKS_FOR_WEB)
+    h.session()
+    assert not counters(h).idle
+    h.delete_pod("asks")
+    for _ in range(70):
+        h.session()
+    assert counters(h).idle
