@@ -37,7 +37,6 @@ class Attempt:
         self._position = 0
         self._placed = 0
         self._failed_roles: set[str] = set()
-        self._failed_tasks = 0
         #: Rows taken by this visit while it used a single profile; None once it used several.
         self._rows: list[int] | None = []
         self._row_profile: Profile | None = None
@@ -149,7 +148,6 @@ class Attempt:
             session.outcomes[task.uid] = outcome
             if refusal is not None:
                 session.refuse(task, refusal)
-        self._failed_tasks += end - self._position
         self._position = end
 
     # --- special ways -----------------------------------------------------------------------------------------------
@@ -227,7 +225,6 @@ class Attempt:
         for task in self._tasks[self._position : end]:
             outcomes[task.uid] = outcome
             self._failed_roles.add(task.role)
-        self._failed_tasks += end - self._position
         self._position = end
         rest = self._tasks[end:]
         if not rest:

@@ -77,7 +77,10 @@ class PlacementEngine:
         cls = task.cls
         contexts: dict[str, Hashable] = {}
         for name, call in self._class_context:
-            context = call(queue, cls)
+            try:
+                context = call(queue, cls)
+            except Exception as error:
+                raise HookFailed(name, "class_context", error) from error
             if context is not None:
                 contexts[name] = context
         for name, context in self.task_contexts(task):
@@ -92,7 +95,10 @@ class PlacementEngine:
         """What plugins say about this one pod beyond its class, as (plugin, context); usually nothing."""
         found: list[tuple[str, Hashable]] = []
         for name, call in self._task_context:
-            context = call(task)
+            try:
+                context = call(task)
+            except Exception as error:
+                raise HookFailed(name, "task_context", error) from error
             if context is not None:
                 found.append((name, context))
         return found

@@ -96,7 +96,7 @@ class JobAccount:
         self.reserved = Tally()
 
     def assess(self, quantities: JobQuantities) -> None:
-        """Take over new quantities, and add what follows from them to the queue."""
+        """Take over quantities, new or the same as before, and add what follows from them to the queue."""
         self.retract()
         self.quantities = quantities
         phase = self.phase = self.job.phase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Literal
 
 import msgspec
@@ -38,5 +39,12 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
 
     def promised(self, limit: int) -> int:
         """`limit` x `overCommitFactor`, rounded down to the unit; exact for the decimal that the user wrote."""
-        factor = Fraction(str(self.over_commit_factor))
-        return limit * factor.numerator // factor.denominator
+        if self.over_commit_factor == 1:
+            return limit
+        numerator, denominator = _ratio(self.over_commit_factor)
+        return limit * numerator // denominator
+
+
+@lru_cache(maxsize=8)
+def _ratio(factor: float) -> tuple[int, int]:
+    return Fraction(str(factor)).as_integer_ratio()

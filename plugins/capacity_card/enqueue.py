@@ -89,10 +89,9 @@ class Enqueue:
         together.merge(used)
         together.merge(need)
         keys = {key: alternatives_of(key) for key in together.cards}
+        claims = [(alternatives, together.cards[key]) for key, alternatives in keys.items() if len(alternatives) > 1]
         promises = Promises(
-            {key: amount for key, amount in together.cards.items() if len(keys[key]) == 1},
-            [(keys[key], amount) for key, amount in together.cards.items() if len(keys[key]) > 1],
-            limit,
+            {key: amount for key, amount in together.cards.items() if len(keys[key]) == 1}, claims, limit
         )
         for key in sorted(need.cards):
             requested = need.cards[key]

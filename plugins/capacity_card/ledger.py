@@ -235,9 +235,14 @@ class Ledger:
     def admit(self, job: Job) -> None:
         """The job may enqueue: what it wants is reserved from now on (R22)."""
         account = self._account_for(job)
-        if account is not None:
-            account.admitted = True
-            self._moved(account)
+        if account is None:
+            return
+        account.admitted = True
+        self._touched.add(job.key)
+        if account.quantities is not None and job.key not in self._stale:
+            account.assess(account.quantities)  # only the reservation follows from being admitted
+        else:
+            self._stale.add(job.key)
 
     def _account_for(self, job: Job) -> JobAccount | None:
         account = self.jobs.get(job.key)

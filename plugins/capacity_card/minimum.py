@@ -75,6 +75,9 @@ class Minimum:
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
         """The quantities of a job whose allocated (or pipelined) pods are charged `held`, by uid."""
+        alike = self._quantities_of_alike(job, held)
+        if alike is not None:
+            return alike
         members = self._members(job, held)
         chosen = members if self._arguments.card_minimum == "allPods" else minimum_set(job, members)
         request = self.request_of(job)
@@ -103,6 +106,44 @@ class Minimum:
             next((self._error(member) for member in chosen if member.rank == _PENDING and self._error(member)), ""),
             request.problem,
         )
+
+    def _quantities_of_alike(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities | None:
+        """The same for the usual job, whose pods are all alike and all wait, or all hold: by counting. Else None."""
+        tasks = job.tasks
+        count = len(tasks)
+        if not count or count < job.min_available or job.min_task_member or len(held) not in (0, count):
+            return None
+        first = next(iter(tasks.values()))
+        cls, status = first.cls, first.status
+        for task in tasks.values():
+            if task.cls is not cls or task.status is not status or task.gated:
+                return None
+        if held:
+            charges = iter(held.values())
+            charge = next(charges)
+            if any(other is not charge for other in charges):
+                return None
+        elif status is TaskStatus.PENDING:
+            charge = self._demands.of(cls).claim
+        else:
+            return None
+        request = self.request_of(job)
+        chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
+        want, need, pending, elastic = Tally(), Tally(), Tally(), Tally()
+        want.add(charge, count)
+        need.add(charge, chosen)
+        if not self._ignores_min_resources(job, request.cards, (_Member(_PENDING, first, charge),)):
+            need.cpu, need.memory = job.min_resources.get(CPU, 0), job.min_resources.get(MEMORY, 0)  # type: ignore[union-attr]
+        want.cpu, want.memory = need.cpu, need.memory
+        if held:
+            elastic.cpu = max(0, charge.cpu * count - need.cpu)
+            elastic.memory = max(0, charge.memory * count - need.memory)
+            if charge.card:
+                elastic.add_card(charge.card, charge.amount * (count - chosen))
+        else:
+            pending.add(charge, count)
+        error = "" if held or not chosen else self._demands.of(cls).error
+        return JobQuantities(want, need, Tally(), pending, elastic, True, error, request.problem)
 
     def request_of(self, job: Job) -> CardRequest:
         """The job's `card.request`; void when malformed, or when one key mixes known cards of different resources."""

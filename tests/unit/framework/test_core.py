@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
+from capcard_sched.framework.action import Action
 from capcard_sched.framework.hooks import HOOKS
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.model import deltas
@@ -28,7 +29,7 @@ def _cluster(conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harne
     return h
 
 
-# --- sessions ----------------------------------------------------------------------------------------------------------
+# --- sessions ---------------------------------------------------------------------------------------------------------
 
 _PLAIN = _CONF.replace("{name: moody}, ", "")
 
@@ -44,7 +45,7 @@ def test_nothing_new_means_no_session() -> None:
     sessions = h.core._sessions
     result = h.step()
     assert (result.idle, result.intents, h.core._sessions) == (True, [], sessions)
-    h.queue("q")
+    h.node("n1", cpu="8")
     assert h.step().idle, "an echo is nothing new"
     h.pod("p2", group=None, node="n1", scheduler="other")
     assert not h.step().idle
@@ -116,7 +117,7 @@ def test_a_plugin_instance_lives_as_long_as_its_conf() -> None:
     assert h.plugin("gang") is not first
 
 
-# --- what is missing ---------------------------------------------------------------------------------------------------
+# --- what is missing --------------------------------------------------------------------------------------------------
 
 
 def test_a_job_in_a_queue_nobody_knows_is_told_so_once() -> None:
@@ -126,7 +127,7 @@ def test_a_job_in_a_queue_nobody_knows_is_told_so_once() -> None:
     h.step()
     expected = [("QueueNotFound", "Queue <nowhere> does not exist")]
     assert h.event_messages("PodGroup", "g") == expected
-    assert h.event_messages("Pod", "p0")[:1] == expected
+    assert set(expected) < set(h.event_messages("Pod", "p0"))
     assert h.pod_message("p0") == "Queue <nowhere> does not exist"
     told = len(h.all_events)
     h.node("n3")
@@ -152,7 +153,7 @@ def test_an_object_that_cannot_be_read_is_told_so_once_and_others_go_on() -> Non
     assert len(h.event_messages("Pod", "bad")) == 1
 
 
-# --- plugins that fail --------------------------------------------------------------------------------------------------
+# --- plugins that fail ------------------------------------------------------------------------------------------------
 
 
 class _Moody(Plugin):
@@ -166,7 +167,7 @@ class _Moody(Plugin):
 def _is_bad(subject: Any) -> bool:
     """Whether a queue, job, task, placement or class is the bad one."""
     annotations = getattr(subject, "annotations", {})
-    if "REVOCABLE" in str(annotations) or annotations.get("volcano.sh/revocable-zone") == "bad":
+    if annotations.get("volcano.sh/revocable-zone") == "bad":
         return True
     named = (getattr(subject, "job", None), getattr(subject, "cls", None))
     return "bad" in getattr(subject, "name", "") or any(_is_bad(one) for one in named if one is not None)
@@ -177,7 +178,6 @@ _DEFAULTS: dict[str, Any] = {
     "queue_order": 0,
     "task_order": 0,
     "job_ready": True,
-    "job_pipelined": Vote.ABSTAIN,
     "job_enqueueable": Vote.ABSTAIN,
     "overused": False,
     "domain_bound": False,
@@ -201,7 +201,6 @@ _ASKED = [
     "task_order",
     "job_valid",
     "job_ready",
-    "job_pipelined",
     "job_enqueueable",
     "job_enqueued",
     "overused",
@@ -236,19 +235,13 @@ def test_a_plugin_that_fails_over_one_job_stops_that_job_only(hook: str) -> None
     assert hook in {row.method for row in HOOKS}
     h = _cluster(plugins=(_moody(hook),))
     _mixed(h)
-    for _ in range(3):
-        result = h.step()
+    errors = [error for _ in range(3) for error in h.step().report.errors]
     assert {name for name in h.binds if name.startswith("good")} == {"good-0", "good-1"}
-    reports = [error for error in result.report.errors if error.hook == hook]
-    if hook == "job_pipelined":
-        assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "a gang that is ready is not asked"
-        return
+    assert {(error.plugin, error.hook) for error in errors} == {("moody", hook)}
     if hook == "job_enqueued":
         assert set(h.binds) == {"good-0", "good-1", "bad-0", "bad-1"}, "it is only told"
         return
     assert set(h.binds) == {"good-0", "good-1"}
-    assert reports or hook == "job_enqueueable", result.report.errors
-    assert all(error.plugin == "moody" for error in reports)
     assert recorded(h.state) == rebuilt(h.state)
     assert h.task("bad-0").status is TaskStatus.PENDING
 
@@ -296,8 +289,6 @@ def test_a_plugin_that_fails_at_the_ends_of_a_session_is_reported(hook: str) -> 
 
 
 def test_an_action_that_fails_does_not_stop_the_next() -> None:
-    from capcard_sched.framework.action import Action
-
     class Broken(Action):
         name = "broken"
 
@@ -314,28 +305,23 @@ def test_an_action_that_fails_does_not_stop_the_next() -> None:
     assert set(h.binds) == {"p0"}
 
 
-# --- determinism -------------------------------------------------------------------------------------------------------
+# --- determinism ------------------------------------------------------------------------------------------------------
 
 
-def _busy(h: Harness) -> list[Callable[[], None]]:
-    steps: list[Callable[[], None]] = []
+def _busy(h: Harness) -> None:
     for i in range(4):
-        steps.append(lambda i=i: h.queue(f"q{i}", weight=i + 1))  # type: ignore[misc]
+        h.queue(f"q{i}", weight=i + 1)
     for i in range(6):
-        steps.append(lambda i=i: h.group(f"g{i}", queue=f"q{i % 5}", min_member=1 + i % 3))  # type: ignore[misc]
+        h.group(f"g{i}", queue=f"q{i % 5}", min_member=1 + i % 3)
         for j in range(4):
-            steps.append(lambda i=i, j=j: h.pod(f"g{i}-w-{j}", group=f"g{i}", requests={"cpu": str(1 + i % 4)}))  # type: ignore[misc]
-    return steps
+            h.pod(f"g{i}-w-{j}", group=f"g{i}", requests={"cpu": str(1 + i % 4)})
 
 
 def test_the_same_facts_in_any_order_give_the_same_intents_byte_for_byte() -> None:
-    import msgspec
-
     answers = set()
     for seed in range(5):
         h = _cluster(_PLAIN)
-        for make in _busy(h):
-            make()
+        _busy(h)
         listed = list(h._deltas)
         order = np.random.default_rng(seed).permutation(len(listed)) if seed else range(len(listed))
         h._deltas = [listed[i] for i in order]

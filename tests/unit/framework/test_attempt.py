@@ -1,0 +1,315 @@
+"""One visit to a job, and the rounds of allocate and backfill over jobs (core reference §4.3, §4.4, W-17 to W-19)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from capcard_sched.framework.attempt import need_continue_allocating
+from capcard_sched.framework.plugin import Allowance, Placement, Plugin
+from capcard_sched.framework.rows import Profile
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness
+from tests.accounting import rebuilt, recorded
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers: [{plugins: [{name: priority}, {name: gang}, {name: drf}, {name: binpack}]}]
+"""
+
+
+def _cluster(*nodes: int, conf: str = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> Harness:
+    h = Harness(conf, plugins=plugins)
+    for i, cpu in enumerate(nodes):
+        h.node(f"n{i}", cpu=str(cpu))
+    h.queue("q")
+    return h
+
+
+def _gang(h: Harness, name: str, minimum: int, *cpus: int, queue: str = "q", **more: Any) -> None:
+    h.group(name, min_member=minimum, queue=queue)
+    for i, cpu in enumerate(cpus):
+        h.pod(f"{name}-w-{i}", group=name, requests={"cpu": str(cpu)} if cpu else {}, **more)
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "nodes, minimum, cpus, bound",
+    [
+        pytest.param((4,), 4, (1, 1, 1, 1), 4, id="a gang that just fits"),
+        pytest.param((3,), 4, (1, 1, 1, 1), 0, id="one short: nothing"),
+        pytest.param((3,), 3, (1, 1, 1, 1), 3, id="one more than the minimum: the minimum"),
+        pytest.param((2, 2), 2, (2, 2), 2, id="spread over nodes"),
+        pytest.param((2, 2), 2, (3, 1), 0, id="fragments do not add up"),
+        pytest.param((2,), 3, (1, 1, 0), 3, id="a member that requests nothing counts, and follows"),
+        pytest.param((1,), 3, (1, 1, 0), 0, id="but does not make up for others"),
+        pytest.param((4,), 2, (3, 3, 1), 2, id="a later, smaller task makes up for one that does not fit"),
+        pytest.param((4,), 0, (3, 3), 1, id="without a minimum each on its own"),
+        pytest.param((), 1, (1,), 0, id="no nodes at all"),
+    ],
+)
+def test_all_of_the_minimum_or_nothing(nodes: tuple[int, ...], minimum: int, cpus: tuple[int, ...], bound: int) -> None:
+    h = _cluster(*nodes)
+    _gang(h, "g", minimum, *cpus)
+    h.settle()
+    assert len(h.binds) == bound
+    assert recorded(h.state) == rebuilt(h.state)
+    job = h.job("g")
+    assert job.counts[TaskStatus.ALLOCATED] == job.counts[TaskStatus.PIPELINED] == 0
+
+
+def test_what_a_failed_gang_gave_back_is_free_for_the_next_in_the_same_session() -> None:
+    h = _cluster(4)
+    _gang(h, "big", 5, *[1] * 5)
+    _gang(h, "small", 4, *[1] * 4)
+    h.step()
+    assert set(h.binds) == {f"small-w-{i}" for i in range(4)}
+
+
+def test_role_minimums_hold_whatever_the_order_of_tasks() -> None:
+    h = _cluster(4)
+    h.group("g", min_member=4, min_task_member={"ps": 1, "worker": 3})
+    for i in range(4):
+        h.pod(f"g-worker-{i}", role="worker")
+    h.pod("g-ps-0", role="ps", requests={"cpu": "2"})
+    h.settle()
+    assert not h.binds, "four workers, or three and no room for the ps, are no gang"
+    h.node("n9", cpu="2")
+    h.settle()
+    assert {"g-ps-0", "g-worker-0", "g-worker-1", "g-worker-2"} <= set(h.binds)
+
+
+def test_one_full_attempt_per_job_and_session() -> None:
+    h = _cluster(3)
+    for name in ("a", "b", "c"):
+        _gang(h, name, 4, *[1] * 4)
+    result = h.step()
+    assert (result.report.visited_jobs, h.binds) == (3, {})
+
+
+# --- elastic jobs -----------------------------------------------------------------------------------------------------
+
+
+def test_an_elastic_job_takes_all_it_can_when_alone() -> None:
+    h = _cluster(4, 4)
+    _gang(h, "g", 2, *[1] * 12)
+    result = h.step()
+    assert len(h.binds) == 8
+    assert result.report.visited_jobs == 1
+
+
+def test_elastic_jobs_take_turns_beyond_their_minimums() -> None:
+    h = _cluster(10)
+    _gang(h, "a", 2, *[1] * 20)
+    _gang(h, "b", 2, *[1] * 20)
+    h.step()
+    taken = {name: sum(pod.startswith(f"{name}-") for pod in h.binds) for name in ("a", "b")}
+    assert taken == {"a": 5, "b": 5}
+
+
+def test_a_gang_that_waits_goes_before_the_elastic_part_of_others() -> None:
+    h = _cluster(6)
+    _gang(h, "elastic", 1, *[1] * 10)
+    _gang(h, "late", 5, *[1] * 5)
+    h.step()
+    assert sum(pod.startswith("late") for pod in h.binds) == 5
+    assert sum(pod.startswith("elastic") for pod in h.binds) == 1
+
+
+# --- promised room ----------------------------------------------------------------------------------------------------
+
+
+def _leaving(h: Harness, name: str, cpu: int, node: str = "n0") -> None:
+    h.pod(name, group=None, scheduler="other", node=node, requests={"cpu": str(cpu)})
+    h.terminate(name)
+
+
+def test_room_that_is_being_released_is_promised_and_the_promise_ends_with_the_session() -> None:
+    h = _cluster(4)
+    _leaving(h, "old", 3)
+    _gang(h, "g", 2, 1, 3)
+    h.step()
+    assert not h.binds
+    assert h.pod_message("g-w-1") == (
+        "Pod default/g-w-1 can possibly be assigned to n0, once resource is released and minAvailable is satisfied"
+    )
+    assert recorded(h.state) == rebuilt(h.state)
+    assert h.job("g").counts[TaskStatus.PENDING] == 2
+    assert not h.state.nodes.pipelined.any()
+    h.delete_pod("old")
+    h.step()
+    assert set(h.binds) == {"g-w-0", "g-w-1"}
+
+
+def test_a_promise_holds_the_idle_room_of_the_gang_against_later_jobs() -> None:
+    h = _cluster(4)
+    _leaving(h, "old", 3)
+    _gang(h, "first", 2, 1, 3)
+    _gang(h, "second", 1, 1)
+    h.step()
+    assert not h.binds
+
+
+def test_a_gang_that_could_not_even_be_promised_all_holds_nothing() -> None:
+    h = _cluster(4)
+    _leaving(h, "old", 3)
+    _gang(h, "first", 3, 1, 3, 1)
+    _gang(h, "second", 1, 1)
+    h.step()
+    assert set(h.binds) == {"second-w-0"}
+
+
+def test_members_that_are_promised_room_do_not_keep_a_ready_gang_waiting() -> None:
+    h = _cluster(4)
+    _leaving(h, "old", 3)
+    _gang(h, "g", 1, 1, 3)
+    h.step()
+    assert set(h.binds) == {"g-w-0"}
+    assert recorded(h.state) == rebuilt(h.state)
+
+
+# --- continuing after a misfit ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "minimum, size, roles, placed, failed, rest, goes_on",
+    [
+        pytest.param(4, 6, {"ps": 1, "worker": 3}, {"worker": 3}, {"worker"}, {"ps": 1}, True, id="enough workers"),
+        pytest.param(4, 6, {"ps": 1, "worker": 3}, {"worker": 2}, {"worker"}, {"ps": 3}, False, id="too few workers"),
+        pytest.param(3, 6, {"ps": 1, "worker": 3}, {"ps": 1}, {"worker"}, {"ps": 2}, True, id="below the sum, 1 + 2"),
+        pytest.param(3, 6, {"ps": 1, "worker": 3}, {"ps": 1}, {"worker"}, {"ps": 1}, False, id="below the sum, 1 + 1"),
+        pytest.param(6, 6, {}, {}, {""}, {"": 5}, False, id="everyone is needed"),
+        pytest.param(2, 6, {}, {}, {""}, {"": 5}, True, id="no roles"),
+        pytest.param(4, 6, {}, {"": 1}, {""}, {"": 2}, False, id="not enough left to reach the minimum"),
+    ],
+)
+def test_whether_to_go_on_after_a_misfit(
+    minimum: int,
+    size: int,
+    roles: dict[str, int],
+    placed: dict[str, int],
+    failed: set[str],
+    rest: dict[str, int],
+    goes_on: bool,
+) -> None:
+    h = _cluster(64)
+    h.group("g", min_member=minimum, min_task_member=roles or None)
+    made: dict[str, list[str]] = {}
+    for role, count in placed.items():
+        for i in range(count):
+            h.pod(f"placed-{role}-{i}", role=role, node="n0")
+    for role, count in rest.items():
+        made[role] = [f"rest-{role}-{i}" for i in range(count)]
+        for name in made[role]:
+            h.pod(name, role=role)
+    for i in range(size - sum(placed.values()) - sum(rest.values())):
+        h.pod(f"failed-{i}", role=next(iter(failed)))
+    h.session()
+    tasks = [h.task(name) for names in made.values() for name in names]
+    assert need_continue_allocating(h.job("g"), failed, tasks) is goes_on
+
+
+def test_every_task_that_was_looked_at_has_a_reason() -> None:
+    h = _cluster(4)
+    _gang(h, "g", 2, 9, 9, 1, 8)
+    h.step()
+    messages = {f"g-w-{i}": h.pod_message(f"g-w-{i}") for i in range(4)}
+    assert all(messages.values())
+    assert messages["g-w-0"] == "0/1 nodes are unavailable: 1 Insufficient cpu."
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+class _Quota(Plugin):
+    """So many pods per queue, in lanes or not, told in runs or one by one."""
+
+    name: ClassVar[str] = "quota"
+    limit: ClassVar[int] = 3
+    asked: ClassVar[list[int]] = []
+
+    def __init__(self, arguments: object = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self.used = 0
+
+    def on_allocate(self, placement: Placement) -> None:
+        self.used += len(placement.tasks)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self.used -= len(placement.tasks)
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        self.asked.append(1)
+        return self._refusal() if self.used >= self.limit else None
+
+    def _refusal(self) -> Refusal:
+        return Refusal("allocatable", "quota", "OverQuota", "quota is used up", event=True)
+
+
+class _RunQuota(_Quota):
+    def allocatable_many(self, queue: Queue, profile: Profile, tasks: list[Task]) -> Allowance:
+        self.asked.append(len(tasks))
+        count = min(len(tasks), self.limit - self.used)
+        return Allowance(count, None if count == len(tasks) else self._refusal())
+
+
+@pytest.mark.parametrize("quota", [_Quota, _RunQuota])
+@pytest.mark.parametrize("minimum, size, bound", [(1, 5, 3), (3, 3, 3), (4, 4, 0), (2, 9, 3)])
+def test_a_quota_is_never_exceeded_asked_in_runs_or_one_by_one(
+    quota: type[_Quota], minimum: int, size: int, bound: int
+) -> None:
+    conf = _CONF.replace("{name: drf}", "{name: quota}")
+    h = _cluster(64, conf=conf, plugins=(quota,))
+    _gang(h, "g", minimum, *[1] * size)
+    h.step()
+    assert (len(h.binds), h.plugin("quota").used) == (bound, bound)
+    refused = [f"g-w-{i}" for i in range(size) if h.pod_message(f"g-w-{i}") == "quota is used up"]
+    assert len(refused) == (size - bound if bound else 1)
+    assert ("OverQuota", "quota is used up") in h.event_messages("Pod", refused[0]) if refused else bound == size
+
+
+def test_a_refused_profile_does_not_hold_up_the_tasks_behind_it() -> None:
+    class OnlySmall(Plugin):
+        name = "quota"
+
+        def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+            if task.cls.requests["cpu"] > 1000:
+                return Refusal("allocatable", "quota", "TooBig", "too big")
+            return None
+
+    h = _cluster(64, conf=_CONF.replace("{name: drf}", "{name: quota}"), plugins=(OnlySmall,))
+    _gang(h, "g", 1, 2, 1, 2, 1)
+    h.step()
+    assert set(h.binds) == {"g-w-1", "g-w-3"}
+
+
+# --- backfill ---------------------------------------------------------------------------------------------------------
+
+
+def test_pods_that_request_nothing_go_where_a_slot_is() -> None:
+    h = Harness(_CONF)
+    h.node("full", cpu="1", pods=1)
+    h.node("free", cpu="0", pods=1)
+    h.queue("q")
+    h.pod("old", group=None, scheduler="x", node="full")
+    h.group("g", min_member=1)
+    h.pod("p0", requests={})
+    h.pod("p1", requests={})
+    h.step()
+    assert list(h.binds.values()) == ["free"]
+    (waiting,) = {"p0", "p1"} - set(h.binds)
+    assert h.pod_message(waiting) == "0/2 nodes are unavailable: 2 Insufficient pods."
+
+
+def test_backfill_places_nothing_of_a_gang_that_is_not_ready() -> None:
+    h = _cluster(1)
+    _gang(h, "g", 3, 1, 1, 0)
+    h.step()
+    assert not h.binds
+    assert recorded(h.state) == rebuilt(h.state)

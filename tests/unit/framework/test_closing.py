@@ -1,0 +1,207 @@
+"""The end of a session: phases, conditions, queue statuses and events (core reference §2.8, §3.7, §5.7, W-16, W-45)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.framework.closing import next_phase
+from capcard_sched.model.intents import UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.job import Job
+from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.model.resources import ResourceColumns
+from capcard_sched.model.status import PodGroupPhase, TaskStatus
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers: [{plugins: [{name: priority}, {name: gang}]}]
+"""
+
+
+def _job(minimum: int, phase: str, statuses: dict[str, int]) -> Job:
+    columns = ResourceColumns()
+    job = Job("default/g", columns.zeros(), columns.zeros())
+    job.min_available, job.phase = minimum, PodGroupPhase(phase)
+    for name, count in statuses.items():
+        job.counts[TaskStatus[name.upper()]] = count
+    job.tasks = {str(i): None for i in range(sum(statuses.values()))}  # type: ignore[misc]
+    return job
+
+
+@pytest.mark.parametrize(
+    "minimum, before, statuses, unschedulable, after",
+    [
+        pytest.param(3, "Inqueue", {"binding": 3}, False, "Inqueue", id="bindings are not seen yet"),
+        pytest.param(3, "Inqueue", {"running": 2, "bound": 1}, False, "Running", id="enough are scheduled"),
+        pytest.param(3, "Inqueue", {"running": 2, "pending": 1}, True, "Unknown", id="degraded and without room"),
+        pytest.param(3, "Inqueue", {"succeeded": 2, "failed": 1}, False, "Completed", id="all ended"),
+        pytest.param(3, "Inqueue", {"running": 1, "succeeded": 2}, False, "Running", id="one still runs"),
+        pytest.param(3, "Inqueue", {"bound": 2, "pending": 1}, False, "Inqueue", id="one is missing"),
+        pytest.param(3, "Running", {"bound": 2, "pending": 1}, False, "Pending", id="one was lost"),
+        pytest.param(0, "Inqueue", {}, False, "Inqueue", id="no minimum and no pods is not the end"),
+        pytest.param(1, "Running", {"succeeded": 1, "pending": 1}, False, "Running", id="a live member remains (W-45)"),
+        pytest.param(2, "Running", {"running": 1, "releasing": 1}, False, "Running", id="terminating counts (W-45)"),
+        pytest.param(2, "Unknown", {"pending": 2}, True, "Pending", id="nothing runs any more"),
+    ],
+)
+def test_phase(minimum: int, before: str, statuses: dict[str, int], unschedulable: bool, after: str) -> None:
+    assert next_phase(_job(minimum, before, statuses), unschedulable=unschedulable).value == after
+
+
+def _cluster(**group: Any) -> Harness:
+    h = Harness(_CONF, run=True)
+    h.node("n1", cpu="4")
+    h.queue("q")
+    h.group("g", **group)
+    return h
+
+
+def _updates(intents: list[Any]) -> list[UpdatePodGroup]:
+    return [intent for intent in intents if isinstance(intent, UpdatePodGroup)]
+
+
+def _conditions(update: UpdatePodGroup) -> dict[str, tuple[str, str | None]]:
+    return {one.type: (one.status, one.last_transition_time) for one in update.conditions}
+
+
+def test_the_life_of_a_gang_in_phases() -> None:
+    h = _cluster(min_member=2, phase="Pending")
+    h.step()
+    assert h.phases == {"g": "Inqueue"}
+    h.pod("p0")
+    h.pod("p1")
+    h.step()
+    assert (h.phases, len(h.binds)) == ({"g": "Inqueue"}, 2)
+    h.step()
+    assert h.phases == {"g": "Running"}
+    assert ("Scheduled", "pod group is ready") in h.event_messages("PodGroup", "g")
+    h.set_phase("p0", "Succeeded")
+    h.step()
+    assert h.phases == {"g": "Running"}
+    h.set_phase("p1", "Failed")
+    h.step()
+    assert h.phases == {"g": "Completed"}
+
+
+def test_conditions_oppose_each_other_and_keep_the_time_of_their_last_change() -> None:
+    h = _cluster(min_member=2)
+    h.pod("p0", requests={"cpu": "3"})
+    h.pod("p1", requests={"cpu": "3"})
+    (first,) = _updates(h.step().intents)
+    assert _conditions(first) == {"Unschedulable": ("True", "2026-01-01T00:00:01Z")}
+    (condition,) = first.conditions
+    assert (condition.reason, condition.transition_id) == ("NotEnoughResources", "session-1")
+    assert condition.message.startswith("1/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAv")
+    h.node("n1", cpu="4", labels={"new": "label"})
+    assert not _updates(h.step().intents), "same status, reason and message: nothing to write"
+    h.node("n2", cpu="4")
+    (third,) = _updates(h.step().intents)
+    assert _conditions(third) == {
+        "Unschedulable": ("False", "2026-01-01T00:00:03Z"),
+        "Scheduled": ("True", "2026-01-01T00:00:03Z"),
+    }
+    updates = _updates(h.step().intents)
+    assert [_conditions(update) for update in updates] == [_conditions(third)] * len(updates)
+
+
+def test_conditions_of_others_stay() -> None:
+    h = _cluster(min_member=2, conditions=[{"type": "Weather", "status": "True", "message": "fair"}])
+    h.pod("p0")
+    h.pod("p1")
+    (update,) = _updates(h.step().intents)
+    assert PodGroupCondition("Weather", "True", message="fair") in update.conditions
+
+
+def test_event_and_condition_count_what_each_is_about() -> None:
+    """The worked example: a gang of six of which three had room."""
+    h = _cluster(min_member=6)
+    h.node("n1", cpu="3")
+    for i in range(6):
+        h.pod(f"g-w-{i}")
+    (update,) = _updates(h.step().intents)
+    text = (
+        "pod group is not ready, 6 Pending, 6 minAvailable; Pending: 3 Schedulable, 3 Unschedulable. "
+        "Origin reason is g-w-3: 0/1 nodes are unavailable: 1 Insufficient cpu."
+    )
+    assert update.conditions[0].message == f"3/6 tasks in gang unschedulable: {text}"
+    assert h.event_messages("PodGroup", "g") == [("Unschedulable", f"6/6 tasks in gang unschedulable: {text}")]
+    assert h.pod_message("g-w-0") == (
+        "Pod default/g-w-0 can possibly be assigned to n1, once minAvailable is satisfied"
+    )
+    assert h.pod_message("g-w-5") == "0/1 nodes are unavailable: 1 Insufficient cpu."
+
+
+def test_events_that_differ_in_numbers_only_are_one() -> None:
+    h = _cluster(min_member=2)
+    h.pod("p0", requests={"cpu": "9"})
+    h.pod("p1", requests={"cpu": "9"})
+    h.step()
+    told = len(h.all_events)
+    for i in range(3):
+        h.node(f"more-{i}", cpu="1")
+        h.step()
+    assert h.pod_message("p0") == "0/4 nodes are unavailable: 4 Insufficient cpu."
+    assert len(h.all_events) == told
+    for wait, expected in ((290, []), (301, ["PodGroup"]), (290, []), (301, ["PodGroup"])):
+        h.node("more-0", cpu="1", labels={"at": str(h.now)})
+        h.step(now=h.now + wait)
+        assert [event.object.kind for event in h.events] == expected, "the gang's event comes again now and then"
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def _statuses(intents: list[Any]) -> dict[str, dict[str, str]]:
+    return {intent.name: intent.allocated for intent in intents if isinstance(intent, UpdateQueueStatus)}
+
+
+def test_queue_status_is_in_kubernetes_names_and_counts_for_those_above() -> None:
+    h = Harness(_CONF, run=True)
+    h.node("n1", cpu="4", resources={"nvidia.com/gpu": 4})
+    h.queue("root")
+    h.queue("team")
+    h.queue("leaf", parent="team")
+    h.queue("other")
+    h.group("g", queue="leaf")
+    h.pod("p0", requests={"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 2})
+    used = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "pods": "1"}
+    assert _statuses(h.step().intents) == {"root": used, "team": used, "leaf": used}
+    assert _statuses(h.step().intents) == {}
+    h.queue("leaf", parent="other")
+    moved = _statuses(h.step().intents)
+    assert {name: moved.get(name, {}).get("pods", "0") for name in ("team", "other")} == {"team": "0", "other": "1"}
+    h.delete_queue("leaf")
+    gone = _statuses(h.step().intents)
+    assert {name: gone.get(name, {}).get("pods", "0") for name in ("root", "other")} == {"root": "0", "other": "0"}
+    assert set(gone) == {"root", "other"}
+
+
+def test_a_queue_whose_parents_go_in_a_circle_or_nowhere_hurts_nobody() -> None:
+    h = Harness(_CONF)
+    h.node("n1", cpu="4")
+    h.queue("root")
+    h.queue("a", parent="b")
+    h.queue("b", parent="a")
+    h.queue("c", parent="missing")
+    for name in ("a", "b", "c"):
+        h.group(name, queue=name)
+        h.pod(f"p-{name}", group=name)
+    found = _statuses(h.step().intents)
+    assert set(h.binds) == {"p-a", "p-b", "p-c"}
+    assert {name: status["pods"] for name, status in found.items()} == {"a": "2", "b": "2", "c": "1"}
+
+
+def test_memories_of_objects_that_are_gone_are_dropped() -> None:
+    h = _cluster(min_member=2)
+    h.pod("p0")
+    h.step()
+    closer = h.core._closer
+    assert closer._events
+    assert closer._pod_conditions
+    h.delete_pod("p0")
+    h.delete_group("g")
+    h.step()
+    closer.prune({*h.state.tasks, *(job.uid for job in h.state.jobs.values())})
+    assert (closer._events, closer._pod_conditions) == ({}, {})

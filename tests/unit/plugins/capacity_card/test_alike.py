@@ -1,0 +1,66 @@
+"""Counting a job of equal pods comes to the same as going through its pods one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins:
+  - name: gang
+  - name: capacity-card
+    arguments: {arguments}
+"""
+
+
+@given(
+    count=st.integers(1, 6),
+    minimum=st.integers(0, 6),
+    card=st.sampled_from(["NVIDIA-H200", "NVIDIA-H200|NVIDIA-A100", "unknown", None]),
+    placed=st.booleans(),
+    unlimited=st.booleans(),
+    all_pods=st.booleans(),
+    min_resources=st.sampled_from([None, {"cpu": "3"}, {"cpu": "1", "nvidia.com/gpu": "2"}]),
+    request=st.sampled_from(["", '{"NVIDIA-H200": 9}', "not json"]),
+)
+def test_a_job_of_equal_pods_is_counted_as_if_gone_through(
+    count: int,
+    minimum: int,
+    card: str | None,
+    placed: bool,
+    unlimited: bool,
+    all_pods: bool,
+    min_resources: dict[str, str] | None,
+    request: str,
+) -> None:
+    arguments = {"cardUnlimitedCpuMemory": unlimited, "cardMinimum": "allPods" if all_pods else "minMember"}
+    h = Harness(CONF.format(arguments=str(arguments).replace("True", "true").replace("False", "false")))
+    h.gpu_node("n1", card="NVIDIA-H200", count=8)
+    h.gpu_node("n2", card="NVIDIA-A100", count=8)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group(
+        "g",
+        min_member=minimum,
+        min_resources=min_resources,
+        annotations={"volcano.sh/card.request": request} if request else {},
+    )
+    for index in range(count):
+        h.pod(f"g-w-{index}", card=card, cards=1 if card else 0, node="n1" if placed else None)
+    h.session()
+    plugin: Any = h.plugin("capacity-card")
+    held = plugin.ledger.jobs["default/g"].charges
+    counted = plugin.minimum.quantities(h.job("g"), held)
+
+    class OneByOne(Minimum):
+        def _quantities_of_alike(self, job: object, held: object) -> None:
+            return None
+
+    slow = OneByOne(plugin.arguments, plugin.inventory, plugin.demands)
+    assert counted == slow.quantities(h.job("g"), held)
