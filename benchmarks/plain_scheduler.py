@@ -110,24 +110,25 @@ class PlainScheduler:
 
     # --- what a pod costs its queue ---------------------------------------------------------------------------------
 
+    def known(self, pod: PlainPod) -> tuple[str, ...]:
+        """The pod's alternatives that some node offers; the others play no part."""
+        return tuple(card for card in pod.alternatives if card in self.resources)
+
     def charge(self, pod: PlainPod, node: PlainNode | None = None, card: str = "") -> dict[str, int] | None:
         """Charge by card, cpu and memory; a choice still open is charged as `A|B`. None: no valid charge exists."""
         cards: dict[str, int] = {}
         if pod.alternatives:
-            known = [name for name in pod.alternatives if name in self.resources]
+            known = self.known(pod)
             if not known or "" in pod.alternatives or len({self.resources[name] for name in known}) > 1:
                 return None
             resource = self.resources[known[0]]
             count = pod.limits.get(resource, pod.request.get(resource))
             if count is None:
                 return None
-            if not card and len(pod.alternatives) == 1:
-                card = pod.alternatives[0]
-            elif not card and node is not None:
-                offered = [name for name in pod.alternatives if name in node.cards]
-                assigned = pod.assigned if pod.assigned in pod.alternatives else ""
-                card = assigned or (offered or known)[0]
-            cards = {card or "|".join(pod.alternatives): count}
+            if not card and node is not None and len(known) > 1:
+                offered = [name for name in known if name in node.cards]
+                card = pod.assigned if pod.assigned in pod.alternatives else (offered or known)[0]
+            cards = {card or "|".join(known): count}
         uses_cards = bool(cards) or any(pod.request.get(resource) for resource in self.resources.values())
         if uses_cards and self.weights.card_unlimited_cpu_memory:
             return cards
@@ -318,13 +319,12 @@ class PlainScheduler:
 
     def card_on(self, queue: PlainQueue, pod: PlainPod, node: PlainNode, charge: dict[str, int]) -> str | None:
         """The card the pod would get here; "" when it needs none, None when this node has none for it."""
-        if not pod.alternatives:
-            return ""
-        if len(pod.alternatives) == 1:
-            return pod.alternatives[0] if pod.alternatives[0] in node.cards else None
-        count = charge["|".join(pod.alternatives)]
-        for card in pod.alternatives:
-            if card in node.cards and queue.allocated.get(card, 0) + count <= queue.limit.get(card, 0):
+        known = self.known(pod)
+        if len(known) < 2:
+            return (known[0] if known[0] in node.cards else None) if known else ""
+        count = charge["|".join(known)]
+        for card in known:
+            if card in node.cards and (not count or queue.allocated.get(card, 0) + count <= queue.limit.get(card, 0)):
                 return card
         return None
 
@@ -333,7 +333,7 @@ class PlainScheduler:
         weights = self.weights
         score = weights.least * least_requested(pod, node) + weights.balanced * balanced(pod, node)
         total = score + binpack(pod, node, weights.binpack)
-        if len(pod.alternatives) > 1:
+        if len(self.known(pod)) > 1:
             total += 100 * 0.5 ** pod.alternatives.index(card) * weights.card
         return total
 

@@ -6,6 +6,9 @@
 | W2 | 20 templates, half of them with one card | gangs of 8 | 4 | single-card |
 | W3 | 200 templates | gangs of 1 to 64 | 40, four of them short of cards | 30 % `A|B`, 30 % single, 10 % MPS or MIG |
 
+The pods of a gang exist because its group was admitted before: W2 and W3 begin in phase Inqueue. W1 begins in phase
+Pending, as bare pods and Deployments do, and is admitted and placed in the same session.
+
 Nodes are the same for all: six card models with eight cards each; of every twenty nodes one offers MPS shares and one
 MIG slices instead of whole cards. Pods use about 45 % of cpu and 85 % of the cards, so nearly everything fits: what
 does not place is held back by the card quota of one of `short_queues`, or its card model happens to be full.
@@ -163,7 +166,7 @@ def _time(seconds: int) -> str:
 # --- groups and pods ------------------------------------------------------------------------------------------------
 
 
-def _gang(workload: Workload, queue: str, template: Template, size: int) -> None:
+def _gang(workload: Workload, queue: str, template: Template, size: int, phase: str = "Inqueue") -> None:
     """Add one group of `size` pods, all of which are needed, fifty groups a second."""
     number = len(workload.groups)
     name, created = f"job-{number:06d}", _time(number // 50)
@@ -178,7 +181,7 @@ def _gang(workload: Workload, queue: str, template: Template, size: int) -> None
         PodGroupObject(
             metadata=ObjectMeta(name=name, namespace="default", uid=f"group-uid-{number}", creation_timestamp=created),
             spec=PodGroupSpec(min_member=size, queue=queue, min_resources=least),
-            status=PodGroupStatus(phase="Pending"),
+            status=PodGroupStatus(phase=phase),
         )
     )
     container = Container(
@@ -208,7 +211,7 @@ def _flat(nodes: int, pods: int, rng: random.Random) -> Workload:
     templates = [Template(cpu, 4 * cpu) for cpu in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16)]
     workload = Workload("W1", make_nodes(nodes), [_queue("default", {})], [], [])
     for _ in range(pods):
-        _gang(workload, "default", rng.choice(templates), 1)
+        _gang(workload, "default", rng.choice(templates), 1, phase="Pending")
     return workload
 
 

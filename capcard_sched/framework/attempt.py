@@ -13,7 +13,7 @@ from capcard_sched.framework.plugin import Allowance
 from capcard_sched.framework.report import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from capcard_sched.framework.ranking import Ranking
     from capcard_sched.framework.rows import Profile, Rows
@@ -67,9 +67,13 @@ class Attempt:
         end, most, cls = position + 1, min(len(tasks), position + limit), profile.cls
         if end == most:
             return end
-        contexts = self._engine.task_contexts
-        own = contexts(tasks[position])
-        while end < most and tasks[end].cls is cls and contexts(tasks[end]) == own:
+        contexts, first = self._engine.task_contexts, tasks[position]
+        own: list[tuple[str, Hashable]] | None = None
+        while end < most and tasks[end].cls is cls:
+            if tasks[end].labels is not first.labels:  # else the contexts are equal, by contract
+                own = contexts(first) if own is None else own
+                if contexts(tasks[end]) != own:
+                    break
             end += 1
         return end
 

@@ -79,7 +79,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("victim_tasks", "(tasks) -> victims", "enabledVictim", Combine.UNION_FIRST_TIER, "no victims"),
     # what a profile is
     Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
-    Hook("task_context", "(task) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
+    Hook(
+        "task_context",
+        "(task) -> hashable | None: may look at the task's class, labels, namespace and job, nothing else of it",
+        "enablePredicate",
+        Combine.MERGE,
+        "the class alone",
+    ),
     Hook("domain_bound", "(profile) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
     Hook(
         "row_private",

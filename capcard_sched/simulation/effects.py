@@ -14,6 +14,7 @@ from capcard_sched.model.intents import (
     EmitEvent,
     Evict,
     Intent,
+    ObjectRef,
     UpdatePodCondition,
     UpdatePodGroup,
     UpdateQueueStatus,
@@ -94,7 +95,8 @@ class Effects:
         self.evictions.append(Eviction(now, intent.namespace, intent.name, group, node, intent.reason, intent.message))
         stamp = self._store.clock.timestamp()
         conditions = status(pod).get("conditions") or []
-        not_ready = {"type": "Ready", "status": "False", "reason": "Evict", "message": intent.message}
+        message = f"Pod is evicted, because of {intent.message}"
+        not_ready = {"type": "Ready", "status": "False", "reason": "Evict", "message": message}
         disrupted = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -105,6 +107,11 @@ class Effects:
             conditions = with_condition(conditions, condition, stamp)
         self._store.patch(POD, intent.namespace, intent.name, {"status": {"conditions": conditions}})
         self._store.delete(POD, intent.namespace, intent.name)
+        about = ObjectRef("Pod", intent.namespace, intent.name, meta(pod)["uid"])
+        self._recorder.record(EmitEvent(about, "Warning", "Evict", message))
+        if group:
+            about = ObjectRef("PodGroup", intent.namespace, group)
+            self._recorder.record(EmitEvent(about, "Normal", "Evict", intent.reason))
 
     def _set_condition(self, intent: UpdatePodCondition) -> None:
         pod = self._store.get(POD, intent.namespace, intent.name)

@@ -37,6 +37,7 @@ _AUTOMATIC_GROUP = "podgroup-"
 _IMPLICIT = "implicit"
 #: How many label sets and classes that no pod has any more may stay, beyond as many as there are pods.
 _SPARE = 1024
+_NO_LABELS: Mapping[str, str] = {}
 _BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-role counters
 
 
@@ -256,7 +257,7 @@ class ClusterState:
 
     def _share(self, labels: dict[str, str]) -> Mapping[str, str]:
         if not labels:
-            return {}
+            return _NO_LABELS
         sets = self._label_sets
         if len(sets) > 2 * len(self.tasks) + _SPARE:
             self._label_sets = sets = {

@@ -47,7 +47,7 @@ def clusters(draw: st.DrawFn) -> Documents:
     queues = [draw(_queues(name)) for name in ("p", "q")]
     groups, pods = [], []
     for number in range(draw(st.integers(1, 6))):
-        size, minimum = draw(st.integers(1, 5)), draw(st.integers(0, 4))
+        size, minimum = draw(st.integers(1, 6)), draw(st.integers(0, 4))
         phase = draw(st.sampled_from(["Pending", "Inqueue", "Inqueue"]))
         groups.append(
             {
@@ -69,23 +69,23 @@ def _nodes(draw: st.DrawFn, number: int) -> dict[str, Any]:
     model = draw(st.sampled_from(MODELS))
     labels = {"nvidia.com/gpu.product": model, "nvidia.com/gpu.memory": "81920", "zone": draw(st.sampled_from("xy"))}
     amounts = {
-        "cpu": str(draw(st.integers(1, 8))),
-        "memory": f"{draw(st.integers(1, 16))}Gi",
-        "pods": str(draw(st.sampled_from([2, 110]))),
-        "nvidia.com/gpu": str(draw(st.integers(0, 4))),
+        "cpu": str(draw(st.integers(2, 16))),
+        "memory": f"{draw(st.integers(4, 32))}Gi",
+        "pods": str(draw(st.sampled_from([3, 110]))),
+        "nvidia.com/gpu": str(draw(st.integers(1, 8))),
     }
     taints = [{"key": "k", "value": "v", "effect": draw(st.sampled_from(["NoSchedule", "NoExecute"]))}]
     return {
         "metadata": {"name": f"n{number}", "labels": labels},
-        "spec": {"taints": draw(st.sampled_from([[], [], taints])), "unschedulable": draw(st.integers(0, 9)) == 0},
+        "spec": {"taints": draw(st.sampled_from([[], [], [], taints])), "unschedulable": draw(st.integers(0, 9)) == 0},
         "status": {"allocatable": amounts, "capacity": amounts},
     }
 
 
 @st.composite
 def _queues(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    quota = {model: draw(st.integers(0, 5)) for model in MODELS}
-    capability = draw(st.sampled_from([None, None, {"cpu": "6"}, {"memory": "12Gi"}]))
+    quota = {model: draw(st.sampled_from([0, 1, 2, 3, 5, 8])) for model in MODELS}
+    capability = draw(st.sampled_from([None, None, None, {"cpu": "6"}, {"memory": "12Gi"}]))
     return {
         "metadata": {"name": name, "annotations": {"volcano.sh/card.quota": msgspec.json.encode(quota).decode()}},
         "spec": {"priority": draw(st.integers(0, 1))} | ({"capability": capability} if capability else {}),
@@ -95,12 +95,12 @@ def _queues(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 @st.composite
 def _templates(draw: st.DrawFn) -> dict[str, Any]:
-    requests = {"cpu": f"{draw(st.integers(1, 30))}00m", "memory": f"{draw(st.integers(1, 40))}00Mi"}
+    requests = {"cpu": f"{draw(st.integers(1, 30))}00m", "memory": f"{draw(st.integers(1, 30))}00Mi"}
     notes, limits = {}, {}
     card = draw(st.sampled_from(CARDS))
     if card:
         notes["volcano.sh/card.name"] = card
-        limits = {"nvidia.com/gpu": str(draw(st.integers(1, 3)))}
+        limits = {"nvidia.com/gpu": str(draw(st.sampled_from([1, 1, 2, 3])))}
     spec: dict[str, Any] = {
         "containers": [{"name": "c", "resources": {"requests": requests | limits, "limits": limits}}]
     }

@@ -1,0 +1,181 @@
+"""`capcard-sched simulate` from outside: streams, formats, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from capcard_sched.cli.main import run
+
+SCENARIO = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.count: "8", nvidia.com/gpu.memory: "143771"}
+status: {allocatable: {cpu: 64, memory: 256Gi, nvidia.com/gpu: 8}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: q1, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 4}'}}
+spec: {capability: {cpu: 64, memory: 256Gi}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: fits
+  annotations: {volcano.sh/card.name: NVIDIA-H200, scheduling.volcano.sh/queue-name: q1}
+spec:
+  schedulerName: capcard-sched
+  containers: [{name: main, resources: {requests: {cpu: 1, memory: 1Gi, nvidia.com/gpu: 3}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: waits
+  annotations: {volcano.sh/card.name: NVIDIA-H200, scheduling.volcano.sh/queue-name: q1}
+spec:
+  schedulerName: capcard-sched
+  containers: [{name: main, resources: {requests: {cpu: 1, memory: 1Gi, nvidia.com/gpu: 2}}}]
+---
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: w}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_json_and_yaml_hold_the_same_list(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "-f", str(scenario), "-o", "json"]) == 0
+    as_json = capsys.readouterr()
+    assert run(["simulate", "--file", str(scenario), "--output", "yaml"]) == 0
+    document = json.loads(as_json.out)
+    assert yaml.safe_load(capsys.readouterr().out) == document
+    assert (document["apiVersion"], document["kind"]) == ("v1", "List")
+    pods = {item["metadata"]["name"]: item for item in document["items"] if item["kind"] == "Pod"}
+    assert pods["fits"]["spec"]["nodeName"] == "n1"
+    assert "nodeName" not in pods["waits"]["spec"]
+    assert as_json.err == (
+        f"warning: {scenario}: document 5: kind Widget (example.com/v1) is not known: kept as it is, without effect\n"
+    )
+
+
+def test_the_table_is_the_default_and_tells_the_one_reason(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "-f", str(scenario), "--until", "1m"]) == 0
+    table = " ".join(capsys.readouterr().out.split())
+    assert "default pod/fits q1 Running 1/1 0s default pod/waits q1 Pending 0/1 1m" in table
+    assert "Queue <q1> has insufficient <NVIDIA-H200> quota: requested <2000>, total would be <5000>" in table
+    assert "NVIDIA-H200 3/4 ████████░░ 75%" in table
+    assert "NVIDIA-H200 1 8 3 5" in table
+    assert "1 of 2 jobs have what they need after 1m." in table
+
+
+BAD = [
+    ([], "-f is required"),
+    (["-f", "missing.yaml"], "missing.yaml: No such file or directory"),
+    (["--until", "soon"], "--until: 'soon' is not a duration: expected a duration such as 30s"),
+    (["--until", "-5s"], "--until: '-5s' is negative"),
+    (["--schedule-period", "0s"], "--schedule-period: '0s' is no time at all"),
+    (["--default-queue", ""], "--default-queue: must not be empty"),
+    (["--scheduler-name", ""], "--scheduler-name: must not be empty"),
+    (["-o", "xml"], 'Invalid value "xml"'),
+    (["--nonsense"], "Unknown option"),
+    (["--scheduler-conf", "missing.yaml"], "missing.yaml: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize("arguments, message", [pytest.param(*case, id=" ".join(case[0]) or "nothing") for case in BAD])
+def test_a_bad_command_line_is_status_2_and_says_why(
+    scenario: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    files = [] if not arguments or "-f" in arguments else ["-f", str(scenario)]
+    assert run(["simulate", *files, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_bad_input_is_status_2_and_prints_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: x}\n")
+    assert run(["simulate", "-f", str(path), "-o", "json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (f'error: {path}: document 1: Pod a: spec.containers: expected a list, got the string "x"\n')
+
+
+def test_a_scheduler_conf_that_cannot_be_used_is_status_2(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text("actions: [enqueue\n")
+    assert run(["simulate", "-f", str(scenario), "--scheduler-conf", str(conf)]) == 2
+    assert f"{conf}: this scheduler-conf cannot be used" in capsys.readouterr().err
+
+
+def test_our_own_failure_is_status_1(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def explode(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("capcard_sched.simulation.run._Run.finish", explode)
+    assert run(["simulate", "-f", str(scenario)]) == 1
+    assert "internal error: RuntimeError: boom" in capsys.readouterr().err
+
+
+def test_other_names_and_queues_are_used(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--scheduler-name", "mine", "--scheduler-name", "yours", "--default-queue", "main"]
+    assert run(["simulate", "-f", str(scenario), "-o", "json", *flags]) == 0
+    items = json.loads(capsys.readouterr().out)["items"]
+    assert {item["metadata"]["name"] for item in items if item["kind"] == "Queue"} == {"root", "main", "q1"}
+    assert [item for item in items if item["kind"] == "PodGroup"] == []
+
+
+def program(arguments: list[str], stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from capcard_sched.cli.main import main; main()", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_standard_input_is_read_and_the_hash_seed_does_not_matter() -> None:
+    outputs = {
+        program(["simulate", "-f", "-", "-o", "json"], SCENARIO, PYTHONHASHSEED=seed).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(outputs) == 1
+    assert json.loads(outputs.pop())["kind"] == "List"
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys\nfrom capcard_sched.cli.main import run\n"
+        "status = run(['simulate', '-f', '-', '-o', 'json'])\n"
+        "heavy = {'kubernetes', 'kopf', 'aiohttp', 'prometheus_client', 'structlog', 'rich.progress'}\n"
+        "sys.exit(status or ', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=SCENARIO, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (0, [])
+
+
+def test_help_of_the_program_names_the_verbs() -> None:
+    done = program(["--help"])
+    assert done.returncode == 0
+    assert "simulate" in done.stdout

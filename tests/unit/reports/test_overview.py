@@ -1,0 +1,186 @@
+"""The overview: what is read out of objects, and how it is shown."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Use, survey
+from capcard_sched.reports.progress import SimulationProgress
+from capcard_sched.reports.tables import print_overview, span
+
+START = 1_767_225_600
+
+
+def obj(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ns", "uid": f"{name}-uid", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"kind": kind, "metadata": {**metadata, **fields.pop("metadata", {})}, **fields}
+
+
+def owned(kind: str, name: str) -> list[dict[str, Any]]:
+    return [{"kind": kind, "name": name, "uid": f"{name}-uid", "controller": True}]
+
+
+def member(name: str, at: str = "", message: str = "", **annotations: str) -> dict[str, Any]:
+    condition: dict[str, Any] = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+    if not at:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    spec: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1"}}}]}
+    if at:
+        spec["nodeName"] = "n"
+    notes = {"scheduling.k8s.io/group-name": "g", **annotations}
+    status = {"phase": "Running" if at else "Pending", "conditions": [condition]}
+    return obj("Pod", name, metadata={"annotations": notes}, spec=spec, status=status)
+
+
+def group(minimum: int = 1, phase: str = "Pending", **status: Any) -> dict[str, Any]:
+    return obj("PodGroup", "g", spec={"minMember": minimum, "queue": "q"}, status={"phase": phase, **status})
+
+
+NODE = obj(
+    "Node",
+    "n",
+    metadata={
+        "labels": {"nvidia.com/gpu.product": "H200", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "143771"}
+    },
+    status={"allocatable": {"cpu": "64", "nvidia.com/gpu": "8"}},
+)
+
+
+def job(*items: dict[str, Any], now: float = 60) -> JobRow:
+    return survey(items, START + now, START).jobs[0]
+
+
+def test_a_waiting_gang_tells_how_far_it_is_and_what_most_members_say() -> None:
+    pods = [
+        member("a", "2026-01-01T00:00:05Z"),
+        *(member(name, message="no room") for name in "bcd"),
+        member("e", message="x"),
+    ]
+    assert job(group(5), *pods) == JobRow("ns", "g", "PodGroup", "q", "Pending", 1, 5, 60.0, "no room")
+
+
+def test_a_placed_gang_waited_until_its_minimum_was_there() -> None:
+    pods = [member(name, f"2026-01-01T00:00:{second:02}Z") for name, second in (("a", 5), ("b", 9), ("c", 30))]
+    assert job(group(2, "Running"), *pods) == JobRow("ns", "g", "PodGroup", "q", "Running", 3, 2, 9.0, "")
+
+
+def unschedulable(status: str, message: str) -> dict[str, Any]:
+    return group(conditions=[{"type": "Unschedulable", "status": status, "message": message}])
+
+
+def warning(second: int) -> dict[str, Any]:
+    about = {"kind": "PodGroup", "namespace": "ns", "name": "g"}
+    fields = {"type": "Warning", "reason": "QueueNotFound", "message": f"m{second}"}
+    return obj("Event", f"e{second}", involvedObject=about, lastTimestamp=f"2026-01-01T00:00:0{second}Z", **fields)
+
+
+REASONS = [
+    ("group without pods", [unschedulable("True", "over quota")], "over quota"),
+    ("an old condition does not count", [unschedulable("False", "old")], ""),
+    (
+        "only the cause is shown",
+        [group(), member("a", message="pod group is not ready, 1 Pending. Origin reason is a: 3 Insufficient cpu.")],
+        "3 Insufficient cpu.",
+    ),
+    (
+        "the last event, when there is nothing else",
+        [group(), *map(warning, (2, 7, 5))],
+        "m7",
+    ),
+]
+
+
+@pytest.mark.parametrize("items, reason", [pytest.param(*case[1:], id=case[0]) for case in REASONS])
+def test_the_one_reason_of_a_waiting_job(items: list[dict[str, Any]], reason: str) -> None:
+    assert job(*items).reason == reason
+
+
+def test_a_group_is_called_after_the_workload_a_user_wrote() -> None:
+    replica_set = obj("ReplicaSet", "web-abc", metadata={"ownerReferences": owned("Deployment", "web")})
+    of_set = group() | {"metadata": group()["metadata"] | {"ownerReferences": owned("ReplicaSet", "web-abc")}}
+    assert (job(of_set, replica_set).kind, job(of_set, replica_set).name) == ("Deployment", "web")
+    of_job = group() | {"metadata": group()["metadata"] | {"ownerReferences": owned("Job", "train")}}
+    assert (job(of_job).kind, job(of_job).name) == ("Job", "train")
+
+
+def test_a_job_whose_group_is_gone_is_still_shown() -> None:
+    ended = obj(
+        "Job", "j", spec={"tasks": [], "minAvailable": 1, "queue": "q"}, status={"state": {"phase": "Completed"}}
+    )
+    pod = member("j-0", "2026-01-01T00:00:07Z")
+    pod["metadata"]["ownerReferences"] = owned("Job", "j")
+    assert job(ended, pod) == JobRow("ns", "j", "Job", "q", "Completed", 1, 1, 7.0, "")
+    assert survey([obj("Job", "batch", spec={"template": {}})], START, START).jobs == ()
+
+
+def queue(**fields: Any) -> dict[str, Any]:
+    return obj("Queue", "q", status={"state": "Open"}, **fields)
+
+
+def test_queues_show_each_card_against_its_quota() -> None:
+    quota = {"annotations": {"volcano.sh/card.quota": '{"H200": 4, "A100": 2}'}}
+    pods = [
+        member("a", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"}),
+        member(
+            "b", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "A100|H200", "volcano.sh/card.assigned": "H200"}
+        ),
+        member("waits", **{"volcano.sh/card.name": "H200"}),
+    ]
+    leaving = member("leaving", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"})
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    items = [NODE, group(), *pods, leaving, queue(metadata=quota, spec={"capability": {"cpu": "8"}})]
+    overview = survey(items, START, START)
+    assert overview.queues[0].uses == (
+        Use("A100", "0", "2", 0.0),
+        Use("H200", "2", "4", 0.5),
+        Use("cpu", "4", "8", 0.5),
+    )
+    assert overview.cards == (CardRow("H200", 1, 8.0, 3.0),)
+
+
+def test_a_malformed_quota_shows_what_is_used_without_a_limit() -> None:
+    pods = [member("a", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"})]
+    broken = queue(metadata={"annotations": {"volcano.sh/card.quota": "{"}})
+    uses = survey([NODE, group(), *pods, broken], START, START).queues[0].uses
+    assert uses == (Use("H200", "1", "-", None), Use("cpu", "2", "-", None))
+
+
+def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
+    output = io.StringIO()
+    waiting = member("a", message="[red]not markup[/red] <q> requested <4000>")
+    evictions = [EvictionRow(90, "ns/b", "n", "reclaim")]
+    print_overview(survey([group(), waiting], START + 60, START, evictions), Console(file=output, width=140))
+    shown = output.getvalue()
+    assert "[red]not markup[/red] <q> requested <4000>" in shown
+    assert "1m30s" in shown
+    assert "Queues" not in shown
+    assert "Cards" not in shown
+    assert "0 of 1 jobs have what they need after 1m." in shown
+
+
+def test_an_empty_cluster_is_one_line() -> None:
+    output = io.StringIO()
+    print_overview(survey([], START, START), Console(file=output))
+    assert output.getvalue() == "0 of 0 jobs have what they need after 0s.\n"
+
+
+@pytest.mark.parametrize("seconds, text", [(0, "0s"), (59.9, "59s"), (61, "1m1s"), (3600, "1h"), (90_000, "1d1h")])
+def test_spans_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = [0.0]
+    monkeypatch.setattr("capcard_sched.reports.progress.time.monotonic", lambda: wall[0])
+    output = io.StringIO()
+    progress = SimulationProgress(Console(file=output, force_terminal=True, width=100))
+    progress.update(1, 2)
+    assert output.getvalue() == ""
+    wall[0] = 1.5
+    progress.update(3_600_000_000, 7_200_000_000)
+    progress.close()
+    assert "1h of 2h" in output.getvalue()

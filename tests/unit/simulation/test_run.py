@@ -1,0 +1,385 @@
+"""The loop: when sessions happen, what intents do, when a run ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, PodChanged, PodGone
+from capcard_sched.model.intents import (
+    AnnotateQueue,
+    Bind,
+    EmitEvent,
+    Evict,
+    Intent,
+    ObjectRef,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
+from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.simulation.output import as_list, to_json, to_yaml
+from capcard_sched.simulation.run import Options, Outcome, simulate
+from capcard_sched.simulation.scenario import InputError, load_scenario
+
+SECOND = 1_000_000
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": 4}}}
+REF = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
+
+
+class Result(NamedTuple):
+    intents: Sequence[Intent]
+    idle: bool
+
+
+class Scripted:
+    """Answers each step by `answer(deltas, now)`; keeps the seconds and deltas of all steps."""
+
+    def __init__(self, answer: Callable[[Sequence[Delta], float], Sequence[Intent]]) -> None:
+        self._answer = answer
+        self.steps: list[tuple[float, list[Delta]]] = []
+
+    def step(self, deltas: Sequence[Delta], now: float) -> Result:
+        self.steps.append((now - 1_767_225_600, list(deltas)))
+        intents = self._answer(deltas, now)
+        return Result(intents, idle=not deltas and not intents)
+
+
+def bind_everything(node: str = "n1") -> Callable[[Sequence[Delta], float], Sequence[Intent]]:
+    def answer(deltas: Sequence[Delta], _: float) -> list[Intent]:
+        pods = [delta.pod for delta in deltas if isinstance(delta, PodChanged)]
+        return [
+            Bind(pod.metadata.namespace or "", pod.metadata.name, pod.metadata.uid, node, {"card": "A"})
+            for pod in pods
+            if not pod.spec.node_name
+        ]
+
+    return answer
+
+
+def pod(name: str = "a", annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"schedulerName": "volcano", "containers": [{"name": "c"}], **spec},
+    }
+
+
+def timeline(*operations: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "spec": {"operations": list(operations)},
+    }
+
+
+class Input:
+    def __init__(self, *documents: dict[str, Any]) -> None:
+        self._documents = documents
+
+    def read(self) -> str:
+        return "\n".join(map(json.dumps, self._documents))
+
+
+def run(scheduler: Scripted, *documents: dict[str, Any], **options: Any) -> Outcome:
+    scenario = load_scenario(["-"], stdin=Input(*documents))
+    return simulate(scenario, scheduler, Options(**options))
+
+
+def get(outcome: Outcome, kind: str, name: str) -> dict[str, Any]:
+    return next(obj for obj in outcome.store.list(kind) if obj["metadata"]["name"] == name)
+
+
+def nothing(_deltas: Sequence[Delta], _now: float) -> Sequence[Intent]:
+    return ()
+
+
+def once(*intents: Intent) -> Scripted:
+    left = [list(intents)]
+    return Scripted(lambda _deltas, _now: left.pop() if left else ())
+
+
+def test_a_bound_pod_runs_within_the_second_and_ends_after_its_duration() -> None:
+    scheduler = Scripted(bind_everything())
+    outcome = run(scheduler, NODE, pod(annotations={"simulation.capcard-sched.io/duration": "90m"}))
+    found = get(outcome, "Pod", "a")
+    assert found["spec"]["nodeName"] == "n1"
+    assert found["metadata"]["annotations"]["card"] == "A"
+    assert found["status"]["startTime"] == "2026-01-01T00:00:00Z"
+    assert found["status"]["phase"] == "Succeeded"
+    assert found["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] == "2026-01-01T01:30:00Z"
+    assert outcome.end == 5402 * SECOND
+    # The first session binds; the echo, then a quiet one; the end at 5400 s, then two quiet ones.
+    assert [at for at, _ in scheduler.steps] == [0, 1, 2, 5400, 5401, 5402]
+
+
+def test_sessions_stay_on_multiples_of_the_period() -> None:
+    scheduler = Scripted(nothing)
+    run(scheduler, timeline({"at": "12.3s", "create": NODE}), schedule_period=5 * SECOND)
+    assert [at for at, _ in scheduler.steps] == [0, 5, 15, 20, 25]
+
+
+def test_an_operation_is_seen_by_the_session_of_its_time_in_order_of_the_timeline() -> None:
+    scheduler = Scripted(nothing)
+    created = timeline({"at": "7s", "delete": REF}, {"at": "5s", "create": pod()}, {"at": "7s", "create": pod()})
+    run(scheduler, created)
+    seen = [(at, type(delta)) for at, deltas in scheduler.steps for delta in deltas if "Pod" in type(delta).__name__]
+    assert [one for one in seen if one[1] in (PodChanged, PodGone)] == [(5, PodChanged), (7, PodGone), (7, PodChanged)]
+
+
+def test_until_ends_the_run_and_includes_its_own_moment() -> None:
+    scheduler = Scripted(nothing)
+    late = timeline({"at": "10s", "create": NODE}, {"at": "11s", "create": pod()})
+    outcome = run(scheduler, late, until=10 * SECOND)
+    assert [at for at, _ in scheduler.steps][-1] == 10
+    assert list(outcome.store.list("Pod")) == []
+    assert len(list(outcome.store.list("Node"))) == 1
+    assert outcome.end == 10 * SECOND
+
+
+def test_what_happens_between_the_last_session_and_the_end_is_part_of_the_run() -> None:
+    outcome = run(Scripted(nothing), timeline({"at": "10.4s", "create": NODE}), until=10_500_000)
+    assert len(list(outcome.store.list("Node"))) == 1
+
+
+def test_a_restless_cluster_is_stopped_with_a_warning() -> None:
+    def flip(_deltas: Sequence[Delta], now: float) -> Sequence[Intent]:
+        return [AnnotateQueue("default", {"at": str(now)})]
+
+    outcome = run(Scripted(flip))
+    assert outcome.sessions == 10_002
+    assert "use --until" in outcome.warnings[0]
+
+
+def test_a_scheduler_that_depends_on_time_is_asked_every_period_for_an_hour() -> None:
+    scheduler = Scripted(nothing)
+    patient = scheduler.step
+    scheduler.step = lambda deltas, now: patient(deltas, now)._replace(idle=False)  # type: ignore[method-assign]
+    run(scheduler, timeline({"at": "30s", "create": NODE}))
+    assert [at for at, _ in scheduler.steps][:31] == list(range(31))
+
+
+def test_deltas_hold_the_last_version_once() -> None:
+    scheduler = Scripted(nothing)
+    run(scheduler, NODE, pod(nodeName="n1"))
+    pods = [delta for delta in scheduler.steps[0][1] if isinstance(delta, PodChanged)]
+    assert len(pods) == 1
+    assert pods[0].pod.status.phase == "Running"
+    assert pods[0].pod.metadata.annotations == {"scheduling.k8s.io/group-name": f"podgroup-{pods[0].pod.metadata.uid}"}
+
+
+REFUSED = [
+    ("no such node", Bind("default", "a", "", "elsewhere"), 'nodes "elsewhere" not found'),
+    ("another pod by now", Bind("default", "a", "other-uid", "n1"), 'pods "a" not found'),
+    ("no such pod", Bind("default", "b", "", "n1"), 'pods "b" not found'),
+]
+
+
+@pytest.mark.parametrize("intent, message", [pytest.param(*case[1:], id=case[0]) for case in REFUSED])
+def test_impossible_bindings_come_back_as_refusals(intent: Bind, message: str) -> None:
+    scheduler = once(intent)
+    run(scheduler, NODE, pod())
+    assert BindFailed("default", intent.name, intent.uid, message) in scheduler.steps[1][1]
+
+
+def test_a_bound_pod_cannot_be_bound_again_nor_a_leaving_one() -> None:
+    bind = Bind("default", "a", "", "n1")
+    scheduler = once(bind, bind)
+    run(scheduler, NODE, pod())
+    assert any("already assigned to node n1" in delta.message for delta in failures(scheduler))
+    scheduler = once(Evict("default", "a", "", "reclaim", "reclaim"), bind)
+    run(scheduler, NODE, pod(nodeName="n1"))
+    assert any("is being deleted" in delta.message for delta in failures(scheduler))
+
+
+def failures(scheduler: Scripted) -> list[BindFailed]:
+    return [delta for _, deltas in scheduler.steps for delta in deltas if isinstance(delta, BindFailed)]
+
+
+def test_an_evicted_pod_says_why_terminates_and_is_gone() -> None:
+    evict = Evict("default", "a", "", "reclaim", "reclaim")
+    halfway = run(once(evict), NODE, pod(nodeName="n1"), until=10 * SECOND)
+    found = get(halfway, "Pod", "a")
+    conditions = {condition["type"]: condition for condition in found["status"]["conditions"]}
+    assert conditions["Ready"]["status"] == "False"
+    assert conditions["Ready"]["reason"] == "Evict"
+    assert conditions["Ready"]["message"] == "Pod is evicted, because of reclaim"
+    assert conditions["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
+    assert conditions["DisruptionTarget"]["message"] == "volcano: preempting to accommodate a higher priority pod"
+    assert found["metadata"]["deletionTimestamp"] == "2026-01-01T00:00:30Z"
+    assert [(one.at, one.pod, one.node, one.reason) for one in halfway.evictions] == [(0, "a", "n1", "reclaim")]
+    events = {(event["involvedObject"]["kind"], event["message"]) for event in halfway.store.list("Event")}
+    assert events == {("Pod", "Pod is evicted, because of reclaim"), ("PodGroup", "reclaim")}
+
+    scheduler = once(evict)
+    assert list(run(scheduler, NODE, pod(nodeName="n1")).store.list("Pod")) == []
+    assert [at for at, deltas in scheduler.steps for delta in deltas if isinstance(delta, PodGone)] == [30]
+
+
+def test_an_eviction_of_nobody_comes_back() -> None:
+    scheduler = once(Evict("default", "x", "u", "preempt", "preempt"))
+    run(scheduler)
+    assert EvictFailed("default", "x", "u", 'pods "x" not found') in scheduler.steps[1][1]
+
+
+def test_status_intents_are_written() -> None:
+    condition = PodGroupCondition("Unschedulable", "True", "session-1", "2026-01-01T00:00:00Z", "Why", "text")
+    group = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 1},
+    }
+    outcome = run(
+        once(
+            UpdatePodGroup("default", "g", "", "Inqueue", 1, 0, 2, (condition,)),
+            UpdatePodGroup("default", "missing", "", "Inqueue", 1, 0, 2, ()),
+            UpdateQueueStatus("default", {"cpu": "2"}),
+            AnnotateQueue("default", {"x": "1", "y": None}),
+            UpdatePodCondition("default", "a", "", "Unschedulable", "no room", "n1"),
+        ),
+        group,
+        pod(annotations={"scheduling.k8s.io/group-name": "g"}),
+    )
+    status = get(outcome, "PodGroup", "g")["status"]
+    assert (status["phase"], status["running"], status["failed"], status.get("succeeded")) == ("Inqueue", 1, 2, None)
+    assert status["conditions"] == [
+        {
+            "type": "Unschedulable",
+            "status": "True",
+            "transitionID": "session-1",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "reason": "Why",
+            "message": "text",
+        }
+    ]
+    queue = get(outcome, "Queue", "default")
+    assert queue["status"]["allocated"] == {"cpu": "2"}
+    assert queue["metadata"]["annotations"] == {"x": "1"}
+    found = get(outcome, "Pod", "a")["status"]
+    assert found["nominatedNodeName"] == "n1"
+    assert found["conditions"][0]["message"] == "no room"
+
+
+def test_resources_that_are_no_longer_held_leave_the_queue_status() -> None:
+    updates = [UpdateQueueStatus("default", {"cpu": "2", "gpu": "1"}), UpdateQueueStatus("default", {"cpu": "0"})]
+    outcome = run(once(*updates))
+    assert get(outcome, "Queue", "default")["status"]["allocated"] == {"cpu": "0"}
+
+
+def test_equal_events_are_counted_and_different_ones_kept_apart() -> None:
+    about = ObjectRef("PodGroup", "ns", "g", "u")
+    first = EmitEvent(about, "Warning", "Why", "text")
+    others = [
+        EmitEvent(about, "Warning", "Why", "text", "volcano.capacity-card"),
+        EmitEvent(about, "Warning", "Why", "other text"),
+        EmitEvent(ObjectRef("Queue", "", "q"), "Normal", "Why", "text"),
+    ]
+    said = {0: [first, *others], 1: [first], 60: [first]}
+    scheduler = Scripted(lambda _deltas, now: said.get(int(now) - 1_767_225_600, []))
+    outcome = run(scheduler, timeline({"at": "60s", "create": NODE}), until=120 * SECOND)
+    events = {event["metadata"]["name"]: event for event in outcome.store.list("Event")}
+    assert len(events) == 4
+    counted = events["g.0000000000000001"]
+    assert counted["count"] == 3
+    assert (counted["firstTimestamp"], counted["lastTimestamp"]) == ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z")
+    assert counted["involvedObject"] == {
+        "kind": "PodGroup",
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "namespace": "ns",
+        "name": "g",
+        "uid": "u",
+    }
+    assert events["g.0000000000000002"]["source"] == {"component": "volcano.capacity-card"}
+    assert events["q.0000000000000004"]["metadata"]["namespace"] == "default"
+
+
+CONFLICTS = [
+    (
+        "patch",
+        {"at": "3s", "patch": {**REF, "spec": {}}},
+        "patch Pod default/a: there is no such object at 3s",
+    ),
+    ("delete", {"at": "1m30s", "delete": REF}, "delete Pod default/a: there is no such object at 1m30s"),
+]
+
+
+@pytest.mark.parametrize("verb, operation, message", [pytest.param(*case, id=case[0]) for case in CONFLICTS])
+def test_an_impossible_operation_is_named(verb: str, operation: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(Scripted(nothing), timeline(operation))
+    assert str(caught.value) == f"-: document 1: spec.operations[0].{verb}: {message}"
+
+
+def test_creating_what_a_controller_made_is_named() -> None:
+    with pytest.raises(InputError, match="create Pod default/a: such an object exists already at 2s"):
+        run(Scripted(nothing), pod(), timeline({"at": "2s", "create": pod()}))
+
+
+def test_deleting_what_is_gone_already_is_only_a_warning() -> None:
+    outcome = run(
+        once(Evict("default", "a", "", "preempt", "preempt")),
+        NODE,
+        pod(annotations={"simulation.capcard-sched.io/grace": "0s"}, nodeName="n1"),
+        timeline({"at": "5s", "delete": REF}),
+    )
+    assert outcome.warnings == (
+        "-: document 3: spec.operations[0].delete: delete Pod default/a: it is gone already at 5s",
+    )
+
+
+def test_a_patch_that_spoils_an_object_is_refused_when_it_happens() -> None:
+    patch = {**REF, "spec": {"containers": []}}
+    with pytest.raises(InputError, match=r"patch Pod default/a: spec.containers: is required"):
+        run(Scripted(nothing), pod(), timeline({"at": "1s", "patch": patch}))
+
+
+def test_the_same_cluster_in_another_order_gives_the_same_bytes() -> None:
+    documents = [NODE, *(pod(f"p-{i}") for i in range(4)), {**NODE, "metadata": {"name": "n0"}}]
+    outputs = {
+        to_json(as_list(run(Scripted(bind_everything()), *order).store)) for order in (documents, documents[::-1])
+    }
+    assert len(outputs) == 1
+
+
+def test_yaml_output_has_no_anchors_and_equals_the_json() -> None:
+    import yaml
+
+    document = as_list(run(Scripted(bind_everything()), NODE, pod()).store)
+    text = to_yaml(document)
+    assert "&id" not in text
+    assert yaml.safe_load(text) == json.loads(to_json(document))
+
+
+def test_missing_priority_classes_are_told() -> None:
+    outcome = run(
+        Scripted(nothing), pod(priorityClassName="urgent"), pod("b", priorityClassName="system-node-critical")
+    )
+    assert outcome.warnings == ("PriorityClass urgent does not exist: its pods get priority 0",)
+    assert get(outcome, "Pod", "b")["spec"]["priority"] == 2_000_001_000
+
+
+def test_the_global_default_class_gives_pods_their_priority() -> None:
+    default = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "usual"},
+        "value": 7,
+        "globalDefault": True,
+        "preemptionPolicy": "Never",
+    }
+    spec = get(run(Scripted(nothing), default, pod()), "Pod", "a")["spec"]
+    assert (spec["priority"], spec["priorityClassName"], spec["preemptionPolicy"]) == (7, "usual", "Never")
+
+
+def test_a_deleted_namespace_takes_everything_in_it_along() -> None:
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+    inside = pod()
+    inside["metadata"]["namespace"] = "team"
+    outcome = run(Scripted(nothing), namespace, inside, pod("b"), timeline({"at": "1s", "delete": namespace}))
+    assert [one["metadata"]["name"] for one in outcome.store.list("Pod")] == ["b"]
+    assert len(list(outcome.store.list("PodGroup"))) == 1
