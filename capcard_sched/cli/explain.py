@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.simulate import BadInputError, build_core, options_of, refuse
 from capcard_sched.simulation.admission import ROOT_QUEUE
+from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 
@@ -66,7 +67,7 @@ def explain(
         known = ", ".join(sorted(core.state.jobs)) or "none"
         return refuse(f"{namespace}/{name}: no such job or pod at the end of the simulation; PodGroups there: {known}")
     pod = name if any(task.name == name for task in job.tasks.values()) else ""
-    explanation = explain_job(core, job, pod=pod)
+    explanation = explain_job(core, job, pod=pod, now=EPOCH + outcome.end / SECOND)
     if output == "json":
         import msgspec
 

@@ -20,6 +20,7 @@ app = cyclopts.App(
     result_action="return_value",
 )
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
+app.command("capcard_sched.cli.explain:explain", name="explain")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
 

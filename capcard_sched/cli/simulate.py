@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.run import Progress
 
 
-class _BadInputError(Exception):
+class BadInputError(Exception):
     """The command line or a file cannot be used; the text is for the user."""
 
 
@@ -54,13 +54,13 @@ def simulate(
             -o json and -o yaml.
     """
     try:
-        options = _options(until, schedule_period, scheduler_name, default_queue)
+        options = options_of(until, schedule_period, scheduler_name, default_queue)
         if not file:
-            raise _BadInputError("-f is required: a file, a folder or - for standard input")
+            raise BadInputError("-f is required: a file, a folder or - for standard input")
         scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, default_queue))
-        scheduler = _scheduler(scheduler_conf, plugins_dir, options)
-    except (_BadInputError, InputError) as error:
-        return _refuse(str(error))
+        scheduler = build_core(scheduler_conf, plugins_dir, options)
+    except (BadInputError, InputError) as error:
+        return refuse(str(error))
     from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import simulate as run
 
@@ -69,7 +69,7 @@ def simulate(
         with _progress() as progress:
             outcome = run(scenario, recorder or scheduler, options, progress)
     except InputError as error:
-        return _refuse(str(error))
+        return refuse(str(error))
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     _show(outcome, output)
@@ -80,21 +80,23 @@ def simulate(
     return 0
 
 
-def _refuse(text: str) -> int:
+def refuse(text: str) -> int:
+    """Say what is wrong with the input, a line each. Returns the exit status."""
     for line in text.splitlines():
         print(f"error: {line}", file=sys.stderr)
     return BAD_INPUT
 
 
-def _options(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> Options:
+def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> Options:
+    """The run options out of the flags. Raises BadInputError."""
     moments = {"until": None if until is None else _moment("--until", until)}
     step = _moment("--schedule-period", period)
     if not step:
-        raise _BadInputError(f"--schedule-period: {period!r} is no time at all: expected {ACCEPTED}")
+        raise BadInputError(f"--schedule-period: {period!r} is no time at all: expected {ACCEPTED}")
     if any(not name for name in names):
-        raise _BadInputError("--scheduler-name: must not be empty")
+        raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
-        raise _BadInputError("--default-queue: must not be empty")
+        raise BadInputError("--default-queue: must not be empty")
     return Options(tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"])
 
 
@@ -102,11 +104,11 @@ def _moment(flag: str, text: str) -> int:
     try:
         return parse_duration(text)
     except DurationError as error:
-        raise _BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
+        raise BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
 
 
-def _scheduler(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Core:
-    """The core under the conf. Raises _BadInputError."""
+def build_core(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Core:
+    """The core under the conf. Raises BadInputError."""
     from capcard_sched.framework.conf import default_conf, parse_conf
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.registry import Registry, RegistryError
@@ -114,19 +116,19 @@ def _scheduler(conf_path: Path | None, plugins_dir: Path | None, options: Option
     try:
         registry = Registry.load(plugins_dir)
     except RegistryError as error:
-        raise _BadInputError(str(error)) from None
+        raise BadInputError(str(error)) from None
     if conf_path is None:
         conf = default_conf(registry)
     else:
         try:
             text = conf_path.read_bytes()
         except OSError as error:
-            raise _BadInputError(f"{conf_path}: {error.strerror or error}") from None
+            raise BadInputError(f"{conf_path}: {error.strerror or error}") from None
         result = parse_conf(text, registry=registry)
         for problem in result.problems:
             print(f"{problem.severity}: {conf_path}: {problem.render()}", file=sys.stderr)
         if result.conf is None:
-            raise _BadInputError(f"{conf_path}: this scheduler-conf cannot be used")
+            raise BadInputError(f"{conf_path}: this scheduler-conf cannot be used")
         conf = result.conf
     return Core(conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue)
 

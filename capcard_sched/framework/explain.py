@@ -41,8 +41,10 @@ def find_job(core: Core, namespace: str, name: str) -> Job | None:
     return state.jobs[owners[0]] if owners else None
 
 
-def explain_job(core: Core, job: Job, *, pod: str = "") -> Explanation:
+def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None) -> Explanation:
     """Everything known about why `job` (or only its pod `pod`) waits, as of the last session.
+
+    `now` (Unix seconds) is what the waiting time is told by; the time of the last session when absent.
 
     Cost: one full scan over the nodes per pending template that found none.
     """
@@ -59,7 +61,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "") -> Explanation:
         placed=job.ready_tasks,
         minimum=job.min_available,
         tasks=len(job.tasks),
-        waiting_seconds=max(0.0, session.now - job.created) if session is not None else 0.0,
+        waiting_seconds=max(0.0, (now or session.now) - job.created) if session is not None else 0.0,
         summary=_summary(session, job, refusals, pending),
         refusals=refusals,
         pending=pending,
@@ -146,6 +148,7 @@ def _cards(core: Core, queue: str) -> tuple[CardUse, ...]:
             totals.get(card, 0.0),
         )
         for card, values in sorted(figures.items())
+        if "|" not in card or any(values.values())
     )
 
 

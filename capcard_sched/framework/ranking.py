@@ -44,7 +44,8 @@ _MOST_STATES = 16384
 _NEVER = float("-inf")
 #: Free room that any node has: the bar for resources that are not requested.
 _ANY = np.iinfo(np.int64).min
-_STEPS = np.arange(1, _CURVE_STEPS + 1, dtype=np.int64)
+#: 1, 2, ... up to the end of a curve, again for each row: int64 [rows * steps, 1].
+_STEPS = np.tile(np.arange(1, _CURVE_STEPS + 1, dtype=np.int64), _CURVE_ROWS)[:, None]
 
 
 class RowStates:
@@ -178,8 +179,9 @@ class Ranking:
         scores = self._known.take(ids)
         missing = np.isnan(scores)
         if missing.any():
-            fresh, first = np.unique(ids[missing], return_index=True)
-            self._known[fresh] = self._score(rows[missing][first])
+            fresh = dict(zip(ids[missing].tolist(), rows[missing].tolist(), strict=True))  # a row for each state
+            scored = self._score(np.fromiter(fresh.values(), dtype=np.intp, count=len(fresh)))
+            self._known[np.fromiter(fresh, dtype=np.int64, count=len(fresh))] = scored
             scores = self._known.take(ids)
         return scores
 
@@ -317,7 +319,9 @@ class Ranking:
 
     def _look_ahead(self, rows: list[int], first: int) -> list[list[float]]:
         """Scores after `first` and more pods beyond the table: `_CURVE_STEPS` of them for each row."""
-        steps = np.tile(_STEPS + (first - 1), len(rows))[:, None]
-        scores = self._score(np.array(rows, dtype=np.intp).repeat(_CURVE_STEPS), steps)
+        steps = _STEPS[: len(rows) * _CURVE_STEPS]
+        scores = self._score(
+            np.array(rows, dtype=np.intp).repeat(_CURVE_STEPS), steps if first == 1 else steps + (first - 1)
+        )
         curves: list[list[float]] = scores.reshape(len(rows), _CURVE_STEPS).tolist()
         return curves

@@ -117,10 +117,17 @@ class _Cluster:
             about = event.get("involvedObject") or {}
             key = (about.get("kind", ""), about.get("namespace", ""), about.get("name", ""))
             self._events.setdefault(key, []).append(event)
+        self._owned: dict[str, list[JsonObject]] = {}
+        for pod in by_kind.get("Pod", ()):
+            self._owned.setdefault((_controller(pod) or {}).get("uid", ""), []).append(pod)
+        self._replica_sets = {one["metadata"].get("uid"): one for one in by_kind.get("ReplicaSet", ())}
+        #: Node to card to (milli-cards, resource).
+        self._offered: dict[str, dict[str, tuple[int, str]]] = {}
         #: Card to (resource, milli-cards, nodes).
         self._offers: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
             offered = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
+            self._offered[_name(node)] = offered.cards
             for card, (amount, resource) in offered.cards.items():
                 _, total, nodes = self._offers.get(card, (resource, 0, 0))
                 self._offers[card] = (resource, total + amount, nodes + 1)
@@ -160,8 +167,7 @@ class _Cluster:
     def _ended_row(self, job: JsonObject) -> JobRow:
         """A Job whose PodGroup is gone: it ended, or is being restarted."""
         status, spec = _status(job), job["spec"]
-        pods = [pod for pod in self._kinds.get("Pod", ()) if (_controller(pod) or {}).get("name") == _name(job)]
-        placed = sorted(filter(None, (_placed_at(pod) for pod in pods if _namespace(pod) == _namespace(job))))
+        placed = sorted(filter(None, map(_placed_at, self._owned.get(job["metadata"].get("uid") or "-", ()))))
         phase = (status.get("state") or {}).get("phase", "")
         minimum = int(spec.get("minAvailable") or 0)
         created = _moment(job["metadata"].get("creationTimestamp"))
@@ -176,10 +182,10 @@ class _Cluster:
         """The workload a user wrote: the owner of the group, or its owner's owner."""
         if owner is None:
             return "PodGroup", _name(group)
-        for replica_set in self._kinds.get("ReplicaSet", ()) if owner.get("kind") == "ReplicaSet" else ():
-            above = _controller(replica_set)
-            if above is not None and replica_set["metadata"].get("uid") == owner.get("uid"):
-                return above.get("kind", ""), above.get("name", "")
+        replica_set = self._replica_sets.get(owner.get("uid"))
+        above = _controller(replica_set) if replica_set is not None else None
+        if above is not None:
+            return above.get("kind", ""), above.get("name", "")
         return owner.get("kind", ""), owner.get("name", "")
 
     def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
@@ -242,15 +248,13 @@ class _Cluster:
         return tuple(rows)
 
     def cards(self) -> tuple[CardRow, ...]:
-        nodes = {_name(node): node for node in self._kinds.get("Node", ())}
         used: Counter[str] = Counter()
         for pod in self._kinds.get("Pod", ()):
-            node = nodes.get((pod.get("spec") or {}).get("nodeName") or "")
-            if node is None or _status(pod).get("phase") in _ENDED:
+            offered = self._offered.get((pod.get("spec") or {}).get("nodeName") or "")
+            if not offered or _status(pod).get("phase") in _ENDED:
                 continue
-            offered = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
             requests = _requests(pod)
-            for card, (_, resource) in offered.cards.items():
+            for card, (_, resource) in offered.items():
                 used[card] += requests.get(resource, 0)
         return tuple(
             CardRow(card, count, total / CARD, used[card] / CARD)

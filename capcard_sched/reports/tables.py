@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _BAR_CELLS = 10
 #: Width when the output is no terminal: long reasons stay on few lines.
 _PLAIN_WIDTH = 160
+#: More jobs than this are not listed; those that wait longest come first then.
+_MOST_JOBS = 100
 _GOOD, _BUSY, _OVER = "green", "yellow", "red"
 
 
@@ -24,7 +26,10 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
         if not console.is_terminal:
             console = Console(width=_PLAIN_WIDTH)
     if overview.jobs:
-        console.print(_jobs(overview.jobs))
+        shown = _most_urgent(overview.jobs)
+        console.print(_jobs(shown))
+        if len(shown) < len(overview.jobs):
+            console.print(f"... and {len(overview.jobs) - len(shown)} more jobs", highlight=False)
     if overview.queues:
         console.print(_queues(overview.queues))
     if overview.cards:
@@ -39,6 +44,13 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
 
 def _table(title: str) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", header_style="bold", show_edge=False, box=None)
+
+
+def _most_urgent(rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
+    """All rows, or the first hundred when there are more: waiting ones before placed ones, the longest wait first."""
+    if len(rows) <= _MOST_JOBS:
+        return rows
+    return tuple(sorted(rows, key=lambda row: (row.placed >= row.minimum, -(row.waited or 0.0)))[:_MOST_JOBS])
 
 
 def _jobs(rows: tuple[JobRow, ...]) -> Table:

@@ -72,6 +72,16 @@ def test_json_and_yaml_hold_the_same_list(scenario: Path, capsys: pytest.Capture
     )
 
 
+def test_the_order_of_documents_does_not_matter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = set()
+    for name, step in (("forth", 1), ("back", -1)):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text("\n---\n".join(SCENARIO.split("\n---\n")[::step]))
+        assert run(["simulate", "-f", str(path), "-o", "json"]) == 0
+        outputs.add(capsys.readouterr().out)
+    assert len(outputs) == 1
+
+
 def test_the_table_is_the_default_and_tells_the_one_reason(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "-f", str(scenario), "--until", "1m"]) == 0
     table = " ".join(capsys.readouterr().out.split())

@@ -162,6 +162,23 @@ def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
     assert "0 of 1 jobs have what they need after 1m." in shown
 
 
+def test_of_many_jobs_those_that_wait_longest_are_shown() -> None:
+    def one(number: int, stamp: str) -> dict[str, Any]:
+        found = obj("PodGroup", f"g{number}", spec={"minMember": number % 2}, status={"phase": "Pending"})
+        found["metadata"]["creationTimestamp"] = stamp
+        return found
+
+    groups = [one(number, f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z") for number in range(250)]
+    output = io.StringIO()
+    print_overview(survey(groups, START + 600, START), Console(file=output, width=140))
+    shown = output.getvalue()
+    assert "podgroup/g1 " in shown
+    assert "podgroup/g199 " in shown
+    assert "podgroup/g201 " not in shown
+    assert "podgroup/g0 " not in shown
+    assert "... and 150 more jobs" in shown
+
+
 def test_an_empty_cluster_is_one_line() -> None:
     output = io.StringIO()
     print_overview(survey([], START, START), Console(file=output))
