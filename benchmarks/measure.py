@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -12,7 +13,8 @@ import sys
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from time import perf_counter
+from tempfile import NamedTemporaryFile
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -50,8 +52,9 @@ class Run(msgspec.Struct, frozen=True):
     short_queues: int
     #: From JSON bytes to the state: decoding and applying every object, per second.
     deltas_per_second: float
-    #: The one session that places everything.
+    #: The one session that places everything: wall-clock, and what this process computed of it.
     session_seconds: float
+    session_cpu_seconds: float
     #: Fastest and slowest repeat.
     session_spread: tuple[float, float]
     #: Taking in the news that all of it runs now, and the session that follows.
@@ -67,9 +70,14 @@ class Run(msgspec.Struct, frozen=True):
         """Tasks placed per second of the session."""
         return self.placed / self.session_seconds
 
+    @property
+    def tasks_per_cpu_second(self) -> float:
+        """The same on a machine with nothing else to do."""
+        return self.placed / self.session_cpu_seconds
+
 
 class Growth(msgspec.Struct, frozen=True):
-    """How the session grows along one axis: the slope of a straight line through (log size, log seconds)."""
+    """How the session grows along one axis: the slope of a straight line through (log size, log CPU seconds)."""
 
     axis: str
     fixed: str
@@ -78,7 +86,7 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Engine and plain loop on the same objects."""
+    """Engine and plain loop on the same objects, both per second of CPU time."""
 
     workload: str
     nodes: int
@@ -125,6 +133,7 @@ def measure(name: str, size: str, nodes: int, pods: int, repeats: int) -> Run:
         short_queues=len(workload.short_queues),
         deltas_per_second=1 / median["decode_and_apply"],
         session_seconds=median["session"],
+        session_cpu_seconds=median["cpu"],
         session_spread=(min(sessions), max(sessions)),
         feedback_seconds=median["feedback"],
         steady_seconds=median["steady"],
@@ -141,7 +150,7 @@ class Frame(NamedTuple):
 
     def decode(self) -> Delta:
         """The fact it stands for."""
-        return _DECODERS[self.kind](self.data)
+        return DECODERS[self.kind](self.data)
 
 
 def encode(workload: Workload) -> list[Frame]:
@@ -157,7 +166,7 @@ def _decode(change: Callable[[Any], Delta], decoder: msgspec.json.Decoder[Any], 
     return change(decoder.decode(frame))
 
 
-_DECODERS: dict[type, Callable[[bytes], Delta]] = {
+DECODERS: dict[type, Callable[[bytes], Delta]] = {
     change: partial(_decode, change, msgspec.json.Decoder(msgspec.structs.fields(change)[0].type))
     for change in (NodeChanged, QueueChanged, PodGroupChanged, PodChanged)
 }
@@ -188,14 +197,22 @@ def settle_memory() -> None:
     gc.freeze()
 
 
-def run_session(core: Core) -> tuple[float, list[Bind]]:
-    """One session over what was taken in: seconds and bindings. Raises RuntimeError when a hook failed in it."""
-    start = perf_counter()
+class Session(NamedTuple):
+    """One session: wall-clock and CPU seconds, and what it bound."""
+
+    seconds: float
+    cpu_seconds: float
+    binds: list[Bind]
+
+
+def run_session(core: Core) -> Session:
+    """One session over what was taken in. Raises RuntimeError when a hook failed in it."""
+    start, start_cpu = perf_counter(), process_time()
     result = core.step((), NOW)
-    seconds = perf_counter() - start
+    seconds, cpu_seconds = perf_counter() - start, process_time() - start_cpu
     if result.report.errors:
         raise RuntimeError(f"a hook failed: {result.report.errors[0]}")
-    return seconds, [intent for intent in result.intents if isinstance(intent, Bind)]
+    return Session(seconds, cpu_seconds, [intent for intent in result.intents if isinstance(intent, Bind)])
 
 
 def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
@@ -205,7 +222,7 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
     take_in(core, work)
     found["decode_and_apply"] = (perf_counter() - start) / len(work)
     settle_memory()
-    found["session"], binds = run_session(core)
+    found["session"], found["cpu"], binds = run_session(core)
     found["placed"] = len(binds)
     nodes = {bind.uid: bind.node for bind in binds}
     news = [_running(pod, nodes[pod.metadata.uid]) for pod in workload.pods if pod.metadata.uid in nodes]
@@ -252,27 +269,27 @@ def _late(group: PodGroupObject, pod: PodObject, name: str) -> tuple[PodGroupObj
 # --- growth, memory, the plain loop -----------------------------------------------------------------------------------
 
 
-def session_seconds(name: str, nodes: int, pods: int, repeats: int) -> float:
-    """Median of the one session that places everything."""
+def session_cpu_seconds(name: str, nodes: int, pods: int, repeats: int) -> float:
+    """Median CPU time of the one session that places everything: other processes do not bend the curve."""
     frames = encode(make(name, nodes, pods))
     times = []
     for _ in range(repeats):
         core, work = started_core(frames)
         take_in(core, work)
         settle_memory()
-        times.append(run_session(core)[0])
+        times.append(run_session(core).cpu_seconds)
     return statistics.median(times)
 
 
 def growth_in_pods(name: str, nodes: int, pods: Sequence[int], repeats: int) -> Growth:
     """Session time over pods at a fixed number of nodes."""
-    points = [(count, session_seconds(name, nodes, count, repeats)) for count in pods]
+    points = [(count, session_cpu_seconds(name, nodes, count, repeats)) for count in pods]
     return Growth("pods", f"{nodes:,} nodes", points, exponent(points))
 
 
 def growth_in_nodes(name: str, pods: int, nodes: Sequence[int], repeats: int) -> Growth:
     """Session time over nodes at a fixed number of pods."""
-    points = [(count, session_seconds(name, count, pods, repeats)) for count in nodes]
+    points = [(count, session_cpu_seconds(name, count, pods, repeats)) for count in nodes]
     return Growth("nodes", f"{pods:,} pods", points, exponent(points))
 
 
@@ -286,25 +303,30 @@ def exponent(points: Sequence[tuple[int, float]]) -> float:
 def memory_per_10k_pods(name: str, nodes: int, pods: int) -> float:
     """Bytes of resident memory per 10,000 pods (their PodGroups included), measured in a process of its own.
 
-    That process encodes the workload to JSON, loads the nodes, notes its resident set, takes in groups and pods, and
-    notes it again. Growth of arrays, label sets and classes is inside; Python itself and the nodes are not.
+    That process reads the objects one by one from a file, so that nothing else comes and goes in its memory: nodes
+    and queues first, then it notes its resident set, then groups and pods, and notes it again. Growth of arrays, label
+    sets and classes is inside; Python itself and the nodes are not.
     """
-    command = [sys.executable, "-m", "benchmarks.memory", name, str(nodes), str(pods)]
-    answer = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])  # noqa: S603
+    frames = encode(make(name, nodes, pods))
+    with NamedTemporaryFile(suffix=".jsonl") as file:
+        file.writelines(frame.kind.__name__.encode() + b" " + frame.data + b"\n" for frame in frames)
+        file.flush()
+        command = [sys.executable, "-m", "benchmarks.memory", file.name]
+        answer = subprocess.run(command, capture_output=True, check=True, text=True, cwd=Path(__file__).parents[1])  # noqa: S603
     return float(json.loads(answer.stdout)["bytes"]) * 10_000 / pods
 
 
 def compare(name: str, nodes: int, pods: int) -> Comparison:
-    """The engine and the plain loop on the same workload; reading the objects is not counted for either."""
+    """The engine and the plain loop on the same workload, in CPU time; reading the objects counts for neither."""
     workload = make(name, nodes, pods)
     plain = PlainScheduler(*workload.documents())
-    start = perf_counter()
+    start = process_time()
     expected = plain.run()
-    plain_seconds = perf_counter() - start
+    plain_seconds = process_time() - start
     core, work = started_core(encode(workload))
     take_in(core, work)
     settle_memory()
-    engine_seconds, binds = run_session(core)
+    _, engine_seconds, binds = run_session(core)
     decisions = {f"{bind.namespace}/{bind.name}": bind.node for bind in binds}
     return Comparison(
         workload=name,
@@ -339,6 +361,7 @@ def machine() -> dict[str, str]:
         "cores": cores,
         "memory": memory,
         "system": f"{platform.system()} {platform.release()}",
+        "load": f"{os.getloadavg()[0]:.1f} before the first run",
         "python": platform.python_version(),
         "numpy": np.__version__,
         "msgspec": msgspec.__version__,

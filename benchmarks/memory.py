@@ -1,4 +1,7 @@
-"""`python -m benchmarks.memory WORKLOAD NODES PODS`: prints, as JSON, what pods cost in resident memory."""
+"""`python -m benchmarks.memory FILE`: prints, as JSON, what the groups and pods of a file cost in resident memory.
+
+Each line is the name of a delta and its object as JSON, nodes and queues first.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks.measure import build_core, encode, take_in
-from benchmarks.workloads import make
+from benchmarks.measure import DECODERS, build_core
+
+_FIRST = ("NodeChanged", "QueueChanged")
 
 
 def resident_bytes() -> int:
@@ -18,20 +22,22 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def main(name: str, nodes: int, pods: int) -> None:
-    """Load a core step by step and look at the process in between."""
-    workload = make(name, nodes, pods)
-    frames = encode(workload)
-    first = len(workload.nodes) + len(workload.queues)
-    del workload
+def main(path: Path) -> None:
+    """Load a core line by line and look at the process in between."""
+    decoders = {kind.__name__: decode for kind, decode in DECODERS.items()}
     core = build_core()
-    take_in(core, frames[:first])
-    gc.collect()
-    before = resident_bytes()
-    take_in(core, frames[first:])
+    before = 0
+    with path.open("rb") as file:
+        for line in file:
+            kind, _, frame = line.partition(b" ")
+            name = kind.decode()
+            if not before and name not in _FIRST:
+                gc.collect()
+                before = resident_bytes()
+            core.state.apply(decoders[name](frame))
     gc.collect()
     print(json.dumps({"bytes": resident_bytes() - before}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]))

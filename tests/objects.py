@@ -53,6 +53,7 @@ def pod(
     owner: str = "",
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
+    nominated: str = "",
     **spec: Any,
 ) -> deltas.PodChanged:
     """A pod of one container; Running when it has a node, unless `phase` says otherwise."""
@@ -80,7 +81,7 @@ def pod(
         body["nodeName"] = node
     if gated:
         body["schedulingGates"] = [{"name": "wait"}]
-    status = {"phase": phase or ("Running" if node else "Pending")}
+    status = {"phase": phase or ("Running" if node else "Pending"), "nominatedNodeName": nominated or None}
     return deltas.PodChanged(msgspec.convert({"metadata": meta, "spec": body, "status": status}, PodObject))
 
 

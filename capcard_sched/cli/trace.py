@@ -34,8 +34,8 @@ def openb(
             pod_phase, creation_time, deletion_time, scheduled_time.
         output: Scenario to write: JSON when the name ends in .json, else YAML.
         sharing: What a pod gets that asked for a part of a card; `whole`: a card of its own.
-        quota_share: Quota of a class per card model, as a share of the peak it would hold if nobody ever waited. Below
-            1 bursts wait.
+        quota_share: Quota of a class per card model: its largest pod, and this share of what its peak would be above
+            that if nobody ever waited. Below 1 bursts wait.
     """
     try:
         trace_pods = read_pods(pods)

@@ -91,7 +91,7 @@ class Attempt:
         task = run[0]
         if task.nominated_node and self._place_nominated(profile, task):
             return True
-        if engine.is_domain_bound(profile):
+        if engine.is_domain_bound(profile) or self._idle_room_is_promised():
             return self._place_one(profile, task)
         ranking = engine.ranking(profile)
         if ranking.row_bound:
@@ -171,8 +171,13 @@ class Attempt:
         self._placed += 1
         return True
 
+    def _idle_room_is_promised(self) -> bool:
+        """Whether somebody was promised more of a node than what is leaving: then idle room is not free room."""
+        table = self._session.nodes
+        return bool(self._session.promised and (table.pipelined > table.releasing).any())
+
     def _place_one(self, profile: Profile, task: Task) -> bool:
-        """Nodes depend on each other for this profile: ask all of them before every pod."""
+        """Ask all nodes before every pod: they depend on each other for this profile, or on promises."""
         engine = self._engine
         row = engine.choose(profile, engine.candidates(profile, future=False))
         if row < 0:

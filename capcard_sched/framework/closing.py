@@ -47,6 +47,8 @@ class Closer:
 
     def __init__(self) -> None:
         self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
+        #: When a refusal was last looked at for its events.
+        self._told: dict[tuple[ObjectRef, str], float] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: Queue name to its ancestors when its status was last looked at.
         self._chains: dict[str, list[str]] = {}
@@ -116,7 +118,8 @@ class Closer:
             if job is None:
                 continue
             session.explain_pending(job, refusal)
-            if not job.tasks:
+            # No plugin looks at a job in an unknown queue: its condition is written here, unless pods of it run.
+            if not job.tasks or (hook == "session" and not job.allocated_tasks):
                 session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class Closer:
                 )
         ref = reference(job)
         if phase in (PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN):
-            if job.tasks and not job.implicit and unschedulable:
+            if job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans:
                 message = reasons.PODGROUP_UNSCHEDULABLE.render(
                     pending=counts[TaskStatus.PENDING], total=len(job.tasks), detail=session.job_fit_error(job)
                 )
@@ -249,8 +252,11 @@ class Closer:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
-        told = sorted((key for key, refusal in session.refusals.items() if refusal.event))
+        told = sorted(
+            (key for key, refusal in session.refusals.items() if refusal.event and self._is_news(session, key, refusal))
+        )
         for ref, hook in told:
+            self._told[ref, hook] = session.now
             refusal = session.refusals[ref, hook]
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":
@@ -267,6 +273,15 @@ class Closer:
                 for position, (reason, message) in enumerate(refusal.also):
                     self._emit(session, intents, target, refusal.type, reason, message, component,
                                slot=f"{hook}/{position}")  # fmt: skip
+
+    def _is_news(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
+        """Whether a refusal needs a look: it changed, or its job did, or it was told too long ago."""
+        ref, _ = key
+        return (
+            not session.memory.repeats(ref, refusal)
+            or session.now - self._told.get(key, 0.0) >= _REPEAT_SECONDS
+            or f"{ref.namespace}/{ref.name}" in session.changed.jobs
+        )
 
     def _emit(
         self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
@@ -288,6 +303,7 @@ class Closer:
         """Drop memories of pods and PodGroups that are gone. `alive`: uids."""
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if not key[0].uid or key[0].uid in alive}
+        self._told = {key: value for key, value in self._told.items() if not key[0].uid or key[0].uid in alive}
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:

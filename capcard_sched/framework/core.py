@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.closing import Closer
 from capcard_sched.framework.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.memory import Memory
 from capcard_sched.framework.placement import PlacementEngine
 from capcard_sched.framework.report import HookError, SessionReport
 from capcard_sched.framework.session import Session, reference
@@ -49,6 +50,7 @@ class Core:
         self.state = ClusterState(scheduler_names, default_queue)
         self._registry = registry
         self._closer = Closer()
+        self._memory = Memory()
         self._sessions = 0
         self._reported_problems: dict[object, str] = {}
         #: The last session, for `explain`: its refusals and outcomes stay readable until the next one.
@@ -82,6 +84,7 @@ class Core:
         self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins)
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
         self.state.dirty.everything = True
+        self._memory = Memory()
 
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
         """Take in what happened and run a session, unless nothing that matters changed (D7).
@@ -94,13 +97,16 @@ class Core:
             state.apply(delta)
         intents = self._confirm()
         if not state.dirty and not self._time_dependent:
+            self._report_problems(intents)  # an object that cannot be read at all changes nothing else
             return StepResult(intents, SessionReport(""), True)
         session = self.open_session(now)
         if not session.report.errors:
             self._run_actions(session)
         intents.extend(self._closer.close(session))
+        self._memory.refusals = session.refusals
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
+            self._memory.keep(state.jobs)
             self._closer.prune({*state.tasks, *(job.uid for job in state.jobs.values())})
         return StepResult(intents, session.report, False)
 
@@ -117,6 +123,7 @@ class Core:
             uid=f"session-{self._sessions}",
             now=now,
             actions=self.conf.actions,
+            memory=self._memory,
         )
         self.last_session = session
         for plugin in self.dispatch.plugins:

@@ -44,6 +44,9 @@ class Dispatch:
             resolved = [self._resolve(hook, tier) for tier in tiers]
             self._tiers[hook.method] = [entries for entries in resolved if entries]
             self._flat[hook.method] = [entry for entries in resolved for entry in entries]
+        voters = {name for name, _ in self._flat["job_enqueueable"]}
+        #: Whether every plugin that votes on admission says what its vote follows from.
+        self.says_grounds = voters == {name for name, _ in self._flat["enqueue_token"]}
 
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:

@@ -59,6 +59,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("job_pipelined", "(job) -> Vote", "enableJobPipelined", Combine.VOTES, "pipelined"),
     Hook("job_starving", "(job) -> bool", "enableJobStarving", Combine.FIRST_TIER_ALL, "not starving"),
     Hook("job_enqueueable", "(job) -> Vote | Refusal", "enableJobEnqueued", Combine.VOTES, "admitted"),
+    Hook(
+        "enqueue_token",
+        "(job) -> value | None: what the plugin's `job_enqueueable` follows from; the same again, the same answer",
+        "enableJobEnqueued",
+        Combine.MERGE,
+        "the vote is asked in every session",
+    ),
     Hook("job_enqueued", "(job) -> None", "enableJobEnqueued", Combine.NOTIFY, "nothing"),
     Hook("target_job", "(jobs) -> job | None", "enableTargetJob", Combine.FIRST, "none"),
     Hook("reserved_nodes", "() -> None", "enableReservedNodes", Combine.NOTIFY, "nothing"),

@@ -210,12 +210,14 @@ class PlacementEngine:
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def candidates(self, profile: Profile, *, future: bool) -> Rows:
-        """All rows that may take one pod now (`future`: once releasing pods are gone). The full, slow scan."""
+        """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan."""
         feasible, _ = self._static_answers(profile)
         rows = np.flatnonzero(feasible)
         selection = NodeRows(self.table, rows)
         requested = np.flatnonzero(profile.cls.request)
-        free = (selection.future_idle if future else selection.idle)[:, requested]
+        free = selection.future_idle[:, requested]
+        if not future:  # idle room that somebody was promised is taken
+            free = np.minimum(free, selection.idle[:, requested])
         rows = rows[(free >= profile.cls.request[requested]).all(axis=1)]
         if not len(rows):
             return rows

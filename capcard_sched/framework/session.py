@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.memory import Memory
 from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.framework.report import HookError, Outcome, SessionReport
 from capcard_sched.framework.rows import NodeRows
@@ -81,6 +82,7 @@ class Session:
         uid: str,
         now: float,
         actions: tuple[str, ...],
+        memory: Memory | None = None,
     ) -> None:
         self.state = state
         self.dispatch = dispatch
@@ -93,11 +95,15 @@ class Session:
         self.now = now
         #: Names of the configured actions.
         self.actions = actions
+        #: What is kept from session to session.
+        self.memory = Memory() if memory is None else memory
         self.report = SessionReport(uid)
         #: uid of a task to how its last attempt ended.
         self.outcomes: dict[str, Outcome] = {}
         self.binds: list[Bind] = []
         self.evictions: list[Evict] = []
+        #: How many tasks are promised room that is being released.
+        self.promised = 0
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
         #: (object, hook) to the refusal that counts.
@@ -200,8 +206,33 @@ class Session:
         return self.dispatch.refusal("job_valid", job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
-        """Whether the job may leave phase Pending."""
-        return self.dispatch.votes("job_enqueueable", job)
+        """Whether the job may leave phase Pending. While its grounds are the same, a refusal is not asked for again."""
+        grounds = self._enqueue_grounds(job)
+        known = self.memory.enqueue.get(job.key)
+        if known is not None and grounds is not None and known[0] == grounds:
+            return False, known[1]
+        admitted, refusal = self.dispatch.votes("job_enqueueable", job)
+        self.memory.enqueue.pop(job.key, None)
+        if not admitted and refusal is not None:
+            grounds = self._enqueue_grounds(job)
+            if grounds is not None:
+                self.memory.enqueue[job.key] = grounds, refusal
+        return admitted, refusal
+
+    def _enqueue_grounds(self, job: Job) -> tuple[object, ...] | None:
+        """What the votes on a job follow from; None when some plugin does not say."""
+        if not self.dispatch.says_grounds:
+            return None
+        grounds: list[object] = [job.uid]
+        for name, call in self.dispatch.entries("enqueue_token"):
+            try:
+                token = call(job)
+            except Exception as error:
+                raise HookFailed(name, "enqueue_token", error) from error
+            if token is None:
+                return None
+            grounds.append(token)
+        return tuple(grounds)
 
     def overused(self, queue: Queue) -> bool:
         """Whether the queue has all it deserves."""
@@ -227,7 +258,7 @@ class Session:
         ref = reference(subject)
         self.refusals[ref, refusal.hook] = refusal
         self.report.refusals.append((ref, refusal))
-        if isinstance(subject, Job):
+        if isinstance(subject, Job) and not self.memory.repeats(ref, refusal):
             self.touched_jobs.add(subject.key)
 
     def explain_pending(self, job: Job, refusal: Refusal) -> None:
@@ -252,6 +283,8 @@ class Session:
         """Take note of a failure around one object, so that the others go on (architecture D13)."""
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
+        if hook in ("on_allocate", "on_deallocate"):
+            self.state.dirty.recount = True  # the plugin's own sums may be off
         ref = reference(subject)
         self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}"))
         message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
@@ -264,11 +297,11 @@ class Session:
 
     def in_phase_pending(self) -> Iterable[Job]:
         """Jobs that wait to be enqueued."""
-        return [job for job in self.jobs.values() if job.phase is job.phase.PENDING]
+        return [job for job in self.state.active.values() if job.phase is job.phase.PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
         """Jobs that have tasks to place."""
-        return [job for job in self.jobs.values() if job.pending]
+        return [job for job in self.state.active.values() if job.pending]
 
     def enqueue(self, job: Job) -> None:
         """The job leaves phase Pending."""

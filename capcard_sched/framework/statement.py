@@ -51,6 +51,7 @@ class Statement:
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
+        session.promised += len(tasks) if status is TaskStatus.PIPELINED else 0
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
@@ -61,6 +62,7 @@ class Statement:
 
     def _take_off(self, placement: Placement) -> None:
         session = self._session
+        session.promised -= len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:

@@ -30,6 +30,7 @@ PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 #: What a cordoned node counts as having.
 UNSCHEDULABLE_TAINT: Final = Taint(key=NODE_UNSCHEDULABLE, effect="NoSchedule")
 NAME_FIELD: Final = "metadata.name"
+MAX_TERM_WEIGHT: Final = 100
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
@@ -122,10 +123,15 @@ def preferred_weight(affinity: Affinity | None, labels: Mapping[str, str], name:
     if affinity is None or affinity.node_affinity is None:
         return 0
     return sum(
-        item.weight
+        term_weight(item.weight)
         for item in affinity.node_affinity.preferred or ()
         if item.weight and matches_term(item.preference, labels, name)
     )
+
+
+def term_weight(weight: int) -> int:
+    """The weight of a preferred term within what an API server admits, 1 to 100; 0 for one that is not above 0."""
+    return min(max(weight, 0), MAX_TERM_WEIGHT)
 
 
 # --- taints ---------------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class QuotaHolds(msgspec.Struct, frozen=True):
     #: Sum over the jobs of the time from a refusal to the next placement.
     seconds: float
     longest: float
+    #: The job, or its pod where it has but one.
     longest_job: str
 
 
@@ -155,13 +156,18 @@ def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
 
 
 def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
+    members: dict[str, list[str]] = defaultdict(list)
+    for record in recorder.pods.values():
+        members[record.job].append(record.key)
+    # The group of a lone pod has a name that means nothing to people.
+    shown = {job: pods[0] for job, pods in members.items() if len(pods) == 1}
     per_quota: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     limits: dict[tuple[str, str], int] = {}
     held: dict[tuple[str, str], int] = defaultdict(int)
     for hold in recorder.holds.values():
         key = (hold.queue, hold.resource)
         seconds = hold.seconds + (recorder.end - hold.since if hold.since is not None else 0.0)
-        per_quota[key].append((seconds, hold.job))
+        per_quota[key].append((seconds, shown.get(hold.job, hold.job)))
         limits[key] = hold.limit
         held[key] += hold.since is not None
     found = []
@@ -217,8 +223,8 @@ def _holds_table(timeline: Timeline) -> RenderableType:
     if not timeline.holds:
         return Text("No quota held anyone back.")
     table = Table(title="Which quota held whom")
-    for header in ("queue", "quota", "limit", "jobs held", "at the end", "time held", "longest", "job"):
-        table.add_column(header, justify="left" if header in ("queue", "quota", "job") else "right")
+    for header in ("queue", "quota", "limit", "jobs held", "at the end", "time held", "longest", "who"):
+        table.add_column(header, justify="left" if header in ("queue", "quota", "who") else "right")
     for hold in timeline.holds[:_HOLDS_SHOWN]:
         table.add_row(
             hold.queue,

@@ -32,6 +32,13 @@ _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critic
 #: What a kubelet offers unless told otherwise.
 _PODS_PER_NODE = "110"
 DEFAULT_MAX_RETRY = 3
+#: What the API server says of a pod that may not be scheduled yet; schedulers leave it alone.
+_GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 
 
 class Admission:
@@ -75,7 +82,10 @@ class Admission:
         for group in ("containers", "initContainers"):
             if found.get(group):
                 patch[group] = [_container(container) for container in found[group]]
-        return merged(obj, {"spec": patch, "status": {"phase": status(obj).get("phase") or "Pending"}})
+        state: JsonObject = {"phase": status(obj).get("phase") or "Pending"}
+        if found.get("schedulingGates") and not status(obj).get("conditions"):
+            state["conditions"] = [dict(_GATED)]
+        return merged(obj, {"spec": patch, "status": state})
 
     def _priority(self, found: JsonObject) -> JsonObject:
         """`spec.priority` and what comes with it, from the pod's class or the global default one."""

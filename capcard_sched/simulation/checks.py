@@ -1,193 +1,25 @@
-"""Is this document an object the API server would take? Tables of rules per kind, and the first failure of each field.
-
-Values of `volcano.sh/*` annotations and of node labels are never judged here: the scheduler itself turns bad ones into
-events, as it must do in a cluster.
-"""
+"""Is this document an object the API server would take? The rules of `field_rules`, and those about a whole object."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.model.annotations import SIMULATION_DURATION, SIMULATION_EXIT_CODE, SIMULATION_GRACE
-from capcard_sched.model.quantity import QuantityError, parse_quantity
-from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
+from capcard_sched.model.quantity import parse_quantity
+from capcard_sched.simulation.field_rules import COMMON_RULES, RULES, quantity
 from capcard_sched.simulation.fieldpath import Problem, describe, field_path, shown
 from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
 from capcard_sched.simulation.shapes import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-#: Path with `*` for every entry of a list or mapping.
-Path: TypeAlias = tuple[str, ...]
-#: What is wrong with a value, None when nothing is.
-Check: TypeAlias = "Callable[[Any], str | None]"
+    from capcard_sched.simulation.field_rules import Path
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with a letter or digit'
-
-
-def _one_of(*words: str) -> Check:
-    def check(value: Any) -> str | None:
-        accepted = ", ".join(word for word in words if word)
-        return None if value in words else f"expected one of {accepted}, got {shown(value)}"
-
-    return check
-
-
-def _between(least: int, most: int | None = None) -> Check:
-    def check(value: Any) -> str | None:
-        if value < least:
-            return f"must be at least {least}, got {value}"
-        return f"must be at most {most}, got {value}" if most is not None and value > most else None
-
-    return check
-
-
-def _quantity(value: Any) -> str | None:
-    try:
-        return f"must not be negative, got {shown(value)}" if parse_quantity(value) < 0 else None
-    except QuantityError as error:
-        return str(error)
-
-
-def _duration(value: Any) -> str | None:
-    try:
-        parse_duration(value)
-    except DurationError as error:
-        return f"{error}: expected {ACCEPTED}"
-    return None
-
-
-def _exit_code(value: Any) -> str | None:
-    fits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value) is not None and int(value) <= 255
-    return None if fits else f'expected a string with a number from 0 to 255, such as "1", got {shown(value)}'
-
-
-def _count_or_percent(value: Any) -> str | None:
-    if isinstance(value, int):
-        return None if value >= 0 else f"must not be negative, got {value}"
-    fits = re.fullmatch(r"[0-9]+%", str(value)) is not None
-    return None if fits else f"expected a number or a percentage such as 25%, got {shown(value)}"
-
-
-_OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
-_EFFECTS = _one_of("NoSchedule", "PreferNoSchedule", "NoExecute")
-_REQUIRED_AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
-_ACTIONS = _one_of("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
-_EVENTS = _one_of("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
-
-_TEMPLATE_RULES: tuple[tuple[Path, Check], ...] = (
-    (("metadata", "annotations", SIMULATION_DURATION), _duration),
-    (("metadata", "annotations", SIMULATION_GRACE), _duration),
-    (("metadata", "annotations", SIMULATION_EXIT_CODE), _exit_code),
-    (("spec", "terminationGracePeriodSeconds"), _between(0)),
-    (("spec", "restartPolicy"), _one_of("Always", "OnFailure", "Never")),
-    (("spec", "preemptionPolicy"), _one_of("PreemptLowerPriority", "Never")),
-    (("spec", "overhead", "*"), _quantity),
-    *(
-        (("spec", group, "*", "resources", side, "*"), _quantity)
-        for group in ("containers", "initContainers")
-        for side in ("requests", "limits")
-    ),
-    (("spec", "resources", "requests", "*"), _quantity),
-    (("spec", "resources", "limits", "*"), _quantity),
-    (("spec", "tolerations", "*", "operator"), _one_of("Exists", "Equal", "Lt", "Gt", "")),
-    (("spec", "tolerations", "*", "effect"), _one_of("NoSchedule", "PreferNoSchedule", "NoExecute", "")),
-    (
-        (
-            *("spec", "affinity", "nodeAffinity", _REQUIRED_AFFINITY, "nodeSelectorTerms", "*"),
-            *("matchExpressions", "*", "operator"),
-        ),
-        _OPERATORS,
-    ),
-    (
-        ("spec", "topologySpreadConstraints", "*", "whenUnsatisfiable"),
-        _one_of("DoNotSchedule", "ScheduleAnyway"),
-    ),
-)
-_POLICY_RULES: tuple[tuple[Path, Check], ...] = (
-    (("action",), _ACTIONS),
-    (("event",), _EVENTS),
-    (("events", "*"), _EVENTS),
-    (("timeout",), _duration),
-)
-
-
-def _under(prefix: Path, rules: tuple[tuple[Path, Check], ...]) -> tuple[tuple[Path, Check], ...]:
-    return tuple(((*prefix, *path), check) for path, check in rules)
-
-
-_WORKLOAD_RULES: tuple[tuple[Path, Check], ...] = (
-    (("spec", "replicas"), _between(0)),
-    (("spec", "podManagementPolicy"), _one_of("OrderedReady", "Parallel")),
-    (("spec", "strategy", "type"), _one_of("RollingUpdate", "Recreate")),
-    (("spec", "strategy", "rollingUpdate", "maxSurge"), _count_or_percent),
-    (("spec", "strategy", "rollingUpdate", "maxUnavailable"), _count_or_percent),
-    (("spec", "updateStrategy", "type"), _one_of("RollingUpdate", "OnDelete")),
-    *_under(("spec", "template"), _TEMPLATE_RULES),
-)
-_JOB_PHASES = (
-    *("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing", "Completed"),
-    *("Terminating", "Terminated", "Failed", ""),
-)
-RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
-    POD: (
-        *_TEMPLATE_RULES,
-        (("status", "phase"), _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
-    ),
-    DEPLOYMENT: _WORKLOAD_RULES,
-    REPLICA_SET: _WORKLOAD_RULES,
-    STATEFUL_SET: _WORKLOAD_RULES,
-    JOB: (
-        (("spec", "minAvailable"), _between(0)),
-        (("spec", "maxRetry"), _between(0)),
-        (("spec", "minSuccess"), _between(1)),
-        (("spec", "ttlSecondsAfterFinished"), _between(0)),
-        (("spec", "tasks", "*", "replicas"), _between(0)),
-        (("spec", "tasks", "*", "minAvailable"), _between(0)),
-        (("spec", "tasks", "*", "dependsOn", "iteration"), _one_of("any", "all")),
-        (("status", "state", "phase"), _one_of(*_JOB_PHASES)),
-        *_under(("spec", "policies", "*"), _POLICY_RULES),
-        *_under(("spec", "tasks", "*", "policies", "*"), _POLICY_RULES),
-        *_under(("spec", "tasks", "*", "template"), _TEMPLATE_RULES),
-    ),
-    "Node": (
-        (("status", "allocatable", "*"), _quantity),
-        (("status", "capacity", "*"), _quantity),
-        (("spec", "taints", "*", "effect"), _EFFECTS),
-        (("status", "conditions", "*", "status"), _one_of("True", "False", "Unknown")),
-    ),
-    "Queue": (
-        (("spec", "weight"), _between(1, 65535)),
-        (("spec", "capability", "*"), _quantity),
-        (("spec", "deserved", "*"), _quantity),
-        (("spec", "guarantee", "resource", "*"), _quantity),
-        (("status", "state"), _one_of("Open", "Closed", "Closing", "Unknown", "")),
-        (("status", "allocated", "*"), _quantity),
-    ),
-    "PodGroup": (
-        (("spec", "minMember"), _between(0)),
-        (("spec", "minTaskMember", "*"), _between(0)),
-        (("spec", "minResources", "*"), _quantity),
-        (("status", "phase"), _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
-    ),
-    "PriorityClass": (
-        (("preemptionPolicy",), _one_of("PreemptLowerPriority", "Never")),
-        (("value",), _between(-(2**31), 2**31 - 1)),
-    ),
-    "PersistentVolume": ((("spec", "capacity", "*"), _quantity),),
-    "PersistentVolumeClaim": ((("spec", "resources", "requests", "*"), _quantity),),
-    "ResourceQuota": ((("spec", "hard", "*"), _quantity),),
-    "PodDisruptionBudget": (
-        (("spec", "minAvailable"), _count_or_percent),
-        (("spec", "maxUnavailable"), _count_or_percent),
-    ),
-    "Command": ((("target", "kind"), _one_of("Job", "Queue")),),
-}
 
 
 def check_object(kind: str, obj: JsonObject) -> Iterator[Problem]:
@@ -204,14 +36,19 @@ def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
     """What is wrong with the fields that are there: also for the body of a patch, which may leave others out."""
     metadata = obj.get("metadata")
     if isinstance(metadata, dict):
+        found = False
         for field in ("labels", "annotations"):
-            yield from _strings(metadata.get(field), ("metadata", field))
+            for problem in _strings(metadata.get(field), ("metadata", field)):
+                found = True
+                yield problem
+        if found:  # the decoder would say the same once more
+            return
     try:
         msgspec.convert(obj, shape_of(kind))
     except msgspec.ValidationError as error:
         yield describe(error, obj)
         return
-    for path, check in RULES.get(kind, ()):
+    for path, check in (*COMMON_RULES, *RULES.get(kind, ())):
         for place, value in _values(obj, path, ()):
             text = check(value)
             if text is not None:
@@ -224,7 +61,7 @@ def with_text_quantities(kind: str, obj: JsonObject) -> JsonObject:
     Changes `obj` in place, which must have passed `check_fields`.
     """
     for path, check in RULES.get(kind, ()):
-        if check is _quantity:
+        if check is quantity:
             for place, value in _values(obj, path, ()):
                 if not isinstance(value, str):
                     holder: Any = obj

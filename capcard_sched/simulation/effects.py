@@ -19,6 +19,7 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
+from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE, POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.simulation.kubelet import with_condition
 
@@ -56,7 +57,9 @@ class Effects:
         if isinstance(intent, Bind):
             self._bind(intent)
         elif isinstance(intent, EmitEvent):
-            self._recorder.record(intent)
+            # A binding is told when it happens, not when the scheduler hears of it: that may be a long period later.
+            if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
+                self._recorder.record(intent)
         elif isinstance(intent, UpdatePodCondition):
             self._set_condition(intent)
         elif isinstance(intent, UpdatePodGroup):
@@ -81,6 +84,9 @@ class Effects:
         bound = {"type": "PodScheduled", "status": "True"}
         patch["status"] = {"conditions": with_condition(conditions, bound, self._store.clock.timestamp())}
         self._store.patch(POD, intent.namespace, intent.name, patch)
+        about = ObjectRef("Pod", intent.namespace, intent.name, meta(pod)["uid"])
+        message = POD_SCHEDULED.render(namespace=intent.namespace, name=intent.name, node=intent.node)
+        self._recorder.record(EmitEvent(about, POD_SCHEDULED.type, POD_SCHEDULED.code, message))
 
     def _evict(self, intent: Evict) -> None:
         pod = self._store.get(POD, intent.namespace, intent.name)

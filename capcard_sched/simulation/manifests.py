@@ -10,19 +10,25 @@ import json
 import math
 import re
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 SUFFIXES = (".yaml", ".yml", ".json")
-#: Values after aliases were expanded; a file that needs more is an attack or a mistake.
-MAX_VALUES = 20_000_000
+#: Values that aliases may stand for in one document; one that needs more is an attack or a mistake.
+MAX_COPIES = 1_000_000
+
+#: Digits of a number. Far above every quantity, and below what an interpreter refuses to convert.
+MAX_DIGITS = 1000
 
 _TAG = "tag:yaml.org,2002:"
+#: Escapes of half a surrogate pair, alone or not: text with one has to be looked at more closely.
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$")
 _INTEGER = re.compile(r"^[-+]?(0b[0-1_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
 _TRUE = frozenset({"yes", "true", "on"})
@@ -107,144 +113,216 @@ def parse_manifest(source: str, text: str) -> Iterator[Document]:
 
 
 def _json_documents(source: str, text: str) -> list[Document]:
+    documents: list[Document] = []
+
+    def fail(problem: str) -> NoReturn:
+        raise ManifestError(f"{source}: document {len(documents) + 1}: {problem}")
+
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) != len(items):
             keys = [key for key, _ in items]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise ManifestError(f"{source}: the key {twice!r} occurs twice in one object")
+            fail(f"the key {twice!r} occurs twice in one object")
         return found
 
     def constant(name: str) -> NoReturn:
-        raise ManifestError(f"{source}: {name} is not a JSON number")
+        fail(f"{name} is not a JSON number")
 
-    decoder = json.JSONDecoder(object_pairs_hook=pairs, parse_constant=constant)
-    documents: list[Document] = []
+    def integer(digits: str) -> int:
+        return int(digits) if len(digits) <= MAX_DIGITS else fail(f"{digits[:60]!r} is not an integer: too long")
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        return value if math.isfinite(value) else fail(f"{digits[:60]!r} is not a finite number")
+
+    decoder = json.JSONDecoder(object_pairs_hook=pairs, parse_constant=constant, parse_int=integer, parse_float=number)
     position = 0
     try:
         while text[position:].strip() if position else True:
             position += len(text[position:]) - len(text[position:].lstrip())
+            start = position
             value, position = decoder.raw_decode(text, position)
+            if _HALF_PAIR.search(text, start, position) and not _is_unicode(value):
+                fail("a string holds half of a surrogate pair, which is not valid Unicode")
             documents.append(Document(source, len(documents) + 1, value))
     except RecursionError:
-        raise ManifestError(f"{source}: nested too deeply") from None
+        fail("nested too deeply")
     return documents
+
+
+def _is_unicode(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # --- YAML -----------------------------------------------------------------------------------------------------------
 
 
 def _yaml_documents(source: str, text: str) -> Iterator[Document]:
-    number = 1
+    number = 0
     try:
         loader = _Loader(text)
         try:
-            while loader.check_node():
-                value = _Builder(source, number).build(loader.get_node())
-                if value is not None:
-                    yield Document(source, number, value)
-                number += 1
+            while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
+                if isinstance(event, yaml.DocumentStartEvent):
+                    number += 1
+                    value = _Builder(source, number, loader).build(loader.get_event())
+                    if value is not None:
+                        yield Document(source, number, value)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         problem = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ManifestError(f"{source}: document {number}: {where}not valid YAML: {problem}") from None
+        raise ManifestError(f"{source}: document {max(number, 1)}: {where}not valid YAML: {problem}") from None
     except yaml.YAMLError as error:
-        raise ManifestError(f"{source}: document {number}: not valid YAML: {error}") from None
+        raise ManifestError(f"{source}: document {max(number, 1)}: not valid YAML: {error}") from None
     except RecursionError:
         raise ManifestError(f"{source}: document {number}: nested too deeply") from None
 
 
-class _Builder:
-    """Plain values from the nodes of one document. Aliases become copies, so that no two places share a value."""
+@lru_cache(maxsize=65536)
+def _plain_tag(text: str) -> str:
+    """What an unquoted word is: the same few words make up most of a manifest."""
+    resolve: Callable[..., str] = _Loader("").resolve
+    return resolve(yaml.ScalarNode, text, (True, False))
 
-    def __init__(self, source: str, number: int) -> None:
+
+class _Open:
+    """Stands for an anchored value that is still being read."""
+
+
+class _Builder:
+    """Plain values from the events of one document. Aliases become copies, so that no two places share a value.
+
+    Events, not nodes: the node composer of the C library has no limit to its depth, and ends the process.
+    """
+
+    def __init__(self, source: str, number: int, loader: _Loader) -> None:
         self._source = source
         self._number = number
-        self._values = 0
-        self._open: set[int] = set()
+        #: The library's stubs do not say what events hold.
+        self._next: Callable[[], Any] = loader.get_event
+        self._copies = 0
+        self._anchors: dict[str, Any] = {}
 
-    def _fail(self, node: yaml.Node, problem: str) -> NoReturn:
-        mark = node.start_mark
+    def _fail(self, event: Any, problem: str) -> NoReturn:
+        mark = event.start_mark
         raise ManifestError(
             f"{self._source}: document {self._number}: line {mark.line + 1}, column {mark.column + 1}: {problem}"
         )
 
-    def build(self, node: yaml.Node | None) -> Any:
-        """The value of a node. Raises ManifestError."""
-        if node is None:
-            return None
-        self._values += 1
-        if self._values > MAX_VALUES:
-            self._fail(node, f"more than {MAX_VALUES} values after aliases are expanded")
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
-        if id(node) in self._open:
-            self._fail(node, "an alias contains itself")
-        self._open.add(id(node))
-        try:
-            if isinstance(node, yaml.SequenceNode):
-                return [self.build(child) for child in node.value]
-            return self._mapping(node)
-        finally:
-            self._open.discard(id(node))
+    def build(self, event: Any) -> Any:
+        """The value that begins with `event`. Raises ManifestError."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._copy(event, self._anchored(event))
+        anchor: str | None = event.anchor
+        if anchor is not None:
+            self._anchors[anchor] = _Open
+        value: Any
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event, self._tag(event))
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._check_tag(event, "seq")
+            value = []
+            while not isinstance(entry := self._next(), yaml.SequenceEndEvent):
+                value.append(self.build(entry))
+        else:
+            self._check_tag(event, "map")
+            value = self._mapping()
+        if anchor is not None:
+            self._anchors[anchor] = value
+        return value
 
-    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
+    def _anchored(self, event: Any) -> Any:
+        if event.anchor not in self._anchors:
+            self._fail(event, f"not valid YAML: found undefined alias {event.anchor!r}")
+        value = self._anchors[event.anchor]
+        if value is _Open:
+            self._fail(event, "an alias contains itself")
+        return value
+
+    def _copy(self, event: Any, value: Any) -> Any:
+        self._copies += 1
+        if self._copies > MAX_COPIES:
+            self._fail(event, f"aliases stand for more than {MAX_COPIES} values")
+        if isinstance(value, dict):
+            return {key: self._copy(event, entry) for key, entry in value.items()}
+        return [self._copy(event, entry) for entry in value] if isinstance(value, list) else value
+
+    def _mapping(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         inherited: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == _TAG + "merge":
-                for parent in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    values = self.build(parent)
-                    if not isinstance(values, dict):
-                        self._fail(value_node, "<< needs a mapping")
-                    inherited = {**values, **inherited}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            if isinstance(event, yaml.ScalarEvent) and self._tag(event) == "merge":
+                following = self._next()
+                values = self.build(following)
+                for parent in values if isinstance(values, list) else [values]:
+                    if not isinstance(parent, dict):
+                        self._fail(following, "<< needs a mapping")
+                    inherited = {**parent, **inherited}
                 continue
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._fail(key_node, "a key must be a plain word, not a list or a mapping")
-            key = self._key(key_node)
+            key = self._key(event)
             if key in found:
-                self._fail(key_node, f"the key {key!r} occurs twice in one mapping")
-            found[key] = self.build(value_node)
+                self._fail(event, f"the key {key!r} occurs twice in one mapping")
+            found[key] = self.build(self._next())
         return {**inherited, **found} if inherited else found
 
-    def _key(self, node: yaml.ScalarNode) -> str:
-        value = self._scalar(node)
+    def _key(self, event: Any) -> str:
+        if not isinstance(event, yaml.ScalarEvent | yaml.AliasEvent):
+            self._fail(event, "a key must be a plain word, not a list or a mapping")
+        value = self.build(event)
+        if isinstance(value, dict | list):
+            self._fail(event, "a key must be a plain word, not a list or a mapping")
         if isinstance(value, bool):
             return "true" if value else "false"
         return "null" if value is None else str(value)
 
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
-        text: str = node.value
-        tag = node.tag.removeprefix(_TAG)
+    def _tag(self, event: Any) -> str:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = _plain_tag(event.value) if event.implicit[0] else _TAG + "str"
+        return str(tag).removeprefix(_TAG)
+
+    def _check_tag(self, event: Any, expected: str) -> None:
+        if event.tag not in (None, "!", _TAG + expected):
+            self._fail(event, f"the tag {event.tag!r} is not supported")
+
+    def _scalar(self, event: Any, tag: str) -> Any:
+        text: str = event.value
         if tag in ("str", "timestamp", "binary", "value", "merge"):
             return text
         if tag == "int":
-            return self._integer(node, text)
+            return self._integer(event, text)
         if tag == "float":
-            return self._float(node, text)
+            return self._float(event, text)
         if tag == "bool":
             return text.lower() in _TRUE
         if tag == "null":
             return None
-        return self._fail(node, f"the tag {node.tag!r} is not supported")
+        return self._fail(event, f"the tag {event.tag!r} is not supported")
 
-    def _float(self, node: yaml.Node, text: str) -> float:
+    def _float(self, event: Any, text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.inf
         if not math.isfinite(value):
-            self._fail(node, f"{text!r} is not a finite number")
+            self._fail(event, f"{text!r} is not a finite number")
         return value
 
-    def _integer(self, node: yaml.Node, text: str) -> int:
+    def _integer(self, event: Any, text: str) -> int:
+        if len(text) > MAX_DIGITS:
+            self._fail(event, f"{text[:60]!r} is not an integer: too long")
         try:
             return _integer(text)
         except ValueError:
-            return self._fail(node, f"{text[:60]!r} is not an integer")
+            return self._fail(event, f"{text[:60]!r} is not an integer")
 
 
 def _integer(text: str) -> int:

@@ -8,9 +8,9 @@ What the trace leaves open is decided here, and nowhere else:
 * **Models.** A pod that named no model takes any: its alternatives are all models of the cluster, the most numerous
   first, so that quotas apply to it like to everyone else.
 * **Queues.** One per class of service. The trace's cluster has far more cards than its pods ever hold at one time, so
-  a quota measured by the cluster would hold nobody. A class's quota of a model is therefore `quota_share` of the peak
-  it would hold if nobody ever waited (a pod with alternatives counts for its first one), rounded up, no less than
-  the largest of those pods and no more than the cluster has.
+  a quota measured by the cluster would hold nobody. A class's quota of a model is therefore the largest of its pods,
+  and `quota_share` of what its peak is above that, had nobody ever waited (a pod with alternatives counts for its
+  first one), rounded down and no more than the cluster has.
 * **Time.** A pod appears at its creation time and, once placed, runs as long as it ran in the trace; one that the trace
   never placed runs as long as it existed there. Pods that failed in the trace fail again.
 """
@@ -48,8 +48,7 @@ _PODS_PER_NODE = 256
 #: MiB per card of the models whose names tell it; the others (`G2`, `G3`: undisclosed) get `DEFAULT_CARD_MEMORY_MIB`.
 CARD_MEMORY_MIB = {"A10": 24576, "P100": 16384, "T4": 16384, "V100M16": 16384, "V100M32": 32768}
 DEFAULT_CARD_MEMORY_MIB = 24576
-#: Enough that the steady load runs at once, little enough that bursts wait: of the trace's 7,064 pods with cards about
-#: 300. From 0.9 on nobody waits; below 0.5 the quota of some classes is less than their steady load.
+#: Enough that the steady load of the published trace runs at once, little enough that its bursts wait.
 DEFAULT_QUOTA_SHARE = 0.6
 
 
@@ -138,8 +137,8 @@ def _quotas(
     for queue in sorted({queue_name(pod.qos) for pod in pods}):
         quotas[queue] = {}
         for model, cards in counts.items():
-            peak = _peak(changes.get((queue, model), []))
-            quotas[queue][model] = min(cards, max(largest[queue, model], math.ceil(share * peak)))
+            peak, least = _peak(changes.get((queue, model), [])), largest[queue, model]
+            quotas[queue][model] = min(cards, least + math.floor(share * (peak - least)))
     return quotas
 
 

@@ -16,7 +16,13 @@ from capcard_sched.model.node import Node
 from capcard_sched.model.pods import facts_of, template_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
-from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PLACED_STATUSES, TaskStatus
+from capcard_sched.model.status import (
+    ALLOCATED_STATUSES,
+    COMPLETED_STATUSES,
+    PLACED_STATUSES,
+    PodGroupPhase,
+    TaskStatus,
+)
 from capcard_sched.model.task import Task
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
@@ -44,10 +50,12 @@ _BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-r
 class Dirty:
     """What changed since the last session opened."""
 
-    __slots__ = ("everything", "jobs", "nodes", "queues")
+    __slots__ = ("everything", "jobs", "nodes", "queues", "recount")
 
     def __init__(self, *, everything: bool = False) -> None:
         self.everything = everything
+        #: The next session is to look at everything, whenever there is one; no reason to open it.
+        self.recount = False
         self.jobs: set[str] = set()
         self.queues: set[str] = set()
         self.nodes: set[str] = set()
@@ -71,6 +79,9 @@ class ClusterState:
         self.queues: dict[str, Queue] = {}
         #: Jobs that a session may look at: PodGroup seen (or implicit) and queue known.
         self.schedulable: dict[str, Job] = {}
+        #: Of these, as of the last session's opening, the ones with something to do: not admitted yet, or with pending
+        #: tasks. A superset inside a session.
+        self.active: dict[str, Job] = {}
         #: Jobs with a PodGroup that names a queue nobody knows.
         self.orphans: dict[str, Job] = {}
         #: Objects that could not be read, with what is wrong.
@@ -709,6 +720,13 @@ class ClusterState:
             self.classes.prune({task.cls for task in self.tasks.values()})
         self.nodes.settle()
         dirty, self.dirty = self.dirty, Dirty()
+        dirty.everything |= dirty.recount
+        for key in dirty.jobs:
+            job = self.schedulable.get(key)
+            if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
+                self.active[key] = job
+            else:
+                self.active.pop(key, None)
         return dirty
 
 

@@ -56,7 +56,7 @@ class NodeTable:
         self.by_name: dict[str, Node] = {}
         #: Raised with every change that is not a placement: labels, taints, allocatable, the set of nodes.
         self.generation = 0
-        #: Raised with every change of a row's amounts; `stamps` holds the serial of each row's last change, int64 [nodes].
+        #: Raised with every change of a row's amounts; `stamps` (int64 [nodes]): its value at each row's last change.
         self.serial = 0
         self._sorted = True
         self._buffers = [

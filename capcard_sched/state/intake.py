@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
@@ -61,7 +61,11 @@ def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
     problems: list[str] = []
     allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
     capacity = parse_amounts(obj.status.capacity, "status.capacity", problems, bad=None)
-    images = {name: image.size_bytes for image in obj.status.images or () for name in image.names or ()}
+    images = {
+        name: min(max(image.size_bytes, 0), MAX_AMOUNT)
+        for image in obj.status.images or ()
+        for name in image.names or ()
+    }
     facts = (
         obj.metadata.uid,
         obj.metadata.labels or {},

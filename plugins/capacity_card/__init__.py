@@ -89,6 +89,9 @@ class CapacityCard(Plugin):
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
 
+    def enqueue_token(self, job: Job) -> tuple[object, ...] | None:
+        return self._enqueue.token(self._queues.get(job.queue), job)
+
     def job_enqueued(self, job: Job) -> None:
         self.ledger.admit(job)
 

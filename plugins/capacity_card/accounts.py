@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class QueueAccount:
     """The sums of one queue. They exist for every queue, with or without jobs."""
 
-    __slots__ = ("_share", "allocated", "elastic", "inqueue", "jobs", "name", "pending", "quota", "seen")
+    __slots__ = ("_share", "allocated", "elastic", "inqueue", "jobs", "name", "pending", "quota", "seen", "version")
 
     def __init__(self, name: str, quota: QueueQuota) -> None:
         self.name = name
@@ -35,6 +35,8 @@ class QueueAccount:
         self.jobs: set[str] = set()
         #: Cards and claims that ever had a figure here: their series stay, at 0.
         self.seen: set[str] = set()
+        #: Raised with every change of the sums that admission looks at, and of the quota.
+        self.version = 0
         self._share: float | None = None
 
     def limit(self, card: str) -> int:
@@ -55,6 +57,7 @@ class QueueAccount:
     def reprice(self) -> None:
         """`allocated` or the quota changed: work out the share anew when it is next asked for."""
         self._share = None
+        self.version += 1
 
 
 class JobAccount:
@@ -116,6 +119,7 @@ class JobAccount:
 
     def _post(self, quantities: JobQuantities, sign: int) -> None:
         queue = self.queue
+        queue.version += 1
         queue.pending.merge(quantities.pending, sign)
         queue.elastic.merge(quantities.elastic, sign)
         queue.inqueue.merge(self.reserved, sign)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.plugins.capacity_card.tally import alternatives_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -33,7 +35,12 @@ class Promises:
     """
 
     def __init__(
-        self, used: Mapping[str, int], claims: Iterable[tuple[Iterable[str], int]], limit: Callable[[str], int]
+        self,
+        used: Mapping[str, int],
+        claims: Iterable[tuple[Iterable[str], int]],
+        limit: Callable[[str], int],
+        *,
+        base: Promises | None = None,
     ) -> None:
         self._used = used
         self._limit = limit
@@ -44,19 +51,65 @@ class Promises:
                 merged[cards] = merged.get(cards, 0) + amount
         #: In an order of its own: what is told must not depend on the order of events.
         self._claims = {cards: merged[cards] for cards in sorted(merged, key=sorted)}
+        self._base = base
+        #: The one set of cards by which this is more than `base`, where it is one claim.
+        self._only: Cards = frozenset()
+        self._greedy: bool | None = None
+
+    @classmethod
+    def of(cls, used: Mapping[str, int], limit: Callable[[str], int]) -> Promises:
+        """Promises out of amounts by key, cards and claims together."""
+        keys = {key: alternatives_of(key) for key in used}
+        return cls(
+            {key: amount for key, amount in used.items() if len(keys[key]) == 1},
+            [(alternatives, used[key]) for key, alternatives in keys.items() if len(alternatives) > 1],
+            limit,
+        )
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether anything is claimed on several cards."""
+        return bool(self._claims)
+
+    def with_more(self, asked: Mapping[str, int]) -> Promises:
+        """These promises and what a job asks for, by key."""
+        used, claims = dict(self._used), list(self._claims.items())
+        for key, amount in asked.items():
+            alternatives = alternatives_of(key)
+            if len(alternatives) == 1:
+                used[key] = used.get(key, 0) + amount
+            else:
+                claims.append((frozenset(alternatives), amount))
+        more = Promises(used, claims, self._limit, base=self)
+        if len(asked) == 1 and len(claims) > len(self._claims):
+            more._only = claims[-1][0]
+        return more
 
     def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
         """The smallest set of cards touching one of `touching` that is promised more than it has, or None."""
-        if self._fits_greedily():
+        if self.fits_greedily:
             return None
-        unions = self._unions(frozenset(touching))
+        asked = frozenset(touching)
+        if self._base is not None and self._base.fits_greedily:
+            # Before the job asked, all could be met: a set that is overdrawn now holds the one claim it asks for.
+            found = self._weigh(asked)
+            if found.total > found.limit and asked == self._only:
+                return found
+        unions = self._unions(asked)
         for cards in sorted(unions, key=lambda cards: (len(cards), sorted(cards))):
             found = self._weigh(cards)
             if found.total > found.limit:
                 return found
         if len(unions) >= MAX_UNIONS:
-            return self._overdraft_by_flow(frozenset(touching))
+            return self._overdraft_by_flow(asked)
         return None
+
+    @property
+    def fits_greedily(self) -> bool:
+        """Whether handing each claim to whatever its cards have free meets all; that it does not proves nothing."""
+        if self._greedy is None:
+            self._greedy = self._fits_greedily()
+        return self._greedy
 
     def _fits_greedily(self) -> bool:
         """Whether handing each claim to whatever its cards have free, most free first, meets all of them.

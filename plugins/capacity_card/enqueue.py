@@ -28,6 +28,8 @@ class Enqueue:
         self._arguments = arguments
         self._ledger = ledger
         self._refusals = refusals
+        #: The books of each queue as of its last change, for jobs that hold nothing.
+        self._kept: dict[str, QueueBooks] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """Why the job may not enqueue now, or None. Equality with the limit passes; asking nothing passes."""
@@ -43,78 +45,111 @@ class Enqueue:
         if quantities.error:
             return refusals.no_charge("job_enqueueable", queue.name, quantities.error, pods_too=pods_too)
         account = self._ledger.jobs[job.key]
-        found = self._shortage(account.queue, self._used(account), quantities.need)
+        found = self._shortage(account, quantities.need)
         if found is None:
             return None
         return refusals.shortage("job_enqueueable", account.queue, found, pods_too=pods_too)
 
-    def _used(self, account: JobAccount) -> Tally:
-        """max(0, allocated - elastic) + inqueue of the queue, the asking job left out.
+    def token(self, queue: Queue | None, job: Job) -> tuple[object, ...] | None:
+        """What the answer follows from: while it is equal, so is the answer. None for a job that must be asked."""
+        account = self._ledger.jobs.get(job.key)
+        if queue is None or account is None or not self._ledger.is_settled(job):
+            return None
+        quantities = account.quantities
+        return quantities, account.queue.version, account.queue.quota, queue.state, bool(job.pending)
+
+    def _books(self, account: JobAccount) -> QueueBooks:
+        """What the queue has given and promised, the asking job left out.
 
         What the job itself holds inside its minimum is part of its need: a gang that lost a pod and must be admitted
-        again would otherwise be counted twice, and never come back.
+        again would otherwise be counted twice, and never come back. Most jobs hold nothing, and share one book.
         """
         queue, own = account.queue, account.quantities
-        spare, held = queue.elastic, queue.allocated
-        used = Tally(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
-        for card, amount in held.cards.items():
-            used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
-        used.merge(queue.inqueue)
+        holds = account.allocated.is_empty and account.reserved.is_empty
+        if holds and (own is None or own.elastic.is_empty):
+            kept = self._kept.get(queue.name)
+            if kept is None or kept.account is not queue or kept.version != queue.version:
+                kept = self._kept[queue.name] = QueueBooks(queue, _used(queue), self._arguments)
+            return kept
+        used = _used(queue)
         used.merge(account.allocated, -1)
         if own is not None:
             used.merge(own.elastic)
         used.merge(account.reserved, -1)
-        return used
+        return QueueBooks(queue, used, self._arguments)
 
-    def _shortage(self, queue: QueueAccount, used: Tally, need: Tally) -> Shortage | None:
+    def _shortage(self, account: JobAccount, need: Tally) -> Shortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order."""
-        promised = self._arguments.promised
-        total, limit = used.cpu + need.cpu, promised(queue.quota.cpu.limit)
+        books = self._books(account)
+        promised, quota = self._arguments.promised, account.queue.quota
+        total, limit = books.used.cpu + need.cpu, promised(quota.cpu.limit)
         if need.cpu > 0 and total > limit:
             return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, need.cpu, total, limit))
-        total, limit = used.memory + need.memory, promised(queue.quota.memory.limit)
+        total, limit = books.used.memory + need.memory, promised(quota.memory.limit)
         if need.memory > 0 and total > limit:
             return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, total, limit))
-        return self._card_shortage(queue, used, need)
+        asked = {key: amount for key, amount in need.cards.items() if amount > 0}
+        return self._card_shortage(books, asked) if asked else None
 
-    def _card_shortage(self, queue: QueueAccount, used: Tally, need: Tally) -> Shortage | None:
-        """Job-mode arithmetic (§6.4) for every card and claim of the need."""
-        if not any(amount > 0 for amount in need.cards.values()):
-            return None
-
-        def limit(card: str) -> int:
-            return self._arguments.promised(queue.limit(card))
-
-        together = Tally()
-        together.merge(used)
-        together.merge(need)
-        keys = {key: alternatives_of(key) for key in together.cards}
-        claims = [(alternatives, together.cards[key]) for key, alternatives in keys.items() if len(alternatives) > 1]
-        promises = Promises(
-            {key: amount for key, amount in together.cards.items() if len(keys[key]) == 1}, claims, limit
-        )
-        for key in sorted(need.cards):
-            requested = need.cards[key]
-            if requested <= 0:
-                continue
-            if len(keys[key]) == 1:
-                if together.cards[key] > limit(key):
-                    figures = Figures(key, requested, together.cards[key], limit(key))
-                    return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures)
+    def _card_shortage(self, books: QueueBooks, asked: dict[str, int]) -> Shortage | None:
+        """Job-mode arithmetic (§6.4) for every card and claim that is asked for."""
+        limit, used = books.limit, books.used.cards
+        promises: Promises | None = None
+        for key in sorted(asked):
+            requested, alternatives = asked[key], alternatives_of(key)
+            total = used.get(key, 0) + requested
+            if len(alternatives) == 1:
+                if total > limit(key):
+                    return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(key, requested, total, limit(key)))
+                if not books.promises.has_claims and len(asked) == 1:
+                    return None
             elif self._arguments.multi_card_job_mode == "single":
                 options = tuple(
-                    Figures(card, requested, together.cards.get(card, 0) + requested, limit(card)) for card in keys[key]
+                    Figures(card, requested, used.get(card, 0) + asked.get(card, 0) + requested, limit(card))
+                    for card in alternatives
                 )
                 if all(option.total > option.limit for option in options):
                     return _of_alternatives(key, options)
-            found = promises.overdraft(keys[key])
+            if promises is None:
+                promises = books.promises.with_more(asked)
+            found = promises.overdraft(alternatives)
             if found is not None:
                 figures = Figures(key, requested, found.total, found.limit)
                 options = tuple(
-                    Figures(card, requested, together.cards.get(card, 0), limit(card)) for card in sorted(found.cards)
+                    Figures(card, requested, used.get(card, 0) + asked.get(card, 0), limit(card))
+                    for card in sorted(found.cards)
                 )
                 return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, options)
         return None
+
+
+class QueueBooks:
+    """What a queue has given and promised at one moment, in the form that admission asks about."""
+
+    def __init__(self, account: QueueAccount, used: Tally, arguments: CapacityCardArguments) -> None:
+        self.account = account
+        self.version = account.version
+        self.used = used
+        self._arguments = arguments
+        self._limits: dict[str, int] = {}
+        self.promises = Promises.of(used.cards, self.limit)
+
+    def limit(self, card: str) -> int:
+        """Quota x overCommitFactor."""
+        found = self._limits.get(card)
+        if found is None:
+            found = self._limits[card] = self._arguments.promised(self.account.limit(card))
+        return found
+
+
+def _used(queue: QueueAccount) -> Tally:
+    """max(0, allocated - elastic) + inqueue."""
+    spare, held = queue.elastic, queue.allocated
+    used = Tally(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
+    for card, amount in held.cards.items():
+        used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
+    used.merge(queue.inqueue)
+    return used
 
 
 def _of_alternatives(key: str, options: tuple[Figures, ...]) -> Shortage:

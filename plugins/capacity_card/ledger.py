@@ -294,6 +294,10 @@ class Ledger:
         self.settle()
         return account.quantities
 
+    def is_settled(self, job: Job) -> bool:
+        """Whether the job's figures, and those of all others, are up to date."""
+        return not self._stale and job.key in self.jobs
+
     def charge_of(self, task: Task) -> Charge | None:
         """What a pod is charged now, None when it holds nothing."""
         account = self.jobs.get(task.job.key) if task.job is not None else None

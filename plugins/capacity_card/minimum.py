@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.model.status import COMPLETED_STATUSES, TaskStatus
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import mixed_resources
 from capcard_sched.plugins.capacity_card.tally import Charge, Tally, alternatives_of, same_set, total_of
 
@@ -83,8 +83,10 @@ class Minimum:
         request = self.request_of(job)
         want = total_of(member.charge for member in members)
         need = total_of(member.charge for member in chosen)
-        if not members or len(members) < job.min_available:
-            short = self._not_created_yet(request.cards, members)
+        if not members or len(job.tasks) < job.min_available:
+            # The first round of a job that runs has created its pods, ended or not; before that only live ones count.
+            created = job.tasks.values() if members or job.phase is PodGroupPhase.RUNNING else ()
+            short = self._not_created_yet(request.cards, created)
             want.merge(short)
             need.merge(short)
         minimum = need.cpu, need.memory
@@ -111,7 +113,7 @@ class Minimum:
         """The same for the usual job, whose pods are all alike and all wait, or all hold: by counting. Else None."""
         tasks = job.tasks
         count = len(tasks)
-        if not count or count < job.min_available or job.min_task_member or len(held) not in (0, count):
+        if not count or count < job.min_available or job.checks_roles or len(held) not in (0, count):
             return None
         first = next(iter(tasks.values()))
         cls, status = first.cls, first.status
@@ -173,12 +175,13 @@ class Minimum:
     def _error(self, member: _Member) -> str:
         return self._demands.of(member.task.cls).error
 
-    def _not_created_yet(self, request: Mapping[str, int], members: Iterable[_Member]) -> Tally:
+    def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> Tally:
         """What the annotation asks beyond the pods that exist, so that reservations do not dip meanwhile.
 
-        Compared key by key as the pods asked for it, before they got a node.
+        Compared key by key as the pods asked for it, before they got a node. Pods that have ended exist as well: what
+        they gave back is not reserved again.
         """
-        asked = total_of(self._demands.of(member.task.cls).claim for member in members).cards
+        asked = total_of(self._demands.of(task.cls).claim for task in tasks).cards
         short = Tally()
         for key, amount in request.items():
             there = sum(value for other, value in asked.items() if same_set(key, other))
@@ -202,15 +205,17 @@ class Minimum:
 def minimum_set(job: Job, members: list[_Member]) -> list[_Member]:
     """The pods that make up the minimum (R14): per role up to `minTaskMember`, then up to `minMember`.
 
-    Fewer pods than that: all of them. O(pods); pods are sorted only when it matters which of them are taken.
+    Per-role minimums that add up to more than `minMember` do not apply here either: a vcjob of 8 pods that starts with
+    one has `minMember: 1` beside `minTaskMember: 8`, and 7 elastic pods. Fewer pods than the minimum: all of them.
+    O(pods); pods are sorted only when it matters which of them are taken.
     """
     if len(members) <= job.min_available:
         return members
-    if job.min_task_member or len({member.charge for member in members}) > 1:
+    if job.checks_roles or len({member.charge for member in members}) > 1:
         ordered = sorted(members, key=_Member.order)
     else:
         ordered = sorted(members, key=lambda member: member.rank)
-    left = dict(job.min_task_member)
+    left = dict(job.min_task_member) if job.checks_roles else {}
     chosen, others = [], []
     for member in ordered:
         if left.get(member.task.role, 0) > 0:

@@ -84,7 +84,7 @@ class Notices:
         now = set()
         for uid, task in job.tasks.items():
             demand = self._demands.of(task.cls)
-            if demand.unnamed and task.status is TaskStatus.PENDING:
+            if demand.unnamed and not demand.error and task.status is TaskStatus.PENDING:
                 row = CARD_NAME_MISSING
                 message = row.render(resource=demand.unnamed, queue=job.queue)
             elif demand.error and task.status in CHARGED_STATUSES and not self._has_whole_charge(job, uid):

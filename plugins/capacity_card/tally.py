@@ -37,6 +37,11 @@ class Tally:
         self.memory = memory
         self.cards: dict[str, int] = {card: amount for card, amount in cards.items() if amount} if cards else {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing of anything."""
+        return not (self.cpu or self.memory or self.cards)
+
     def add(self, charge: Charge, times: int = 1) -> None:
         """Add one charge `times` times; negative takes it out."""
         self.cpu += charge.cpu * times

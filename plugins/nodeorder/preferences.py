@@ -17,6 +17,7 @@ from capcard_sched.framework.pod_selectors import (
     spread_selector,
     term_selector,
 )
+from capcard_sched.model.selectors import term_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +79,9 @@ class PreferenceBook:
         if affinity is not None:
             for sign, side in ((_TOWARDS, affinity.pod_affinity), (_AWAY, affinity.pod_anti_affinity)):
                 weighted = (side.preferred or ()) if side is not None else ()
-                terms += [(each.pod_affinity_term, sign * each.weight) for each in weighted if each.weight > 0]
+                terms += [
+                    (each.pod_affinity_term, sign * term_weight(each.weight)) for each in weighted if each.weight > 0
+                ]
         spread = cls.spread if self._arguments.topology_spread else ()
         return tuple(terms), tuple(each for each in spread if each.when_unsatisfiable == "ScheduleAnyway")
 

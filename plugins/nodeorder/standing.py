@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.model.selectors import term_weight
+
 if TYPE_CHECKING:
     from capcard_sched.framework.node_index import NodeIndex
     from capcard_sched.framework.rows import NodeRows, Scores
@@ -22,12 +24,12 @@ IMAGE_MAXIMUM_BYTES = 1000 * _MIB
 def node_affinity(index: NodeIndex, cls: TaskClass) -> Vector | None:
     """Sum of the weights of the preferred terms each node matches: int64 [nodes]; None when there is no such term."""
     affinity = cls.affinity.node_affinity if cls.affinity is not None else None
-    terms = [term for term in (affinity.preferred or () if affinity is not None else ()) if term.weight]
+    terms = [term for term in (affinity.preferred or () if affinity is not None else ()) if term.weight > 0]
     if not terms:
         return None
     total = np.zeros(len(index), dtype=np.int64)
     for term in terms:
-        total[index.term(term.preference)] += term.weight
+        total[index.term(term.preference)] += term_weight(term.weight)
     return total
 
 

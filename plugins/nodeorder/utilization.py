@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 GPU = "nvidia.com/gpu"
 #: Up to so many rows plain Python is quicker than arrays.
 _FEW = 10
+#: Requests of classes are kept from session to session, up to so many.
+_MOST_CLASSES = 4096
 
 
 class _Request(NamedTuple):
@@ -63,7 +65,12 @@ class Utilization:
         self._columns: Rows
 
     def open(self, session: Session) -> None:
-        """Take the nodes' allocatable amounts, which no placement changes. O(nodes)."""
+        """Take the nodes' allocatable amounts, which no placement changes. O(nodes) when nodes changed."""
+        if len(self._requests) > _MOST_CLASSES:
+            self._requests.clear()
+        if session.nodes.generation == self._generation and not session.changed.everything:
+            return
+        self._generation = session.nodes.generation
         self._requests.clear()
         allocatable = session.nodes.allocatable
         has = allocatable[:, :2] > 0
@@ -76,16 +83,8 @@ class Utilization:
             three = allocatable[:, self._columns]
             self._has_three = three > 0
             self._offered_three = np.maximum(three, 1)
-        self._list_offers(session)
-
-    def _list_offers(self, session: Session) -> None:
-        """The offers as lists, when nodes changed. O(nodes)."""
-        if session.nodes.generation == self._generation and not session.changed.everything:
-            return
-        self._generation = session.nodes.generation
-        allocatable = session.nodes.allocatable
         cpus, memories = allocatable[:, 0].tolist(), allocatable[:, 1].tolist()
-        gpus = [0] * len(cpus) if self._offered_three is None else allocatable[:, self._columns[2]].tolist()
+        gpus = [0] * len(cpus) if self._offered_three is None else allocatable[:, column].tolist()
         self._offers = list(zip(cpus, memories, gpus, strict=True))
 
     def _request(self, cls: TaskClass) -> _Request:

@@ -1,24 +1,66 @@
 """A small healthy cluster around one malformed object, and what everybody in it is told.
 
-Two queues, one node with eight cards, and gangs of two that must run whatever the malformed object is: one with cards
-and one with cpu only in the queue of the malformed object (`q`), one with cards in another queue (`other`). The
-malformed object comes first, so that it is looked at first; a second gang in `other` comes later, so that the session
-after it has to work as well.
+Two queues, a node with eight cards and one without, and gangs of two that must run whatever the malformed object is:
+one with cards and one with cpu only in the queue of the malformed object (`q`), one with cards in another queue
+(`other`). The malformed object comes first, so that it is looked at first; another gang of `other` comes a session
+later, so that the session after it has to work as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from capcard_sched.framework.report import HookError
 from capcard_sched.model.intents import UpdatePodGroup
 from capcard_sched.testing import Harness
 
 GPU = "nvidia.com/gpu"
-CARD_GANG, CPU_GANG, OTHER_GANG, LATER_GANG = "cards-here", "cpu-here", "cards-there", "later-there"
+HOST = "kubernetes.io/hostname"
+#: Far beyond 64 bits.
+BIG = 10**30
 
-#: Events that only repeat why pods wait; the reason itself is compared in the pod's condition.
-ECHOES = frozenset({"FailedScheduling", "Unschedulable"})
+CARDS_HERE, CPU_HERE, CARDS_THERE, LATER_THERE = "cards-here", "cpu-here", "cards-there", "later-there"
+HERE = frozenset({CARDS_HERE, CPU_HERE})
+HEALTHY = HERE | {CARDS_THERE, LATER_THERE}
+
+#: Events that only repeat why pods wait; the reason itself is compared in the condition of the pod.
+_ECHOES = frozenset({"FailedScheduling", "Unschedulable"})
+
+NO_NUMBER = "expected a number with an optional suffix, such as 2, 500m, 1.5, 4Gi or 1e3"
+
+
+def no_suffix(suffix: str) -> str:
+    """What is said of a quantity with such an end."""
+    known = "n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
+    return f"unknown suffix '{suffix}'; known are {known}"
+
+
+#: Quantities that are none, with what is said of each.
+BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
+    ("a word", "lots", f"'lots' is not a quantity: {NO_NUMBER}"),
+    ("nothing", "", f"'' is not a quantity: {NO_NUMBER}"),
+    ("a word for infinity", "inf", f"'inf' is not a quantity: {NO_NUMBER}"),
+    ("NaN", "NaN", f"'NaN' is not a quantity: {NO_NUMBER}"),
+    ("NaN as a number", float("nan"), f"'nan' is not a quantity: {NO_NUMBER}"),
+    ("infinity as a number", float("inf"), f"'inf' is not a quantity: {NO_NUMBER}"),
+    ("a digit of another script", "\u0663", f"'\u0663' is not a quantity: {NO_NUMBER}"),
+    ("only a point", ".", f"'.' is not a quantity: {NO_NUMBER}"),
+    ("two signs", "--1", f"'--1' is not a quantity: {NO_NUMBER}"),
+    ("negative", "-1", "'-1' is negative"),
+    ("an unknown suffix", "1GiB", f"'1GiB' is not a quantity: {no_suffix('GiB')}"),
+    ("a blank inside", "1 Gi", f"'1 Gi' is not a quantity: {no_suffix(' Gi')}"),
+    ("hexadecimal", "0x10", f"'0x10' is not a quantity: {no_suffix('x10')}"),
+    ("an underscore", "1_000", f"'1_000' is not a quantity: {no_suffix('_000')}"),
+    ("an exponent without digits", "1e", f"'1e' is not a quantity: {no_suffix('e')}"),
+    ("exponent and suffix", "1e3Ki", f"'1e3Ki' is not a quantity: {no_suffix('e3Ki')}"),
+    ("an exponent too large", "1e999999999", "'1e999999999' is not a quantity: exponent beyond 400"),
+    ("an exponent too small", "1e-999999999", "'1e-999999999' is not a quantity: exponent beyond 400"),
+    (
+        "too many digits",
+        "9" * 600,
+        f"'{'9' * 64}...' (600 characters) is not a quantity: longer than 512 characters",
+    ),
+)
 
 
 class Told(NamedTuple):
@@ -31,14 +73,16 @@ class Told(NamedTuple):
 
 
 class World:
-    """See the module docstring. Replace `q`, `good` or `bad` before `run`."""
+    """See the module docstring. Change `h` before `run`."""
 
     def __init__(self, conf: str | None = None) -> None:
         self.h = Harness(conf)
         self.h.queue("q", cards={"A": 8})
         self.h.queue("other", cards={"A": 8})
         self.h.gpu_node("good", card="A", count=8)
-        self.errors: list[Any] = []
+        self.h.node("plain")
+        self.errors: list[HookError] = []
+        #: PodGroup to its last conditions, as (type, status, message).
         self.conditions: dict[str, list[tuple[str, str, str]]] = {}
 
     def gang(self, name: str, queue: str, cards: int = 1) -> None:
@@ -49,11 +93,11 @@ class World:
 
     def run(self) -> None:
         """A session with everything, one with a gang that comes later, and what follows until nothing changes."""
-        self.gang(CARD_GANG, "q")
-        self.gang(CPU_GANG, "q", cards=0)
-        self.gang(OTHER_GANG, "other")
+        self.gang(CARDS_HERE, "q")
+        self.gang(CPU_HERE, "q", cards=0)
+        self.gang(CARDS_THERE, "other")
         self._step()
-        self.gang(LATER_GANG, "other")
+        self.gang(LATER_THERE, "other")
         for _ in range(8):
             if self._step():
                 return
@@ -69,15 +113,16 @@ class World:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def bound(self, *gangs: str) -> set[str]:
-        """Those of the gangs (all healthy ones by default) of which every pod has a node."""
-        names = gangs or (CARD_GANG, CPU_GANG, OTHER_GANG, LATER_GANG)
-        return {name for name in names if {f"{name}-0", f"{name}-1"} <= self.h.binds.keys()}
+    def running(self) -> set[str]:
+        """The healthy gangs that have a node for both pods."""
+        return {name for name in HEALTHY if {f"{name}-0", f"{name}-1"} <= self.h.binds.keys()}
 
-    def told(self) -> list[Told]:
-        """All Warning events, each as often as it was written, without those that only repeat why pods wait."""
+    def told(self, *, about: frozenset[str] | None = None) -> list[Told]:
+        """Warning events about everything but `about`'s gangs, each as often as it was written."""
         return sorted(
             Told(event.object.kind, event.object.name, event.reason, event.message)
             for event in self.h.all_events
-            if event.type == "Warning" and event.reason not in ECHOES
+            if event.type == "Warning"
+            and event.reason not in _ECHOES
+            and event.object.name.removesuffix("-0").removesuffix("-1") not in (about or ())
         )

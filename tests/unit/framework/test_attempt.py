@@ -156,6 +156,27 @@ def test_a_promise_holds_the_idle_room_of_the_gang_against_later_jobs() -> None:
     assert not h.binds
 
 
+def test_idle_room_that_is_part_of_a_promise_is_not_given_away() -> None:
+    h = _cluster(4, 2)
+    _leaving(h, "old", 2)
+    _gang(h, "first", 1, 4)
+    _gang(h, "second", 1, 2, 2)
+    h.step()
+    assert h.binds == {"second-w-0": "n1"}
+    h.delete_pod("old")
+    h.step()
+    assert h.binds == {"second-w-0": "n1", "first-w-0": "n0"}
+
+
+def test_a_promise_out_of_leaving_room_alone_leaves_the_idle_room_to_others() -> None:
+    h = _cluster(4)
+    _leaving(h, "old", 3)
+    _gang(h, "first", 1, 3)
+    _gang(h, "second", 1, 1)
+    h.step()
+    assert h.binds == {"second-w-0": "n0"}
+
+
 def test_a_gang_that_could_not_even_be_promised_all_holds_nothing() -> None:
     h = _cluster(4)
     _leaving(h, "old", 3)

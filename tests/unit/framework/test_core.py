@@ -11,6 +11,7 @@ import pytest
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.hooks import HOOKS
 from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.session import Session
 from capcard_sched.model import deltas
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.testing import Harness
@@ -269,6 +270,40 @@ def test_a_plugin_that_fails_while_it_is_told_of_an_undoing_leaves_nothing_half_
     result = h.step()
     assert set(h.binds) == {"good-0", "good-1"}
     assert {(error.plugin, error.hook) for error in result.report.errors} == {("moody", "on_deallocate")}
+    assert recorded(h.state) == rebuilt(h.state)
+
+
+@pytest.mark.parametrize("hook", ["on_allocate", "on_deallocate"])
+def test_a_plugin_whose_sums_may_be_off_counts_anew_in_the_next_session(hook: str) -> None:
+    seen: list[bool] = []
+
+    class Counting(_moody(hook)):  # type: ignore[misc]
+        def open(self, session: Session) -> None:
+            seen.append(session.changed.everything)
+
+    h = _cluster(plugins=(Counting,))
+    h.queue("q")
+    h.group("bad", min_member=2)
+    for i, cpu in enumerate(("1", "99")):
+        notes = {"volcano.sh/revocable-zone": "bad"}
+        h.pod(f"bad-{i}", group="bad", requests={"cpu": cpu}, annotations=notes)
+    h.step()
+    h.node("n1", cpu="8", labels={"new": "label"})
+    h.step()
+    assert seen == [True, True]
+
+
+def test_a_plugin_that_fails_over_a_gang_that_is_not_ready_stops_that_gang_only() -> None:
+    conf = _CONF.replace("{name: gang}, {name: moody}", "{name: moody}, {name: gang}")
+    h = _cluster(conf, (_moody("job_pipelined"),))
+    h.queue("q")
+    for name, cpu in (("bad", "99"), ("good", "2")):
+        h.group(name, min_member=2)
+        for i, wanted in enumerate(("6", cpu)):
+            h.pod(f"{name}-{i}", group=name, requests={"cpu": wanted}, annotations={"volcano.sh/revocable-zone": name})
+    result = h.step()
+    assert [(error.plugin, error.hook) for error in result.report.errors] == [("moody", "job_pipelined")]
+    assert set(h.binds) == {"good-0", "good-1"}
     assert recorded(h.state) == rebuilt(h.state)
 
 

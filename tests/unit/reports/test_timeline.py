@@ -178,7 +178,7 @@ def test_a_quota_holds_a_job_from_the_refusal_to_the_placement() -> None:
         (21.0, [], Result()),
     )
     assert timeline_of(recorder).holds == [
-        QuotaHolds("q", H200, 3000, 2, 1, 25.0, 20.0, "default/job-x"),
+        QuotaHolds("q", H200, 3000, 2, 1, 25.0, 20.0, "default/x"),
         QuotaHolds("q", H100, 0, 1, 0, 10.0, 10.0, "default/job-z"),
     ]
 

@@ -176,6 +176,15 @@ FILES = [
     ("duplicate JSON key", "a.json", b'{"a": 1, "a": 2}', "the key 'a' occurs twice in one object"),
     ("JSON with NaN", "a.json", b'{"a": NaN}', "NaN is not a JSON number"),
     ("control characters", "a.yaml", b"a: \x01", "document 1: not valid YAML"),
+    ("deep YAML", "a.yaml", b"a: " + b"[" * 200_000, "document 1: nested too deeply"),
+    ("deep YAML without brackets", "a.yaml", b"- " * 100_000, "document 1: nested too deeply"),
+    (
+        "aliases that explode",
+        "a.yaml",
+        b"a0: &a0 [x]\n"
+        + b"".join(b"a%d: &a%d [*a%d%s]\n" % (n, n, n - 1, b", *a%d" % (n - 1) * 19) for n in range(1, 9)),
+        "aliases stand for more than 1000000 values",
+    ),
     ("deep nesting", "a.json", b'{"a":' + b"[" * 100_000, "nested too deeply"),
 ]
 

@@ -145,11 +145,11 @@ def test_a_row_becomes_a_pod(name: str, annotations: dict[str, str], resources: 
         pytest.param(
             0.5,
             {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 1, "T4": 0}},
-            id="half of it, but room for the largest pod",
+            id="half of it, rounded down, beside the largest pod",
         ),
         pytest.param(
             50.0,
-            {"be": {"G2": 8, "P100": 2, "T4": 0}, "ls": {"G2": 8, "P100": 2, "T4": 0}},
+            {"be": {"G2": 1, "P100": 2, "T4": 0}, "ls": {"G2": 1, "P100": 2, "T4": 0}},
             id="never more than the cluster has",
         ),
     ],

@@ -349,3 +349,50 @@ def test_pods_that_cannot_be_charged_block_their_job(harness: Callable[..., Harn
     )
     assert expected in h.event_messages("PodGroup", "g")
     assert expected in h.event_messages("Pod", "p0")
+
+
+def test_role_minimums_beyond_the_gang_minimum_do_not_make_a_vcjob_rigid(harness: Callable[..., Harness]) -> None:
+    """Vector 22 as the Job controller writes it: `minMember: 2`, and `minTaskMember` with all 8 replicas."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("held", phase="Running", min_member=2, min_task_member={"w": 8})
+    for i in range(8):
+        h.pod(f"held-{i}", group="held", requests={}, card="A", cards=1, node="node-a", role="w")
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":4}'})
+    h.session()
+    assert verdict(h) is None
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":7}'})
+    h.session()
+    assert verdict(h) == scalar("A", 7000, 9000, 8000)
+
+
+def test_role_minimums_that_apply_choose_the_pods_of_the_minimum(harness: Callable[..., Harness]) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 8})
+    h.group("held", phase="Running", min_member=2, min_task_member={"w": 2})
+    for i in range(8):
+        h.pod(f"held-{i}", group="held", requests={}, card="A", cards=1, node="node-a", role="w" if i > 5 else "extra")
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":7}'})
+    h.session()
+    assert verdict(h) == scalar("A", 7000, 9000, 8000)
+
+
+@pytest.mark.parametrize("request_text", ['{"A":4}', ""])
+def test_pods_of_a_gang_that_have_ended_are_not_reserved_again(
+    harness: Callable[..., Harness], request_text: str
+) -> None:
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 4})
+    h.group("held", phase="Running", min_member=4, annotations={"volcano.sh/card.request": request_text})
+    for i in range(4):
+        phase = "Succeeded" if i < 2 else "Running"
+        h.pod(f"held-{i}", group="held", requests={}, card="A", cards=1, node="node-a", phase=phase)
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":2}'})
+    h.session()
+    assert verdict(h) is None
+    h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":3}'})
+    h.session()
+    assert verdict(h) == scalar("A", 3000, 5000, 4000)

@@ -1,0 +1,29 @@
+"""What a core keeps from one session to the next, so that a repeated answer costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.refusal import Refusal
+
+
+class Memory:
+    """Refusals of earlier sessions. Everything here may be forgotten at any time: it is then worked out again."""
+
+    def __init__(self) -> None:
+        #: Key of a waiting job to what the votes on it followed from, and the refusal they came to.
+        self.enqueue: dict[str, tuple[tuple[object, ...], Refusal]] = {}
+        #: The refusals of the last session, by object and hook.
+        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+
+    def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
+        """Whether the very same refusal (the record, not just its text) stood in the last session."""
+        return self.refusals.get((ref, refusal.hook)) is refusal
+
+    def keep(self, jobs: Container[str]) -> None:
+        """Forget jobs that are gone. `jobs`: keys."""
+        self.enqueue = {key: value for key, value in self.enqueue.items() if key in jobs}

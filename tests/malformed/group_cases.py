@@ -1,0 +1,143 @@
+"""Malformed PodGroups (capacity-card reference §2.3, §4.3; core reference §2.4, §2.8, W-28)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.malformed.case import BOUND, Case, group, invalid, refused
+from tests.malformed.queue_cases import NO_INTEGER, NO_OBJECT, NOT_JSON, TOO_DEEP
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, Told, World
+
+REQUEST = "volcano.sh/card.request"
+
+
+def request(id: str, text: str, detail: str) -> list[Case]:
+    """A malformed `card.request`: it holds a job without pods; pods decide for themselves, and it is told once."""
+    message = f"Invalid annotation {REQUEST}: {detail}"
+    told = Told("PodGroup", "bad", "InvalidCardRequest", message)
+    notes = {REQUEST: text}
+    return [
+        group(f"request, no pod: {id}", None, told, pods=0, annotations=notes, condition=message),
+        group(f"request, a pod: {id}", BOUND, told, annotations=notes),
+    ]
+
+
+def asked(id: str, text: str) -> Case:
+    """A well-formed request without pods: the job is let in."""
+    return group(f"request: {id}", None, pods=0, annotations={REQUEST: text}, check=let_in)
+
+
+def let_in(world: World) -> bool:
+    """The job left phase Pending."""
+    return world.h.phases["bad"] == "Inqueue"
+
+
+def beyond(id: str, text: str, card: str, asked: int, limit: int, later: int) -> Case:
+    """A request that the quota cannot meet, before and after the healthy gang got its cards."""
+    messages = [
+        f"Queue <q> has insufficient <{card}> quota: requested <{asked}>, total would be <{total}>, "
+        f"but capability is <{limit}>"
+        for total in dict.fromkeys((asked, asked + later))
+    ]
+    told = [Told("PodGroup", "bad", "InsufficientScalarQuota", message) for message in messages]
+    return group(f"request: {id}", None, *told, pods=0, annotations={REQUEST: text}, condition=messages[-1])
+
+
+REQUESTS = [
+    *request("a word", "some", f"not JSON: Expecting value at line 1 column 1; {NOT_JSON}"),
+    *request("a list", "[1]", f"[...] {NO_OBJECT}"),
+    *request("negative", '{"A":-1}', f"<A>: -1 {NO_INTEGER}"),
+    *request("a fraction", '{"A":1.5}', f"<A>: 1.5 {NO_INTEGER}"),
+    *request("a huge exponent", '{"A":1e999999999}', f"<A>: 1e999999999 {NO_INTEGER}"),
+    *request("a number in quotes", '{"A":"1"}', f'<A>: "1" {NO_INTEGER}'),
+    *request("an empty alternative", '{"A||B":1}', "invalid card name <A||B>: empty alternative"),
+    *request("an empty card", '{"":1}', "<>: 1 has an empty card name"),
+    *request("a card twice", '{"A":1,"A":1}', "<A>: 1 is a duplicate key; name each card once"),
+    *request("alternatives twice", '{"A|B":1,"A | B":2}', "<A | B>: 2 is a duplicate key; name each card once"),
+    *request("deep objects", '{"A":' * 20_000, TOO_DEEP),
+    *request("too long", "x" * 300_000, "longer than 262144 characters"),
+    asked("empty", ""),
+    asked("null", "null"),
+    asked("no cards", "{}"),
+    asked("none of a card", '{"A":0}'),
+    asked("an alternative that nobody offers", '{"A|NOPE":1}'),
+    beyond("a card that nobody offers", '{"NOPE":1}', "NOPE", 1000, 0, 0),
+    beyond("as many cards as there can be", '{"A":9223372036854775}', "A", 9223372036854775000, 8000, 2000),
+]
+
+SERVICES = [
+    group(
+        f"service type: {id}",
+        BOUND,
+        Told("PodGroup", "bad", "InvalidServiceType",
+             f"Invalid annotation volcano.sh/service.type: <{text}> is neither inference nor training; "
+             "treated as unknown"),
+        annotations={"volcano.sh/service.type": text},
+    )
+    for id, text in (("another word", "batch"), ("in capitals", "Training"), ("a blank", " training"),
+                     ("a control character", "\x00"), ("huge", "x" * 5000))
+]  # fmt: skip
+
+
+def short(valid: int, minimum: int) -> str:
+    """Too few pods for the gang."""
+    return f"Not enough valid tasks for gang-scheduling, valid: {valid}, min: {minimum}"
+
+
+ROLES = "Not enough valid pods of each task for gang-scheduling"
+
+
+def no_queue(id: str, name: str, called: str = "") -> Case:
+    """A queue that does not exist."""
+    message = f"Queue <{called or name}> does not exist"
+    return group(f"queue: {id}", message, *refused("QueueNotFound", message), queue=name, condition=message)
+
+
+def conditions(id: str, *found: dict[str, Any]) -> Case:
+    """Conditions that somebody else wrote."""
+    return group(f"conditions: {id}", BOUND, conditions=found)
+
+
+SPECS = [
+    group("minMember: 0", BOUND, min_member=0),
+    group("minMember: negative", BOUND, min_member=-7),
+    group("minMember: more than there are", short(1, 5), min_member=5),
+    group("minMember: beyond 64 bits", short(1, BIG), min_member=BIG),
+    group("minTaskMember: of a role that does not exist", ROLES, min_task_member={"nobody": 1}),
+    group("minTaskMember: 0 of a role that does not exist", BOUND, min_task_member={"nobody": 0}),
+    group("minTaskMember: negative", BOUND, min_task_member={"nobody": -1}),
+    group("minTaskMember: empty role", BOUND, min_task_member={"": 1}),
+    # More than minMember in all: the roles are not looked at (core reference §2.4).
+    group("minTaskMember: beyond 64 bits", BOUND, min_task_member={"nobody": BIG}),
+    *(
+        group(f"minResources: {id}", BOUND, invalid("PodGroup", "bad", f"spec.minResources[cpu]: {text}"),
+              min_resources={"cpu": value})
+        for id, value, text in BAD_QUANTITIES[::4]
+    ),
+    group("minResources: a device", BOUND, invalid("PodGroup", "bad", f"spec.minResources[{GPU}]: '-1' is negative"),
+          min_resources={GPU: "-1"}),
+    group("minResources: a resource that is none", BOUND, min_resources={"cups": "lots"}),
+    *(
+        group(f"phase: {id}", BOUND, invalid("PodGroup", "bad",
+              f"status.phase: '{phase}' is none of Pending, Inqueue, Running, Unknown, Completed"), phase=phase)
+        for id, phase in (("in lower case", "pending"), ("of a pod", "Succeeded"), ("with a blank", "Running "))
+    ),
+    group("phase: completed, with a pod that waits", BOUND, phase="Completed"),
+    group("phase: not set yet", BOUND, phase=""),
+    no_queue("missing", "nobody"),
+    no_queue("in capitals", "Q"),
+    no_queue("with a blank", "q "),
+    no_queue("huge", "x" * 5000),
+    no_queue("none, and no default queue", "", "default"),
+    conditions("empty", {"type": "", "status": ""}),
+    conditions("no such status or time", {"type": "Unschedulable", "status": "Perhaps", "lastTransitionTime": "soon"}),
+    conditions("the same again and again", *[{"type": "Scheduled", "status": "True"}] * 50),
+    conditions("huge", {"type": "x" * 5000, "status": "True", "reason": "\x00", "message": "y" * 100_000}),
+    group("priority class: missing", BOUND, priority_class="no such class"),
+    group("annotations that other versions read", BOUND, annotations={
+        "volcano.sh/sla-waiting-time": "soon", "volcano.sh/jdb-min-available": "x", "volcano.sh/preemptable": "?"}),
+    group("labels that cannot be", BOUND, labels={"": "", "ключ": "\x00", "a" * 5000: "b" * 5000}),
+    group("an owner without a proper kind", BOUND, owner_kind="\x00"),
+]  # fmt: skip
+
+CASES = [case._replace(id=f"group: {case.id}") for case in (*REQUESTS, *SERVICES, *SPECS)]

@@ -1,0 +1,219 @@
+"""Where pods go: scores, ties, lanes, hooks that look further than one node, and promised nodes (D4, D5)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.testing import Harness
+from tests import objects
+
+
+def _conf(*plugins: str) -> str:
+    listed = ", ".join(f"{{name: {name}}}" for name in ("gang", *plugins))
+    return f'actions: "allocate"\ntiers: [{{plugins: [{listed}]}}]'
+
+
+def _cluster(count: int, *plugins: type[Plugin], cpu: int = 4) -> Harness:
+    h = Harness(_conf(*(plugin.name for plugin in plugins)), plugins=plugins)
+    for i in reversed(range(count)):
+        h.node(f"n{i}", cpu=str(cpu))
+    h.queue("q")
+    h.group("g")
+    return h
+
+
+class _Emptiest(Plugin):
+    """Prefers nodes with more free cpu."""
+
+    name: ClassVar[str] = "emptiest"
+
+    def row_private(self, profile: Profile) -> bool:
+        return False
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        scores: Scores = rows.idle[:, 0] / 1000.0
+        return scores
+
+
+class _Favourite(Plugin):
+    """Prefers one node by name, whatever is on it; refuses another."""
+
+    name: ClassVar[str] = "favourite"
+
+    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        rejected = np.array([rows.nodes[row].name == "n0" for row in rows.rows])
+        verdict.reject(rejected, Code.UNRESOLVABLE, "not this one")
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores:
+        return np.array([100.0 * (rows.nodes[row].name == "n2") for row in rows.rows])
+
+
+class _OnePerNode(Plugin):
+    """Looks at the tasks of the node itself: at most one pod on each."""
+
+    name: ClassVar[str] = "one-per-node"
+
+    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        verdict.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
+
+
+class _Together(Plugin):
+    """Depends on other nodes: everyone follows the first pod."""
+
+    name: ClassVar[str] = "together"
+
+    def domain_bound(self, profile: Profile) -> bool:
+        return True
+
+    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
+        if taken:
+            verdict.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
+
+
+class _Comparing(Plugin):
+    """Scores nodes against each other: the middle one of those left is best."""
+
+    name: ClassVar[str] = "comparing"
+
+    def batch_node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        scores = np.zeros(len(rows))
+        scores[len(rows) // 2] = 1.0
+        return scores
+
+
+class _Last(Plugin):
+    """Takes the choice out of everyone's hands."""
+
+    name: ClassVar[str] = "last"
+
+    def best_node(self, profile: Profile, rows: np.ndarray[tuple[int], np.dtype[np.intp]], scores: Scores) -> int:
+        return int(rows[-1])
+
+
+@pytest.mark.parametrize(
+    "nodes, plugins, pods, expected",
+    [
+        pytest.param(3, [], 5, "n0 n0 n0 n0 n1", id="equal nodes fill up in order of name"),
+        pytest.param(3, [_Emptiest], 7, "n0 n1 n2 n0 n1 n2 n0", id="every pod sees the ones before"),
+        pytest.param(4, [_Favourite], 7, "n2 n2 n2 n2 n1 n1 n1", id="static answers hold throughout"),
+        pytest.param(4, [_Favourite, _Emptiest], 5, "n2 n2 n2 n2 n1", id="scores are added"),
+        pytest.param(3, [_OnePerNode], 4, "n0 n1 n2 -", id="who looks at tasks is asked anew each time"),
+        pytest.param(3, [_Together], 6, "n0 n0 n0 n0 - -", id="who looks at other nodes too"),
+        pytest.param(3, [_Comparing], 5, "n1 n1 n1 n1 n2", id="so is who compares nodes"),
+        pytest.param(3, [_Last], 5, "n2 n2 n2 n2 n1", id="the best-node hook has the last word"),
+        pytest.param(0, [_Emptiest], 2, "- -", id="no nodes"),
+    ],
+)
+@pytest.mark.parametrize("minimum", [1, 0])
+def test_where_pods_go(nodes: int, plugins: list[type[Plugin]], pods: int, expected: str, minimum: int) -> None:
+    h = _cluster(nodes, *plugins)
+    h.group("g", min_member=minimum)
+    for i in range(pods):
+        h.pod(f"g-w-{i}")
+    h.step()
+    assert " ".join(h.binds.get(f"g-w-{i}", "-") for i in range(pods)) == expected
+
+
+def test_long_runs_refill_the_list_of_the_best() -> None:
+    h = _cluster(200, _Emptiest, cpu=5)
+    h.group("g", min_member=1000)
+    for i in range(1000):
+        h.pod(f"g-w-{i}")
+    h.step()
+    per_node: dict[str, int] = {}
+    for node in h.binds.values():
+        per_node[node] = per_node.get(node, 0) + 1
+    assert set(per_node.values()) == {5}
+    assert len(per_node) == 200
+    order = [h.binds[f"g-w-{i}"] for i in range(200)]
+    assert order == sorted(order), "one round over all nodes before the second"
+
+
+def test_a_lane_that_is_full_ends_the_run() -> None:
+    h = _cluster(4, _Emptiest)
+    h.pod("p")
+    session = h.session()
+    ranking = session.engine.ranking(session.engine.profile(session.queues["q"], h.task("p")))
+    lanes = np.array([0, 1, -1, 0], dtype=np.intp)
+    assert ranking.take(9, lanes, (2, 5)) == [0, 1, 2, 3]
+
+
+def test_a_ranking_follows_what_others_place_and_take_back() -> None:
+    h = _cluster(2, _Emptiest)
+    h.pod("a", requests={"cpu": "1"})
+    h.pod("b", requests={"cpu": "3"})
+    session = h.session()
+    job, engine, queue = h.job("g"), session.engine, session.queues["q"]
+    small = engine.profile(queue, h.task("a"))
+    assert engine.ranking(small).take(0, None, ()) == []
+    statement = session.statement()
+    statement.allocate(job, [h.task("b")], [session.nodes.nodes[0]])
+    assert engine.ranking(small).take(1, None, ()) == [1]
+    statement.discard()
+    session.state.place(job, [h.task("a")], [session.nodes.nodes[1]], TaskStatus.ALLOCATED)
+    assert engine.ranking(small).take(1, None, ()) == [0]
+
+
+@pytest.mark.parametrize(
+    "nominated, cpu, expected",
+    [
+        pytest.param("n2", "1", "n2", id="it has room"),
+        pytest.param("n1", "4", "n0", id="it is too full"),
+        pytest.param("missing", "1", "n0", id="it is gone"),
+    ],
+)
+def test_a_promised_node_goes_first_if_it_has_room(nominated: str, cpu: str, expected: str) -> None:
+    h = _cluster(3)
+    h.pod("other", group=None, scheduler="other", node="n1")
+    h.apply(objects.pod("p", group="g", requests={"cpu": cpu}, nominated=nominated))
+    h.step()
+    assert h.binds == {"p": expected}
+
+
+def test_a_ranking_is_kept_until_a_node_changes() -> None:
+    asked: list[int] = []
+
+    class Counting(_Favourite):
+        name = "counting"
+
+        def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+            asked.append(len(rows))
+
+    h = _cluster(2, Counting)
+    h.pod("p", requests={"cpu": "9"})
+    h.step()
+    first = len(asked)
+    h.pod("foreign", group=None, node="n0", scheduler="other", requests={"cpu": "1"})
+    h.step()
+    diagnosed = asked[first:]
+    h.node("n5", cpu="4")
+    h.step()
+    assert first >= 1
+    assert diagnosed.count(2) == 0, "a pod on a node is no news about nodes"
+    assert 3 in asked
+
+
+@pytest.mark.parametrize("releasing, promised, room", [(0, 0, 4), (2, 0, 4), (2, 3, 3), (2, 3, 2), (2, 3, 1)])
+def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, promised: int, room: int) -> None:
+    h = _cluster(1)
+    if releasing:
+        h.pod("old", group=None, scheduler="other", node="n0", requests={"cpu": str(releasing)})
+        h.terminate("old")
+    h.pod("p", requests={"cpu": str(room)})
+    h.pod("q", requests={"cpu": str(promised or 1)})
+    session = h.session()
+    if promised:
+        session.statement().pipeline(h.job("g"), [h.task("q")], [session.nodes.nodes[0]])
+    engine = session.engine
+    profile = engine.profile(session.queues["q"], h.task("p"))
+    fits_later = promised + room <= 4
+    assert engine.fits(profile, 0, future=True) is fits_later
+    assert engine.fits(profile, 0, future=False) is (room <= 4 - releasing and fits_later)
