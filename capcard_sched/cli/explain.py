@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from capcard_sched.cli.failures import Watched
 from capcard_sched.cli.simulate import BadInputError, build_core, options_of, refuse
 from capcard_sched.simulation.admission import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -56,8 +57,9 @@ def explain(
     from capcard_sched.framework.explain import explain_job, find_job
     from capcard_sched.simulation.run import simulate as run
 
+    watched = Watched(core)
     try:
-        outcome = run(scenario, core, options)
+        outcome = run(scenario, watched, options)
     except InputError as error:
         return refuse(str(error))
     for warning in outcome.warnings:

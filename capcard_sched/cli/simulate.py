@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from capcard_sched.cli.failures import Watched
 from capcard_sched.cli.status import BAD_INPUT
 from capcard_sched.simulation.admission import ROOT_QUEUE
 from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
@@ -65,9 +66,10 @@ def simulate(
     from capcard_sched.simulation.run import simulate as run
 
     recorder = Recorder(scheduler) if timeline else None
+    watched = Watched(recorder or scheduler)
     try:
         with _progress() as progress:
-            outcome = run(scenario, recorder or scheduler, options, progress)
+            outcome = run(scenario, watched, options, progress)
     except InputError as error:
         return refuse(str(error))
     for warning in outcome.warnings:
@@ -77,7 +79,7 @@ def simulate(
         from capcard_sched.reports.timeline import print_timeline, timeline_of
 
         print_timeline(timeline_of(recorder), to_stderr=output != "table")
-    return 0
+    return watched.report()
 
 
 def refuse(text: str) -> int:

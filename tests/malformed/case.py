@@ -73,7 +73,7 @@ def card_pod(
 def charge_error(id: str, error: str, **annotations: str) -> Case:
     """A pod whose charge cannot be computed: it waits, and says why (capacity-card reference §2.3)."""
     message = f"Get request resource failed, Queue <q>, error: <{error}>"
-    return card_pod(id, message, *refused("GetTaskRequestResourceFailed", message), **annotations)
+    return card_pod(id, message, *refused("GetTaskRequestResourceFailed", message), check=None, **annotations)
 
 
 def group(

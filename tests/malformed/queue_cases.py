@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.testing import Harness
 from tests.malformed.case import Case, invalid
 from tests.malformed.world import BAD_QUANTITIES, BIG, CARDS_HERE, GPU, HERE, Told
 
@@ -19,6 +20,18 @@ TOO_DEEP = "nested too deeply; expected a JSON object of card names and integers
 def queue(id: str, *told: Told, **spec: Any) -> Case:
     """Queue `q` is malformed and holds nobody."""
     return Case(id, lambda h: h.queue("q", **{"cards": {"A": 8}, **spec}), told)
+
+
+def queues(h: Harness, **parents: str) -> None:
+    """Queues with such parents."""
+    for name, parent in parents.items():
+        h.queue(name, cards={"A": 8}, parent=parent)
+
+
+def weightless(h: Harness) -> None:
+    """No queue deserves anything."""
+    h.queue("q", weight=0)
+    h.queue("other", weight=0)
 
 
 def void(id: str, text: str, detail: str) -> Case:
@@ -138,15 +151,12 @@ OTHERS = [
         Case(f"weight: {value}", lambda h, value=value: h.queue("q", weight=value), conf=PROPORTION)  # type: ignore[misc]
         for value in (0, -1, BIG)
     ),
-    Case("weight: 0 everywhere", lambda h: (h.queue("q", weight=0), h.queue("other", weight=0)), conf=PROPORTION),
+    Case("weight: 0 everywhere", weightless, conf=PROPORTION),
     queue("parent: itself", parent="q"),
     queue("parent: missing", parent="nobody"),
     queue("parent: huge", parent="x" * 5000),
-    Case("parent: in a circle of two", lambda h: (h.queue("q", cards={"A": 8}, parent="p"), h.queue("p", parent="q"))),
-    Case(
-        "parent: below a circle",
-        lambda h: (h.queue("q", cards={"A": 8}, parent="p"), h.queue("p", parent="r"), h.queue("r", parent="p")),
-    ),
+    Case("parent: in a circle of two", lambda h: queues(h, q="p", p="q")),
+    Case("parent: below a circle", lambda h: queues(h, q="p", p="r", r="p")),
     hierarchy("a weight that is none", "root/q", "1/x"),
     hierarchy("a weight of 0", "root/q", "1/0"),
     hierarchy("a negative weight", "root/q", "1/-5"),

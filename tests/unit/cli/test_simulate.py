@@ -189,3 +189,29 @@ def test_help_of_the_program_names_the_verbs() -> None:
     done = program(["--help"])
     assert done.returncode == 0
     assert "simulate" in done.stdout
+
+
+_FAILING_PLUGIN = """
+from capcard_sched.framework.plugin import Plugin
+
+class Broken(Plugin):
+    name = "broken"
+
+    def open(self, session):
+        raise KeyError("no such thing")
+"""
+
+
+@pytest.mark.parametrize("verb", [["simulate", "-o", "json"], ["explain", "waits"]])
+def test_a_failure_that_was_contained_is_told_and_is_no_success(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    plugins, conf = tmp_path / "plugins", tmp_path / "conf.yaml"
+    plugins.mkdir()
+    (plugins / "broken.py").write_text(_FAILING_PLUGIN)
+    conf.write_text('actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}, {name: broken}]}]\n')
+    status = run([*verb, "-f", str(scenario), "--scheduler-conf", str(conf), "--plugins-dir", str(plugins)])
+    captured = capsys.readouterr()
+    assert status == 1
+    assert "internal error: plugin broken, open: KeyError: 'no such thing' (" in captured.err
+    assert captured.out, "what there is is still shown"
