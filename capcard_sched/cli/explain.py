@@ -80,4 +80,4 @@ def explain(
         from capcard_sched.reports.explain import render
 
         Console(soft_wrap=not sys.stdout.isatty()).print(render(explanation))
-    return 0
+    return watched.report()

@@ -58,9 +58,11 @@ class Origin(NamedTuple):
     number: int
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
     place: str = ""
+    #: The Scenario that an operation stands in.
+    holder: str = ""
 
     def __str__(self) -> str:
-        return f"{self.source}: document {self.number}" + (f": {self.place}" if self.place else "")
+        return ": ".join(filter(None, (self.source, f"document {self.number}", self.holder, self.place)))
 
     def inside(self, place: str) -> Origin:
         """A place further in."""
@@ -243,6 +245,9 @@ class _Loader:
             problem = "is required" if operations is None else f"expected a list, got {shown(operations)}"
             self.problems.append(f"{origin}: {SCENARIO}: spec.operations: {problem}")
             return
+        metadata = value.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        origin = origin._replace(holder=f"{SCENARIO} {name}" if isinstance(name, str) else SCENARIO)
         for index, operation in enumerate(operations):
             self._add_operation(origin.inside(f"spec.operations[{index}]"), operation)
 

@@ -312,7 +312,7 @@ CONFLICTS = [
 def test_an_impossible_operation_is_named(verb: str, operation: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         run(Scripted(nothing), timeline(operation))
-    assert str(caught.value) == f"-: document 1: spec.operations[0].{verb}: {message}"
+    assert str(caught.value) == f"-: document 1: Scenario: spec.operations[0].{verb}: {message}"
 
 
 def test_creating_what_a_controller_made_is_named() -> None:
@@ -328,7 +328,7 @@ def test_deleting_what_is_gone_already_is_only_a_warning() -> None:
         timeline({"at": "5s", "delete": REF}),
     )
     assert outcome.warnings == (
-        "-: document 3: spec.operations[0].delete: delete Pod default/a: it is gone already at 5s",
+        "-: document 3: Scenario: spec.operations[0].delete: delete Pod default/a: it is gone already at 5s",
     )
 
 
