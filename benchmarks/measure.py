@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from capcard_sched.framework.registry import Registry
 from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import PodGroupObject, PodObject, PodStatus
+from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -188,13 +188,6 @@ def take_in(core: Core, frames: Sequence[Frame]) -> None:
     """Decode and apply one by one, as the watch does: no fact outlives its application."""
     for frame in frames:
         core.state.apply(frame.decode())
-
-
-def settle_memory() -> None:
-    """What a long-running process does after its first lists: old objects are no longer looked at for cycles."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
 
 
 class Session(NamedTuple):

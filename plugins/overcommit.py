@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import ResourceColumns, Vector
 
 DEFAULT_FACTOR = 1.2
+#: A factor may make any number of it; this one is more than all jobs together can ask for, and fits 64 bits.
+_UNLIMITED = 2**62
 
 
 class OvercommitArguments(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ class Overcommit(Plugin):
         self._inqueue.refresh(session)
         factor = Fraction(str(self.arguments.factor))
         total = resources.fit(session.total).tolist()
-        promised = [amount * factor.numerator // factor.denominator for amount in total]
+        promised = [min(amount * factor.numerator // factor.denominator, _UNLIMITED) for amount in total]
         self._room = np.array(promised, dtype=np.int64) - resources.fit(session.nodes.total_used)
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:

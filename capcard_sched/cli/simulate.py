@@ -62,9 +62,11 @@ def simulate(
         scheduler = build_core(scheduler_conf, plugins_dir, options)
     except (BadInputError, InputError) as error:
         return refuse(str(error))
+    from capcard_sched.process import settle_memory
     from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import simulate as run
 
+    settle_memory()
     recorder = Recorder(scheduler) if timeline else None
     watched = Watched(recorder or scheduler)
     try:

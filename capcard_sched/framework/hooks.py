@@ -114,7 +114,7 @@ HOOKS: tuple[Hook, ...] = (
     # events
     Hook("on_allocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
-    Hook("bind_annotations", "(task, node) -> annotations | None", None, Combine.MERGE, "none"),
+    Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
 )
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}

@@ -70,13 +70,13 @@ class RowStates:
 
     def of(self, row: int) -> int:
         """The state of one row."""
-        stamp = self._table.stamps[row]
-        if self._stamps[row] != stamp:
-            self._stamps[row] = stamp
-            amounts = self._table.allocatable[row].tobytes() + self._table.charged[row].tobytes()
-            number = self._ids[row] = self._numbers.setdefault(amounts, len(self._numbers))
-            return int(number)
-        return int(self._ids[row])
+        stamp = self._table.stamps.item(row)
+        if self._stamps.item(row) == stamp:
+            return self._ids.item(row)
+        self._stamps[row] = stamp
+        amounts = self._table.allocatable[row].tobytes() + self._table.charged[row].tobytes()
+        number = self._ids[row] = self._numbers.setdefault(amounts, len(self._numbers))
+        return number
 
     def of_all(self, rows: Rows) -> npt.NDArray[np.int64]:
         """The states of many rows: int64 [k]."""
@@ -258,6 +258,7 @@ class Ranking:
         taken: list[int] = []
         progress = self._progress = {}
         scores, static, listed, head = self._scores, self._static, self._listed, self._head
+        score_of = scores.item  # plain floats compare quicker than array scalars
         lane_counts = [0] * len(lane_limits)
         for _ in range(count):
             while True:  # the best row that is listed under what it is worth now
@@ -266,7 +267,7 @@ class Ranking:
                         return taken
                     listed, head = self._listed, 0
                 negative, row = listed[head]
-                if scores[row] == -negative:
+                if score_of(row) == -negative:
                     break
                 head += 1
             self._head = head

@@ -126,12 +126,15 @@ class Statement:
                 session.evictions.append(Evict(task.namespace, task.name, task.uid, record.reason, record.reason))
             elif record.tasks[0].status is TaskStatus.ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
-                for task, node in zip(record.tasks, record.nodes, strict=True):
-                    uid = task.uid
-                    binds.append(Bind(task.namespace, task.name, uid, node.name, annotations.get(uid, {})))
-                    bound.append(uid)
-                    if outcomes:
-                        outcomes.pop(uid, None)
+                namespace, note = record.job.namespace, annotations.get
+                binds += [
+                    Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {})
+                    for task, node in zip(record.tasks, record.nodes, strict=True)
+                ]
+                bound += [task.uid for task in record.tasks]
+                if outcomes:
+                    for task in record.tasks:
+                        outcomes.pop(task.uid, None)
             else:
                 session.pipelines.append(record)
         self._records.clear()
@@ -142,13 +145,12 @@ class Statement:
         for name, call in self._session.dispatch.entries("bind_annotations"):
             for record in self._records:
                 if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
-                    for task, node in zip(record.tasks, record.nodes, strict=True):
-                        try:
-                            wanted = call(task, node)
-                        except Exception as error:
-                            raise HookFailed(name, "bind_annotations", error) from error
-                        if wanted:
-                            found.setdefault(task.uid, {}).update(wanted)
+                    try:
+                        wanted = call(record)
+                    except Exception as error:
+                        raise HookFailed(name, "bind_annotations", error) from error
+                    for uid, notes in (wanted or {}).items():
+                        found.setdefault(uid, {}).update(notes)
         return found
 
     def keep(self) -> None:

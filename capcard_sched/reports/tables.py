@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _BAR_CELLS = 10
 #: Width when the output is no terminal: long reasons stay on few lines.
 _PLAIN_WIDTH = 160
+#: On a narrower terminal reasons get a table of their own instead of a column of ten characters.
+_WIDE = 140
 #: More jobs than this are not listed; those that wait longest come first then.
 _MOST_JOBS = 100
 _GOOD, _BUSY, _OVER = "green", "yellow", "red"
@@ -27,9 +29,12 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
             console = Console(width=_PLAIN_WIDTH)
     if overview.jobs:
         shown = _most_urgent(overview.jobs)
-        console.print(_jobs(shown))
+        wide = console.width >= _WIDE
+        console.print(_jobs(shown, reasons=wide))
         if len(shown) < len(overview.jobs):
             console.print(f"... and {len(overview.jobs) - len(shown)} more jobs", highlight=False)
+        if not wide and any(row.reason for row in shown):
+            console.print(_held(shown))
     if overview.queues:
         console.print(_queues(overview.queues))
     if overview.cards:
@@ -53,25 +58,43 @@ def _most_urgent(rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.placed >= row.minimum, -(row.waited or 0.0)))[:_MOST_JOBS])
 
 
-def _jobs(rows: tuple[JobRow, ...]) -> Table:
+def _jobs(rows: tuple[JobRow, ...], *, reasons: bool) -> Table:
     table = _table("Jobs")
-    for name in ("Namespace", "Job", "Queue", "Phase"):
+    for name in ("Namespace", "Job", "Queue"):
         table.add_column(name, overflow="fold")
+    table.add_column("Phase", no_wrap=True)
     table.add_column("Placed", justify="right", no_wrap=True)
     table.add_column("Waited", justify="right", no_wrap=True)
-    table.add_column("Held back by", ratio=1, overflow="fold")
+    if reasons:
+        table.add_column("Held back by", ratio=1, overflow="fold")
     for row in rows:
         style = _GOOD if row.placed >= row.minimum else _BUSY
         table.add_row(
             Text(row.namespace),
-            Text(f"{row.kind.lower()}/{row.name}"),
+            Text(_title(row)),
             Text(row.queue),
             Text(row.phase),
             Text(f"{row.placed}/{row.minimum}", style=style),
             "-" if row.waited is None else span(row.waited),
-            Text(row.reason),
+            *([Text(row.reason)] if reasons else []),
         )
     return table
+
+
+def _held(rows: tuple[JobRow, ...]) -> Table:
+    """The reasons alone, as wide as they can be."""
+    table = _table("Held back")
+    table.add_column("Job", overflow="fold", max_width=24)
+    table.add_column("By", ratio=1, overflow="fold")
+    several = len({row.namespace for row in rows}) > 1
+    for row in rows:
+        if row.reason:
+            table.add_row(Text(f"{row.namespace}/{_title(row)}" if several else _title(row)), Text(row.reason))
+    return table
+
+
+def _title(row: JobRow) -> str:
+    return f"{row.kind.lower()}/{row.name}"
 
 
 def _queues(rows: tuple[QueueRow, ...]) -> Table:

@@ -417,10 +417,9 @@ class ClusterState:
         job.counts[TaskStatus.BINDING] += count
         if job.min_task_member:
             self._shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
-        nodes = self.dirty.nodes
         for task in tasks:
             task.status = TaskStatus.BINDING
-            nodes.add(task.node.name)  # type: ignore[union-attr]
+        self.dirty.nodes.update([task.node.name for task in tasks if task.node is not None])
         self.dirty.jobs.add(job.key)
         self.dirty.queues.add(job.queue)
 

@@ -125,9 +125,9 @@ class CapacityCard(Plugin):
     def on_deallocate(self, placement: Placement) -> None:
         self.ledger.discharge(placement)
 
-    def bind_annotations(self, task: Task, node: Node) -> dict[str, str] | None:
+    def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
         """Which of its alternatives a pod got, for whoever reads the pod later (R3)."""
-        if len(self.demands.of(task.cls).names) < 2:
+        if len(self.demands.of(placement.cls).names) < 2:
             return None
-        charge = self.ledger.charge_of(task)
-        return {CARD_ASSIGNED: charge.card} if charge is not None and charge.card else None
+        charges = ((task.uid, self.ledger.charge_of(task)) for task in placement.tasks)
+        return {uid: {CARD_ASSIGNED: charge.card} for uid, charge in charges if charge is not None and charge.card}

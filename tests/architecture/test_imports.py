@@ -25,6 +25,7 @@ THIRD_PARTY = {
     "cli": {"cyclopts", "msgspec", "rich", "yaml"},
     "config": set(),
     "testing": {"msgspec", "numpy"},
+    "process": set(),
 }
 
 

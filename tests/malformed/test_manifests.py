@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from capcard_sched.cli.main import run
-from tests.malformed.world import BIG, NO_NUMBER
+from tests.malformed.world import BIG, MANIFESTS, NO_NUMBER
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 BATCH = "batch.volcano.sh/v1alpha1"
@@ -236,7 +235,7 @@ def timeline(id: str, *operations: str, told: tuple[str, ...], before: str = "")
     """A Scenario, after another document or not."""
     text = f"{before}{SCENARIO}spec:\n  operations:\n" + "".join(f"  - {operation}\n" for operation in operations)
     number = 2 if before else 1
-    return Case(f"timeline: {id}", text, tuple(f"document {number}: {line}" for line in told))
+    return Case(f"timeline: {id}", text, tuple(f"document {number}: Scenario s: {line}" for line in told))
 
 
 def at(id: str, value: str, told: str) -> Case:
@@ -342,104 +341,15 @@ DOCUMENTS = [
 
 CASES = [*OBJECTS, *TIMELINES, *DOCUMENTS]
 
-HEALTHY = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: good
-  labels: {nvidia.com/gpu.product: A, nvidia.com/gpu.memory: "1024"}
-status: {allocatable: {cpu: 8, memory: 8Gi, nvidia.com/gpu: 8}}
----
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: q, annotations: {volcano.sh/card.quota: '{"A": 8}'}}
----
-apiVersion: batch.volcano.sh/v1alpha1
-kind: Job
-metadata: {name: gang}
-spec:
-  queue: q
-  minAvailable: 2
-  tasks:
-  - replicas: 2
-    template:
-      metadata: {annotations: {volcano.sh/card.name: A}}
-      spec: {containers: [{name: c, resources: {limits: {cpu: 1, nvidia.com/gpu: 1}}}]}
----
-"""
-
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
 def test_input_that_cannot_be_simulated_is_refused_with_place_object_field_and_form(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
-    good.write_text(HEALTHY)
+    good.write_text(MANIFESTS)
     bad.write_text(case.text)
     assert run(["simulate", "-f", str(good), "-f", str(bad), "-o", "json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [f"error: {bad}: {line}" for line in case.told]
-
-
-class Tolerated(NamedTuple):
-    """An object that an API server takes: it is simulated, and the scheduler says what is wrong with it."""
-
-    id: str
-    text: str
-    #: Kind, reason and message of the one event about it.
-    event: tuple[str, str, str]
-
-
-def annotated(id: str, kind: str, annotation: str, event: tuple[str, str, str], spec: str = "") -> Tolerated:
-    api = {"Queue": VOLCANO, "PodGroup": VOLCANO}.get(kind, "v1")
-    text = f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: bad, annotations: {{{annotation}}}}}\n{spec}\n"
-    return Tolerated(id, text, event)
-
-
-POD_SPEC = "spec: {schedulerName: volcano, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}"
-QUOTA = "Invalid annotation volcano.sh/card.quota: {}; all card quotas of Queue <bad> are 0"
-CHARGE = "Get request resource failed, Queue <q>, error: <{}>"
-IN_QUEUE = "scheduling.volcano.sh/queue-name: q"
-TOLERATED = [
-    annotated("card quota", "Queue", "volcano.sh/card.quota: '{\"A\": 2.5}'",
-              ("Queue", "InvalidCardQuota", QUOTA.format("<A>: 2.5 is not a non-negative integer"))),
-    annotated("card quota, deep", "Queue", f"volcano.sh/card.quota: '{'[' * 50_000}'", ("Queue", "InvalidCardQuota",
-              QUOTA.format("nested too deeply; expected a JSON object of card names and integers"))),
-    annotated("card name", "Pod", f"volcano.sh/card.name: A||B, {IN_QUEUE}", ("Pod", "GetTaskRequestResourceFailed",
-              CHARGE.format("invalid card name <A||B>: empty alternative")), POD_SPEC),
-    annotated("card name of nobody", "Pod", f'volcano.sh/card.name: "カード\\0", {IN_QUEUE}',
-              ("Pod", "GetTaskRequestResourceFailed", CHARGE.format("no resource name found for card <カード\0>")),
-              POD_SPEC),
-    annotated("no card name", "Pod", IN_QUEUE, ("Pod", "CardNameMissing",
-              ("Pod requests <nvidia.com/gpu> without annotation volcano.sh/card.name; "
-              "it is not charged to any card quota of Queue <q>")), POD_SPEC),
-    annotated("card request", "PodGroup", "volcano.sh/card.request: '[]'", ("PodGroup", "InvalidCardRequest",
-              'Invalid annotation volcano.sh/card.request: [] is not a JSON object such as {"NVIDIA-H200":8}'),
-              "spec: {queue: q}"),
-    annotated("service type", "PodGroup", "volcano.sh/service.type: batch", ("PodGroup", "InvalidServiceType",
-              ("Invalid annotation volcano.sh/service.type: <batch> is neither inference nor training; "
-              "treated as unknown")), "spec: {queue: q}"),
-    annotated("queue of nobody", "PodGroup", "", ("PodGroup", "QueueNotFound", "Queue <nobody> does not exist"),
-              "spec: {queue: nobody}"),
-    Tolerated("memory label", "apiVersion: v1\nkind: Node\nmetadata: {name: bad, labels: {nvidia.com/gpu.product: A, "
-              "nvidia.com/gpu.memory: many}}\n", ("Node", "InvalidCardLabel",
-              "Label nvidia.com/gpu.memory=many is not a positive integer")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in TOLERATED])
-def test_what_an_api_server_takes_is_simulated_with_an_event(
-    case: Tolerated, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "input.yaml"
-    path.write_text(HEALTHY + case.text)
-    assert run(["simulate", "-f", str(path), "-o", "json", "--until", "10s"]) == 0
-    items = json.loads(capsys.readouterr().out)["items"]
-    nodes = {item["metadata"]["name"]: item["spec"].get("nodeName") for item in items if item["kind"] == "Pod"}
-    assert {name: nodes[name] for name in nodes if name != "bad"} == {
-        "gang-default0-0": "good",
-        "gang-default0-1": "good",
-    }
-    events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["name"] == "bad"]
-    assert case.event in [(e["involvedObject"]["kind"], e["reason"], e["message"]) for e in events]

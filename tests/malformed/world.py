@@ -63,6 +63,34 @@ BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
 )
 
 
+#: A node, a queue `q` and a gang of two that gets its cards, for the simulator.
+MANIFESTS = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: good
+  labels: {nvidia.com/gpu.product: A, nvidia.com/gpu.memory: "1024"}
+status: {allocatable: {cpu: 8, memory: 8Gi, nvidia.com/gpu: 8}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: q, annotations: {volcano.sh/card.quota: '{"A": 8}'}}
+---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: gang}
+spec:
+  queue: q
+  minAvailable: 2
+  tasks:
+  - replicas: 2
+    template:
+      metadata: {annotations: {volcano.sh/card.name: A}}
+      spec: {containers: [{name: c, resources: {limits: {cpu: 1, nvidia.com/gpu: 1}}}]}
+---
+"""
+
+
 class Told(NamedTuple):
     """One Warning event."""
 

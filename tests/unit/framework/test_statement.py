@@ -10,9 +10,7 @@ from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.plugin import Placement, Plugin
 from capcard_sched.framework.session import Session
 from capcard_sched.model.intents import Bind, Evict
-from capcard_sched.model.node import Node
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 from tests.accounting import raw, rebuilt, recorded
 
@@ -43,8 +41,10 @@ class _Ledger(Plugin):
         for task in placement.tasks:
             self.placed.pop(task.name, None)
 
-    def bind_annotations(self, task: Task, node: Node) -> dict[str, str]:
-        return {"placed-on": node.name}
+    def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]]:
+        return {
+            task.uid: {"placed-on": node.name} for task, node in zip(placement.tasks, placement.nodes, strict=True)
+        }
 
 
 class _Moody(Plugin):
@@ -66,9 +66,9 @@ class _Moody(Plugin):
     def on_deallocate(self, placement: Placement) -> None:
         self._mood("on_deallocate")
 
-    def bind_annotations(self, task: Task, node: Node) -> dict[str, str]:
+    def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]]:
         self._mood("bind_annotations")
-        return {"also": "this"}
+        return {task.uid: {"also": "this"} for task in placement.tasks}
 
 
 def _cluster() -> tuple[Harness, Session]:

@@ -162,6 +162,22 @@ def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
     assert "0 of 1 jobs have what they need after 1m." in shown
 
 
+@pytest.mark.parametrize("width, title", [(80, "Held back"), (120, "Held back"), (160, "Held back by")])
+def test_a_reason_takes_few_lines_on_any_terminal(width: int, title: str) -> None:
+    message = (
+        "Queue <online> has insufficient <NVIDIA-GeForce-RTX-4090> quota: requested <4000>, total would be <12000>, "
+        "but capability is <8000>"
+    )
+    output = io.StringIO()
+    print_overview(survey([group(), member("a", message=message)], START, START), Console(file=output, width=width))
+    lines = output.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(title in line for line in lines) == 1
+    first = next(number for number, line in enumerate(lines) if "Queue <online>" in line)
+    last = next(number for number, line in enumerate(lines) if "<8000>" in line)
+    assert last - first < 3
+
+
 def test_of_many_jobs_those_that_wait_longest_are_shown() -> None:
     def one(number: int, stamp: str) -> dict[str, Any]:
         found = obj("PodGroup", f"g{number}", spec={"minMember": number % 2}, status={"phase": "Pending"})
