@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.ordering import Rounds
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
 
 
+class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the action."""
+
+    #: An admitted job none of whose pods got a node for so long goes back to Pending, when others of its queue wait,
+    #: and stays there as long. 0: never, as in the reference.
+    inqueue_timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
+        name="inqueueTimeoutSeconds", default=0.0
+    )
+
+
 class Enqueue(Action):
     """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job asked once per session.
 
-    A refused job does not hold up the ones behind it; why it was refused is recorded on it.
+    A refused job does not hold up the ones behind it; why it was refused is recorded on it. A job that is admitted and
+    gets nowhere keeps what was reserved for it from others: after a time it has to stand back for a while.
     """
 
     name = "enqueue"
+    Arguments = EnqueueArguments
+    arguments: EnqueueArguments
+
+    def __init__(self, arguments: Any = None) -> None:
+        super().__init__(arguments)
+        self.time_dependent = self.arguments.inqueue_timeout_seconds > 0
 
     def execute(self, session: Session) -> None:
         """Run the action."""
+        if self.arguments.inqueue_timeout_seconds:
+            self._send_back(session)
         rounds = Rounds(session)
         for job in session.in_phase_pending():
             rounds.add(job)
@@ -31,9 +54,24 @@ class Enqueue(Action):
                 self._ask(session, waiting.pop())
                 rounds.push_queue(queue)
 
-    @staticmethod
-    def _ask(session: Session, job: Job) -> None:
+    def _send_back(self, session: Session) -> None:
+        """Admitted jobs without progress make room for those that wait behind them (W-15)."""
+        memory, timeout = session.memory, self.arguments.inqueue_timeout_seconds
+        waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.standing_back}
+        stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
+        memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in stuck}
+        memory.standing_back = {key: end for key, end in memory.standing_back.items() if end > session.now}
+        for key, job in stuck.items():
+            if job.queue in waited_for and session.now - memory.stuck_since[key] >= timeout:
+                memory.standing_back[key] = session.now + timeout
+                del memory.stuck_since[key]
+                session.send_back(job)
+
+    def _ask(self, session: Session, job: Job) -> None:
         try:
+            if job.key in session.memory.standing_back:
+                session.refuse(job, self._stands_back(job))
+                return
             admitted, refusal = session.job_enqueueable(job)
             if admitted:
                 session.enqueue(job)
@@ -42,3 +80,8 @@ class Enqueue(Action):
                 session.refuse(job, refusal)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             session.contain(job, error)
+
+    def _stands_back(self, job: Job) -> Refusal:
+        row = reasons.INQUEUE_TIMEOUT
+        message = row.render(seconds=f"{self.arguments.inqueue_timeout_seconds:g}", queue=job.queue)
+        return Refusal("job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True)

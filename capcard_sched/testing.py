@@ -358,6 +358,11 @@ class Harness:
                 return
         raise AssertionError(f"still busy after {most} steps")
 
+    def settle_for(self, steps: int) -> None:
+        """So many steps, whether or not anything changes."""
+        for _ in range(steps):
+            self.step()
+
     def _bound(self, bind: Bind) -> None:
         obj = self._pods.get(f"{bind.namespace}/{bind.name}")
         if obj is None:

@@ -26,6 +26,9 @@ class Action:
     #: Arguments as a frozen struct, read from `configurations:`; as `Plugin.Arguments`.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
 
+    #: True when what it does depends on `session.now`: then an unchanged cluster still needs sessions.
+    time_dependent: bool = False
+
     def __init__(self, arguments: Any = None) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments
 

@@ -69,7 +69,7 @@ class Closer:
                     )
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
-        enqueued = set(session.report.enqueued)
+        enqueued = {*session.report.enqueued, *session.report.sent_back}
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, enqueued=job.key in enqueued)

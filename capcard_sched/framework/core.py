@@ -12,7 +12,7 @@ from capcard_sched.framework.report import HookError, SessionReport
 from capcard_sched.framework.session import Session, reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, Intent
-from capcard_sched.state.cluster import ClusterState, Dirty
+from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.registry import Registry
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.refusal import Refusal
+    from capcard_sched.state.dirty import Dirty
 
 #: Memories of objects that are gone are dropped every so many sessions.
 _PRUNE_SESSIONS = 256
@@ -81,7 +82,9 @@ class Core:
             action_type = self._registry.action(name)
             if action_type is not None:
                 self.actions.append(action_type(conf.action_arguments.get(name)))
-        self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins)
+        self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins) or any(
+            action.time_dependent for action in self.actions
+        )
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
         self.state.dirty.everything = True
         self._memory = Memory()

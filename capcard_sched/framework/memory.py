@@ -20,6 +20,11 @@ class Memory:
         #: The refusals of the last session, by object and hook.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
 
+        #: Since when admitted jobs have had no pod placed, Unix seconds by job key; kept by the enqueue action.
+        self.stuck_since: dict[str, float] = {}
+        #: Until when jobs that made no progress let others go first.
+        self.standing_back: dict[str, float] = {}
+
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
         """Whether the very same refusal (the record, not just its text) stood in the last session."""
         return self.refusals.get((ref, refusal.hook)) is refusal

@@ -35,7 +35,7 @@ class HookError(msgspec.Struct, frozen=True):
 class SessionReport:
     """Decisions, refusals and figures of one session."""
 
-    __slots__ = ("bound", "enqueued", "errors", "evicted", "placed", "refusals", "uid", "visited_jobs")
+    __slots__ = ("bound", "enqueued", "errors", "evicted", "refusals", "sent_back", "uid", "visited_jobs")
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
@@ -43,7 +43,8 @@ class SessionReport:
         self.bound: list[str] = []
         self.enqueued: list[str] = []
         self.evicted: list[str] = []
-        self.placed = 0
+        #: Jobs that went back to phase Pending.
+        self.sent_back: list[str] = []
         self.visited_jobs = 0
         #: (object, refusal) in the order they were given.
         self.refusals: list[tuple[ObjectRef, Refusal]] = []
@@ -52,4 +53,4 @@ class SessionReport:
     @property
     def decided(self) -> bool:
         """Whether the session changed anything that another session could build on."""
-        return bool(self.bound or self.enqueued or self.evicted)
+        return bool(self.bound or self.enqueued or self.evicted or self.sent_back)

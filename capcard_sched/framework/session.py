@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import ResourceColumns, Vector
-    from capcard_sched.state.cluster import ClusterState, Dirty
+    from capcard_sched.state.cluster import ClusterState
     from capcard_sched.state.columns import NodeTable
+    from capcard_sched.state.dirty import Dirty
 
     Subject = Job | Task | Queue | Node
 
@@ -309,6 +310,18 @@ class Session:
         self.report.enqueued.append(job.key)
         self.touched_jobs.add(job.key)
         self.state.dirty.jobs.add(job.key)
+
+    def send_back(self, job: Job) -> None:
+        """An admitted job goes back to phase Pending; what was reserved for it is free from the next session on."""
+        job.phase = job.phase.PENDING
+        self.touched_jobs.add(job.key)
+        self.state.dirty.jobs.add(job.key)
+        self.state.active[job.key] = job
+        self.report.sent_back.append(job.key)
+
+    def in_phase_inqueue(self) -> Iterable[Job]:
+        """Jobs that were admitted and do not run yet, of those that have something to do."""
+        return [job for job in self.state.active.values() if job.phase is job.phase.INQUEUE]
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job still waits to be enqueued."""

@@ -82,6 +82,11 @@ QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused"
 QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
 PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
+INQUEUE_TIMEOUT = Reason(
+    "InqueueTimeout",
+    "Warning",
+    "No pod got a node within {seconds} s of being admitted to Queue <{queue}>; others of the queue go first now",
+)
 NOT_ENOUGH_PODS_OF_TASK = Reason(
     "NotEnoughPodsOfTask", "Warning", "Not enough valid pods of each task for gang-scheduling"
 )

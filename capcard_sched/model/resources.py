@@ -1,8 +1,8 @@
 """Resource names, their base units and the columns they occupy.
 
 Base units: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and huge pages, plain units for `pods`, and
-thousandths of a unit for everything else (one `nvidia.com/gpu` is 1000; core reference §2.1). Amounts are exact integers
-everywhere (W-41).
+thousandths of a unit for everything else (one `nvidia.com/gpu` is 1000; core reference §2.1). Amounts are exact
+integers everywhere (W-41).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -358,7 +358,8 @@ def test_what_is_all_deleted_leaves_nothing_behind(changes: list[Any]) -> None:
         state.apply(deltas.QueueGone(name))
     left = (state.tasks, state.jobs, state.queues, state.schedulable, state.orphans, state.problems)
     assert not any(left)
-    assert not any((state._node_objects, state._by_name, state._groupless, state._oldest, state._former))
-    assert not state._problem_refs
+    table = state._job_table
+    assert not any((state._node_objects, state._by_name, table._groupless, table._oldest, state._placements._former))
+    assert not state._unreadable._refs
     assert not state.nodes.total_used.any()
     assert not state.nodes.total_allocatable.any()

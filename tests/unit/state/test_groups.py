@@ -176,7 +176,7 @@ def test_a_big_job_without_podgroup_is_taken_in_in_linear_time() -> None:
             looked_at += 1
             return super().__contains__(key)
 
-    state._groupless = Counting()
+    state._job_table._groupless = Counting()
     for i in range(500):
         state.apply(pod(f"p{i}", owner="rs", created=500 - i))
     for i in range(500):

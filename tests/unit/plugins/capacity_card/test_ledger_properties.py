@@ -15,7 +15,7 @@ from capcard_sched.framework.session import Session
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.capacity_card import CapacityCard
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.state.cluster import Dirty
+from capcard_sched.state.dirty import Dirty
 from capcard_sched.testing import Harness
 
 CARD_NAMES = ("A", "B", "A|B", "B|A", "B|C", "A|B|C", "X", "A||B", None)

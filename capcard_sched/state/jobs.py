@@ -1,0 +1,234 @@
+"""All jobs: what their PodGroups say, jobs of pods that name none, and which of them a session may look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.job import Job
+from capcard_sched.state.placements import recount_roles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.model.task import Task
+    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.intake import GroupFacts
+
+#: The uid of a job that stands for pods without a group.
+_IMPLICIT = "implicit"
+
+
+class JobTable:
+    """Jobs by key ("namespace/name"), each in its queue's `jobs` and `allocated` where the queue is known.
+
+    A job is made by whatever speaks of it first, a pod or a PodGroup, and forgotten when neither is left.
+    """
+
+    def __init__(self, columns: ResourceColumns, queues: Mapping[str, Queue], dirty: Dirty, default_queue: str) -> None:
+        self._columns = columns
+        self._queues = queues
+        self._dirty = dirty
+        self._default_queue = default_queue
+        #: All jobs, those without PodGroup included.
+        self.by_key: dict[str, Job] = {}
+        #: Jobs that a session may look at: PodGroup seen (or implicit) and queue known.
+        self.schedulable: dict[str, Job] = {}
+        #: Jobs with a PodGroup that names a queue nobody knows.
+        self.orphans: dict[str, Job] = {}
+        #: Pods of ours that name no group, by uid: the queue each asks for. They make the jobs without PodGroup.
+        self._groupless: dict[str, str] = {}
+        #: The oldest of them in each job that has no PodGroup, by job key.
+        self._oldest: dict[str, Task] = {}
+        self._priority_classes: dict[str, tuple[int, bool]] = {}
+        self._default_priority = 0
+
+    def named(self, key: str) -> Job:
+        """The job of this key, a new one if nobody has spoken of it yet."""
+        job = self.by_key.get(key)
+        if job is None:
+            job = self.by_key[key] = Job(key, self._columns.zeros(), self._columns.zeros())
+        return job
+
+    # --- pods that name no group ------------------------------------------------------------------------------------
+    # They form a job of their own until its PodGroup appears under the same key. What it needs to know comes from the
+    # oldest of them, whatever order they arrived in. Pods that name a missing PodGroup wait.
+
+    def wanted_queue(self, task: Task) -> str | None:
+        """The queue that a task without a group asks for, "" for none; None for a task with a group."""
+        return self._groupless.get(task.uid)
+
+    def set_wanted_queue(self, task: Task, queue: str | None) -> None:
+        """As `wanted_queue` answers from now on. Then call `joined`."""
+        if queue is None:
+            self._groupless.pop(task.uid, None)
+        else:
+            self._groupless[task.uid] = queue
+
+    def joined(self, job: Job, task: Task) -> None:
+        """Settle a job without PodGroup after a task of it came or changed; nothing for one that has a PodGroup."""
+        if job.uid and not job.implicit:
+            return
+        oldest = self._oldest.get(job.key)
+        if task.uid in self._groupless:
+            if oldest is None or _age(task) <= _age(oldest):
+                self._stand_in(job, task)
+        elif oldest is task:
+            self._find_oldest(job)
+
+    def left(self, job: Job, task: Task) -> None:
+        """Settle a job without PodGroup after a task left it."""
+        if job.uid and not job.implicit:
+            return
+        if not job.tasks:
+            self._remove(job)
+        elif self._oldest.get(job.key) is task:
+            self._find_oldest(job)
+
+    def _find_oldest(self, job: Job) -> None:
+        groupless = [task for task in job.tasks.values() if task.uid in self._groupless]
+        if groupless:
+            self._stand_in(job, min(groupless, key=_age))
+        else:
+            self._make_invisible(job)
+
+    def _stand_in(self, job: Job, oldest: Task) -> None:
+        """Let the oldest of a job's tasks say what a PodGroup would."""
+        if not job.implicit:
+            job.uid = _IMPLICIT
+            job.implicit = True
+            job.min_available = 1
+            job.min_resources, job.min_task_member, job.roles = None, {}, {}
+            job.annotations, job.labels, job.owner_kinds = {}, {}, ()
+            job.conditions, job.status_counts = (), (0, 0, 0)
+        self._oldest[job.key] = oldest
+        job.created = oldest.created
+        job.priority_class_name = oldest.cls.priority_class_name
+        job.priority = self._priority_of(job.priority_class_name)
+        self._set_queue(job, self._groupless[oldest.uid] or self._default_queue)
+
+    # --- PodGroups --------------------------------------------------------------------------------------------------
+
+    def update(self, facts: GroupFacts) -> None:
+        """Take over what a PodGroup says."""
+        key = f"{facts.namespace}/{facts.name}"
+        job = self.named(key)
+        if job.uid == facts.uid and facts.matches(job):
+            return
+        taken_over = job.implicit
+        self._oldest.pop(key, None)
+        job.uid = facts.uid
+        job.implicit = False
+        job.created = facts.created
+        job.min_available = facts.min_member
+        job.min_resources = facts.min_resources
+        job.annotations = facts.annotations
+        job.labels = facts.labels
+        job.owner_kinds = facts.owner_kinds
+        job.conditions = facts.conditions
+        job.status_counts = facts.status_counts
+        job.priority_class_name = facts.priority_class_name
+        job.priority = self._priority_of(facts.priority_class_name)
+        if not taken_over or facts.phase is not job.phase.PENDING:
+            job.phase = facts.phase
+        if facts.min_task_member != job.min_task_member:
+            job.min_task_member = facts.min_task_member
+            recount_roles(job)
+        self._set_queue(job, facts.queue)
+        self._dirty.jobs.add(key)
+
+    def drop(self, key: str, uid: str) -> None:
+        """The PodGroup is gone; an empty uid means whichever has the key."""
+        job = self.by_key.get(key)
+        if job is None or job.implicit or not job.uid or (uid and job.uid != uid):
+            return
+        self._make_invisible(job)
+        self._dirty.jobs.add(key)
+        if job.tasks:
+            self._find_oldest(job)
+        else:
+            self._remove(job)
+
+    def _make_invisible(self, job: Job) -> None:
+        """A job whose PodGroup nobody has seen: its tasks are counted, no session looks at it."""
+        job.uid, job.implicit = "", False
+        self._oldest.pop(job.key, None)
+        self._detach(job)
+        job.queue = ""
+        self.schedulable.pop(job.key, None)
+        self.orphans.pop(job.key, None)
+
+    def _remove(self, job: Job) -> None:
+        self._detach(job)
+        self._oldest.pop(job.key, None)
+        self.by_key.pop(job.key, None)
+        self.schedulable.pop(job.key, None)
+        self.orphans.pop(job.key, None)
+        self._dirty.jobs.add(job.key)
+
+    # --- their queues -----------------------------------------------------------------------------------------------
+
+    def adopt(self, queue: str) -> None:
+        """A queue has appeared: the orphans that name it belong to it."""
+        for job in [job for job in self.orphans.values() if job.queue == queue]:
+            self._set_queue(job, queue)
+
+    def orphan(self, queue: Queue) -> None:
+        """A queue is gone: its jobs wait for one of the same name."""
+        for job in queue.jobs.values():
+            self.schedulable.pop(job.key, None)
+            self.orphans[job.key] = job
+            self._dirty.jobs.add(job.key)
+
+    def _set_queue(self, job: Job, name: str) -> None:
+        if job.queue != name:
+            self._detach(job)
+            job.queue = name
+        queue = self._queues.get(name)
+        if queue is None:
+            self.schedulable.pop(job.key, None)
+            self.orphans[job.key] = job
+            return
+        if job.key not in queue.jobs:
+            queue.jobs[job.key] = job
+            queue.allocated += job.allocated
+            self._dirty.queues.add(name)
+        self.orphans.pop(job.key, None)
+        self.schedulable[job.key] = job
+        self._dirty.jobs.add(job.key)
+
+    def _detach(self, job: Job) -> None:
+        queue = self._queues.get(job.queue)
+        if queue is not None and queue.jobs.pop(job.key, None) is not None:
+            queue.allocated -= job.allocated
+            self._dirty.queues.add(queue.name)
+
+    # --- their priorities -------------------------------------------------------------------------------------------
+
+    def set_priority_class(self, name: str, value: int, *, is_default: bool) -> None:
+        """A PriorityClass has appeared or changed. The highest of several defaults holds."""
+        self._priority_classes[name] = (value, is_default)
+        self._refresh_priorities()
+
+    def drop_priority_class(self, name: str) -> None:
+        """A PriorityClass is gone: jobs that name it have the default priority."""
+        self._priority_classes.pop(name, None)
+        self._refresh_priorities()
+
+    def _priority_of(self, class_name: str) -> int:
+        found = self._priority_classes.get(class_name)
+        return found[0] if found is not None else self._default_priority
+
+    def _refresh_priorities(self) -> None:
+        defaults = [value for value, is_default in self._priority_classes.values() if is_default]
+        self._default_priority = max(defaults, default=0)
+        for job in self.by_key.values():
+            priority = self._priority_of(job.priority_class_name)
+            if priority != job.priority:
+                job.priority = priority
+                self._dirty.jobs.add(job.key)
+
+
+def _age(task: Task) -> tuple[float, str]:
+    return task.created, task.uid

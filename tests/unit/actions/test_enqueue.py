@@ -1,0 +1,89 @@
+"""Admitted jobs that get nowhere stand back for others, when the conf says so (W-15)."""
+
+from __future__ import annotations
+
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins:
+  - name: gang
+  - name: capacity-card
+configurations:
+- name: enqueue
+  arguments: {{inqueueTimeoutSeconds: {seconds}}}
+"""
+TOLD = (
+    "InqueueTimeout",
+    "No pod got a node within 60 s of being admitted to Queue <q>; others of the queue go first now",
+)
+
+
+def blocked(seconds: int) -> Harness:
+    """`big` is admitted, fits no node, and holds the whole quota; `small` would fit."""
+    h = Harness(CONF.format(seconds=seconds))
+    h.gpu_node("n1", count=4)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group("big", phase="Pending")
+    h.pod("big-w-0", group="big", card="NVIDIA-H200", cards=8)
+    h.group("small", phase="Pending")
+    h.pod("small-w-0", group="small", card="NVIDIA-H200", cards=4)
+    h.settle_for(3)
+    assert h.job("big").phase == "Inqueue"
+    assert h.job("small").phase == "Pending"
+    return h
+
+
+def test_by_default_an_admitted_job_keeps_its_reservation() -> None:
+    h = blocked(0)
+    h.step(h.now + 86400)
+    assert h.step(h.now + 1).idle
+    assert h.binds == {}
+
+
+def test_a_job_without_progress_stands_back_and_the_next_one_goes() -> None:
+    h = blocked(60)
+    start = h.now
+    h.step(start + 58)
+    assert h.job("big").phase == "Inqueue"
+    h.step(start + 62)
+    assert h.job("big").phase == "Pending"
+    h.settle_for(3)
+    assert h.binds == {"small-w-0": "n1"}
+    assert TOLD in h.event_messages("PodGroup", "big")
+    assert TOLD in h.event_messages("Pod", "big-w-0")
+
+
+def test_a_job_that_stood_back_is_asked_again_after_the_same_time() -> None:
+    h = blocked(60)
+    h.step(h.now + 62)
+    h.delete_pod("small-w-0")
+    h.delete_group("small")
+    h.step(h.now + 30)
+    assert h.job("big").phase == "Pending"
+    h.step(h.now + 61)
+    h.settle_for(2)
+    assert h.job("big").phase == "Inqueue"
+
+
+def test_nobody_stands_back_when_nobody_waits() -> None:
+    h = blocked(60)
+    h.delete_pod("small-w-0")
+    h.delete_group("small")
+    h.step(h.now + 600)
+    assert h.job("big").phase == "Inqueue"
+
+
+def test_a_job_with_a_pod_on_a_node_does_not_stand_back() -> None:
+    h = Harness(CONF.format(seconds=60))
+    h.gpu_node("n1", count=4)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group("wide")
+    h.pod("wide-w-0", group="wide", card="NVIDIA-H200", cards=4, node="n1")
+    h.pod("wide-w-1", group="wide", card="NVIDIA-H200", cards=4)
+    h.group("next", phase="Pending")
+    h.pod("next-w-0", group="next", card="NVIDIA-H200", cards=1)
+    h.settle_for(2)
+    h.step(h.now + 600)
+    assert h.job("wide").phase == "Running"
