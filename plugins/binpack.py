@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_SCORE = 100
 #: Up to so many rows, plain Python is faster than a vector call.
-_FEW = 6
+_FEW = 12
 
 
 #: Shares a total of weights; 0 leaves a resource out, a negative one is refused in favour of the default.

@@ -128,9 +128,7 @@ class PlacementEngine:
         return np.zeros(len(selection)) if total is None else total
 
     @staticmethod
-    def _judge(
-        entries: Sequence[Entry], hook: str, profile: Profile, selection: NodeRows, verdict: Verdict
-    ) -> None:
+    def _judge(entries: Sequence[Entry], hook: str, profile: Profile, selection: NodeRows, verdict: Verdict) -> None:
         for name, call in entries:
             try:
                 call(profile, selection, verdict)

@@ -38,6 +38,8 @@ _LONG_LIST = 512
 #: A curve looks this many pods ahead, for this many rows at once.
 _CURVE_STEPS = 8
 _CURVE_ROWS = 8
+#: Among more new rows than this, those in the same state are not sorted out: scoring them twice is cheaper.
+_FEW_STATES = 64
 #: States beyond this many are not shared: the cluster is too mixed for it to pay.
 _MOST_STATES = 16384
 
@@ -175,13 +177,17 @@ class Ranking:
         ids = states.of_all(rows)
         highest = int(ids.max())
         if highest >= len(self._known):
-            self._known = np.concatenate([self._known, np.full(highest + 256 - len(self._known), np.nan)])
+            more = max(len(self._known), highest + 256 - len(self._known))
+            self._known = np.concatenate([self._known, np.full(more, np.nan)])
         scores = self._known.take(ids)
         missing = np.isnan(scores)
         if missing.any():
-            fresh = dict(zip(ids[missing].tolist(), rows[missing].tolist(), strict=True))  # a row for each state
-            scored = self._score(np.fromiter(fresh.values(), dtype=np.intp, count=len(fresh)))
-            self._known[np.fromiter(fresh, dtype=np.int64, count=len(fresh))] = scored
+            fresh_ids, fresh_rows = ids[missing], rows[missing]
+            if len(fresh_rows) <= _FEW_STATES:
+                fresh = dict(zip(fresh_ids.tolist(), fresh_rows.tolist(), strict=True))  # a row for each state
+                fresh_rows = np.fromiter(fresh.values(), dtype=np.intp, count=len(fresh))
+                fresh_ids = np.fromiter(fresh, dtype=np.int64, count=len(fresh))
+            self._known[fresh_ids] = self._score(fresh_rows)
             scores = self._known.take(ids)
         return scores
 

@@ -87,6 +87,4 @@ class EmitEvent(msgspec.Struct, frozen=True):
     component: str = ""
 
 
-Intent: TypeAlias = (
-    Bind | Evict | UpdatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition | EmitEvent
-)
+Intent: TypeAlias = Bind | Evict | UpdatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition | EmitEvent

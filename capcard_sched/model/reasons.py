@@ -50,9 +50,7 @@ GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "Warning",
     "Get request resource failed, Queue <{queue}>, error: <{error}>",
 )
-INVALID_CARD_REQUEST = Reason(
-    "InvalidCardRequest", "Warning", "Invalid annotation volcano.sh/card.request: {detail}"
-)
+INVALID_CARD_REQUEST = Reason("InvalidCardRequest", "Warning", "Invalid annotation volcano.sh/card.request: {detail}")
 INVALID_SERVICE_TYPE = Reason(
     "InvalidServiceType",
     "Warning",
@@ -96,9 +94,7 @@ NOT_ENOUGH_TASKS = Reason(
 NOT_ENOUGH_RESOURCES = Reason(
     "NotEnoughResources", "Warning", "{unready}/{total} tasks in gang unschedulable: {detail}"
 )
-PODGROUP_UNSCHEDULABLE = Reason(
-    "Unschedulable", "Warning", "{pending}/{total} tasks in gang unschedulable: {detail}"
-)
+PODGROUP_UNSCHEDULABLE = Reason("Unschedulable", "Warning", "{pending}/{total} tasks in gang unschedulable: {detail}")
 PODGROUP_SCHEDULED = Reason("Scheduled", "Normal", "pod group is ready")
 GANG_READY = Reason("tasks in gang are ready to be scheduled", "Normal", "")
 POD_SCHEDULED = Reason("Scheduled", "Normal", "Successfully assigned {namespace}/{name} to {node}")

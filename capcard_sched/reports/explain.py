@@ -74,9 +74,7 @@ def _names(names: tuple[str, ...]) -> str:
 
 def _task(item: TaskExplanation) -> list[RenderableType]:
     where = f" ({item.node})" if item.node else ""
-    parts: list[RenderableType] = [
-        Text.assemble((f"{_names(item.names)}: ", "bold"), f"{_WORDS[item.outcome]}{where}")
-    ]
+    parts: list[RenderableType] = [Text.assemble((f"{_names(item.names)}: ", "bold"), f"{_WORDS[item.outcome]}{where}")]
     if item.message and item.outcome in ("refused", "unfit"):
         parts.append(Text(f"  {item.message}"))
     if item.refusal is not None:

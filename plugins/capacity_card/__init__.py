@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.model.task import Task, TaskClass

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GPU = "nvidia.com/gpu"
 #: Up to so many rows plain Python is quicker than arrays.
-_FEW = 10
+_FEW = 5
 #: Requests of classes are kept from session to session, up to so many.
 _MOST_CLASSES = 4096
 

@@ -18,7 +18,7 @@ THIRD_PARTY = {
     "model": {"msgspec", "numpy"},
     "state": {"msgspec", "numpy"},
     "framework": {"msgspec", "numpy", "yaml"},
-    "actions": {"numpy"},
+    "actions": {"msgspec", "numpy"},
     "plugins": {"msgspec", "numpy"},
     "simulation": {"msgspec", "yaml"},
     "reports": {"msgspec", "rich"},

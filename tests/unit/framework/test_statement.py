@@ -42,9 +42,7 @@ class _Ledger(Plugin):
             self.placed.pop(task.name, None)
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]]:
-        return {
-            task.uid: {"placed-on": node.name} for task, node in zip(placement.tasks, placement.nodes, strict=True)
-        }
+        return {task.uid: {"placed-on": node.name} for task, node in zip(placement.tasks, placement.nodes, strict=True)}
 
 
 class _Moody(Plugin):
