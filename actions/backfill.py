@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Backfill(Action):
     """Places best-effort tasks of admitted, valid jobs, queue by queue and job by job, on any node that passes.
 
-    No quota is asked: such pods take nothing but a pod slot. A job is committed when it is ready afterwards.
+    Such pods take nothing of a quota, but its plugins are asked all the same: one that names a card and requests none
+    must not start without it, and a closed queue starts nothing. A job is committed when it is ready afterwards.
     """
 
     name = "backfill"
@@ -61,6 +62,11 @@ def place_best_effort(session: Session, statement: Statement, queue: Queue, job:
     """Put one task on the best node that passes, or record why there is none."""
     engine = session.engine
     profile = engine.profile(queue, task)
+    refusal = session.dispatch.refusal("allocatable", queue, task)
+    if refusal is not None:
+        session.outcomes[task.uid] = Outcome("refused", refusal.message, refusal=refusal)
+        session.refuse(task, refusal)
+        return
     refusal = session.dispatch.refusal("pre_predicate", profile)
     if refusal is not None:
         session.outcomes[task.uid] = Outcome("unfit", refusal.message, refusal=refusal)

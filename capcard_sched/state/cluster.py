@@ -6,6 +6,7 @@ in `placements`, jobs and their queues in `jobs`, node amounts in `columns`, cla
 
 from __future__ import annotations
 
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
@@ -133,7 +134,7 @@ class ClusterState:
 
     def _apply_pod(self, pod: PodObject) -> None:
         meta = pod.metadata
-        namespace, name, uid = meta.namespace or "default", meta.name, meta.uid
+        namespace, name, uid = intern(meta.namespace or "default"), meta.name, meta.uid
         known = self._by_name.get(namespace, {}).get(name)
         if known is not None and known.uid != uid:
             self._drop_pod(namespace, name, known.uid)

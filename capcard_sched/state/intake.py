@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from sys import intern
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.queue import Queue
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
         Taint,
     )
     from capcard_sched.model.resources import Vector
+
+#: What objects that say nothing share: there are as many PodGroups as jobs, and most say little.
+NOTHING: Mapping[str, Any] = {}
+NO_COUNTS = (0, 0, 0)
 
 NodeFacts = tuple[
     str,
@@ -88,7 +93,7 @@ class GroupFacts(NamedTuple):
     created: float
     queue: str
     min_member: int
-    min_task_member: dict[str, int]
+    min_task_member: Mapping[str, int]
     min_resources: dict[str, int] | None
     priority_class_name: str
     phase: PodGroupPhase
@@ -126,22 +131,26 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         problems.append(f"status.phase: {status.phase!r} is none of {accepted}")
         phase = PodGroupPhase.PENDING
     facts = GroupFacts(
-        namespace=meta.namespace or "default",
+        namespace=intern(meta.namespace or "default"),
         name=meta.name,
         uid=meta.uid or f"{meta.namespace or 'default'}/{meta.name}",
         created=parse_time(meta.creation_timestamp),
-        queue=spec.queue or default_queue,
+        queue=intern(spec.queue or default_queue),
         min_member=max(0, spec.min_member or 0),
-        min_task_member=dict(spec.min_task_member or {}),
+        min_task_member=dict(spec.min_task_member) if spec.min_task_member else NOTHING,
         min_resources=(
             parse_amounts(spec.min_resources, "spec.minResources", problems) if spec.min_resources is not None else None
         ),
         priority_class_name=spec.priority_class_name or "",
         phase=phase,
         conditions=status.conditions or (),
-        status_counts=(status.running or 0, status.succeeded or 0, status.failed or 0),
-        annotations=meta.annotations or {},
-        labels=meta.labels or {},
+        status_counts=(
+            (status.running or 0, status.succeeded or 0, status.failed or 0)
+            if status.running or status.succeeded or status.failed
+            else NO_COUNTS
+        ),
+        annotations=meta.annotations or NOTHING,
+        labels=meta.labels or NOTHING,
         owner_kinds=tuple(owner.kind for owner in meta.owner_references or ()),
     )
     return facts, "; ".join(problems)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The uid of a job that stands for pods without a group.
 _IMPLICIT = "implicit"
+#: How many different `minResources` are remembered at a time.
+_MOST_MINIMUMS = 4096
 
 
 class JobTable:
@@ -41,6 +43,10 @@ class JobTable:
         self._groupless: dict[str, str] = {}
         #: The oldest of them in each job that has no PodGroup, by job key.
         self._oldest: dict[str, Task] = {}
+        #: What jobs with nothing hold; vectors of jobs are never changed in place.
+        self._zeros = columns.zeros()
+        #: Equal `minResources` are one mapping.
+        self._minimums: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
         self._priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
 
@@ -48,7 +54,8 @@ class JobTable:
         """The job of this key, a new one if nobody has spoken of it yet."""
         job = self.by_key.get(key)
         if job is None:
-            job = self.by_key[key] = Job(key, self._columns.zeros(), self._columns.zeros())
+            self._zeros = self._columns.fit(self._zeros)
+            job = self.by_key[key] = Job(key, self._zeros, self._zeros)
         return job
 
     # --- pods that name no group ------------------------------------------------------------------------------------
@@ -122,7 +129,7 @@ class JobTable:
         job.implicit = False
         job.created = facts.created
         job.min_available = facts.min_member
-        job.min_resources = facts.min_resources
+        job.min_resources = self._share(facts.min_resources)
         job.annotations = facts.annotations
         job.labels = facts.labels
         job.owner_kinds = facts.owner_kinds
@@ -137,6 +144,13 @@ class JobTable:
             recount_roles(job)
         self._set_queue(job, facts.queue)
         self._dirty.jobs.add(key)
+
+    def _share(self, minimum: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        if minimum is None:
+            return None
+        if len(self._minimums) > _MOST_MINIMUMS:
+            self._minimums.clear()
+        return self._minimums.setdefault(tuple(minimum.items()), minimum)
 
     def drop(self, key: str, uid: str) -> None:
         """The PodGroup is gone; an empty uid means whichever has the key."""

@@ -100,10 +100,11 @@ class Placements:
             job.pending_best_effort += sign
         if job.min_task_member:
             _count_role(job, task, sign)
+        # Vectors of jobs are replaced, never changed in place: jobs with nothing, and jobs of one pod, share theirs.
         change = cls.request if sign > 0 else -cls.request
-        job.total_request += change
+        job.total_request = change if len(job.tasks) == 1 and sign > 0 else job.total_request + change
         if status in ALLOCATED_STATUSES:
-            job.allocated += change
+            job.allocated = job.allocated + change
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
@@ -148,7 +149,7 @@ class Placements:
         if allocated:
             change = request if count == 1 else request * count
             table.total_used += change
-            job.allocated += change
+            job.allocated = job.allocated + change
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
@@ -164,7 +165,7 @@ class Placements:
             if node.known:
                 self.charge_row(node.row, task, -1)
             if status in ALLOCATED_STATUSES:
-                job.allocated -= cls.request
+                job.allocated = job.allocated - cls.request
                 queue = self._queue_of(job)
                 if queue is not None:
                     queue.allocated -= cls.request
