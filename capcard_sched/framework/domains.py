@@ -259,8 +259,10 @@ class DomainCounters:
         for key in keys:
             job = session.jobs.get(key)
             needed: set[Tally] = set()
-            for task in job.pending.values() if job is not None else ():
-                if self.has_terms(task.cls):
+            pending = job.pending.values() if job is not None else ()
+            with_terms = {cls for cls in {task.cls for task in pending} if self.has_terms(cls)}
+            for task in pending if with_terms else ():
+                if task.cls in with_terms:
                     needed.update(self._reader.asked(task))
                     needed.update(tally for tally, _ in self._reader.carried(task))
             for tally in self._uses.pop(key, ()):

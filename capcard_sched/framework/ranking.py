@@ -265,6 +265,8 @@ class Ranking:
         progress = self._progress = {}
         scores, static, listed, head = self._scores, self._static, self._listed, self._head
         score_of = scores.item  # plain floats compare quicker than array scalars
+        states, curves = self._engine.states, self._curves
+        shared = not states.crowded
         lane_counts = [0] * len(lane_limits)
         for _ in range(count):
             while True:  # the best row that is listed under what it is worth now
@@ -279,7 +281,8 @@ class Ranking:
             self._head = head
             known = progress.get(row)
             if known is None:
-                curve, position = self._curve(row, count - len(taken)), 0
+                known_curve = curves.get(states.of(row)) if shared else None
+                curve, position = known_curve or self._curve(row, count - len(taken)), 0
             else:
                 curve, position = known
                 if position == len(curve):
@@ -305,14 +308,11 @@ class Ranking:
         return taken
 
     def _curve(self, row: int, count: int) -> Sequence[float]:
-        """What the row is worth after one, two, ... pods more than the table says."""
+        """What the row is worth after one, two, ... pods more than the table says; new states of next rows too."""
         states = self._engine.states
         if states.crowded:
             return self._look_ahead([row], 1)[0]
         state = states.of(row)
-        found = self._curves.get(state)
-        if found is not None:
-            return found
         wanted = {state: row}
         for _, other in self._listed[self._head + 1 : self._head + 2 * min(count, _CURVE_ROWS)]:
             if len(wanted) == _CURVE_ROWS:

@@ -147,7 +147,7 @@ class Ledger:
         before = self.jobs.get(job.key)
         self._close_job(job.key)
         account = self._open_job(job)
-        for uid, task in job.tasks.items():
+        for uid, task in job.tasks.items() if job.allocated_tasks or job.waiting_tasks else ():
             cls = task.cls
             if task.status in CHARGED_STATUSES:
                 charge = before.charges.get(uid) if before is not None else None

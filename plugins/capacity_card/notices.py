@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.task import TaskClass
     from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.charge import Demands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
@@ -80,6 +81,9 @@ class Notices:
 
     def _tell_pods(self, session: Session, job: Job) -> None:
         """Pods that wait without a card name, and pods that hold cards nobody can work out."""
+        if not any(self._is_odd(cls) for cls in {task.cls for task in job.tasks.values()}):
+            self._told_pods.pop(job.key, None)
+            return
         told = self._told_pods.get(job.key, set())
         now = set()
         for uid, task in job.tasks.items():
@@ -99,6 +103,10 @@ class Notices:
             self._told_pods[job.key] = now
         else:
             self._told_pods.pop(job.key, None)
+
+    def _is_odd(self, cls: TaskClass) -> bool:
+        demand = self._demands.of(cls)
+        return bool(demand.unnamed or demand.error)
 
     def _has_whole_charge(self, job: Job, uid: str) -> bool:
         charge = self._ledger.jobs[job.key].charges.get(uid)
