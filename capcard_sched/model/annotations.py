@@ -145,3 +145,15 @@ CLASS_ANNOTATIONS: Final = frozenset(
         NOUSE_GPU_TYPE,
     }
 )
+
+#: Prefixes of keys that are ours or the reference's: an unknown key under one of them is probably a slip.
+OWN_PREFIXES: Final = (VOLCANO_PREFIX, "scheduling.volcano.sh/", "simulation.capcard-sched.io/")
+
+
+def known_keys() -> frozenset[str]:
+    """Every key under `OWN_PREFIXES` that stands in this module."""
+    return frozenset(
+        value
+        for name, value in globals().items()
+        if name.isupper() and isinstance(value, str) and value.startswith(OWN_PREFIXES) and value not in OWN_PREFIXES
+    )

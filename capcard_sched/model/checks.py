@@ -6,6 +6,7 @@ scheduler itself copes with everything that is an error here; these checks say i
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -25,7 +26,7 @@ from capcard_sched.model.cards import (
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from capcard_sched.model.resources import Amounts
 
@@ -40,6 +41,8 @@ WHOLE_NVIDIA: Final = "nvidia.com/gpu"
 #: Resources that are cards wherever they occur; those of other vendors are known from the nodes.
 _NVIDIA_CARDS: Final = frozenset({WHOLE_NVIDIA, MPS_RESOURCE})
 
+#: Longer keys are no slips of known ones, and comparing takes quadratic time.
+_LONG_KEY = 100
 _MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
 _MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
 
@@ -61,6 +64,20 @@ def annotation_field(key: str, at: str = "metadata") -> str:
 
 
 # --- annotations ----------------------------------------------------------------------------------------------------
+
+
+def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[Finding]:
+    """Keys under our prefixes that nobody reads and that are close to one that is read."""
+    known = keys.known_keys()
+    findings = []
+    for key in sorted(annotations):
+        if key in known or not key.startswith(keys.OWN_PREFIXES):
+            continue
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.85) if len(key) < _LONG_KEY else []
+        if close:
+            message = f'nobody reads this annotation; did you mean "{close[0]}"?'
+            findings.append(Finding("warning", annotation_field(key, at), message))
+    return findings
 
 
 def check_card_quota(text: str) -> list[Finding]:

@@ -26,6 +26,7 @@ from capcard_sched.model.checks import (
     check_card_request,
     check_choice,
     check_node,
+    check_spelling,
     is_card_resource,
 )
 from capcard_sched.model.quantity import QuantityError, base_amount
@@ -135,7 +136,9 @@ def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
         findings = [*_workload(obj, templates, inventory)]
         for template in templates:
             findings += _template(template, obj, inventory)
-    return findings
+            if template.path:
+                findings += check_spelling(template.annotations, at=template.metadata_path)
+    return findings + check_spelling(texts(obj, "metadata", "annotations"))
 
 
 def templates_of(obj: Json) -> Iterator[Template]:

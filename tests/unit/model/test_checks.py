@@ -10,6 +10,7 @@ from capcard_sched.model.checks import (
     check_card_request,
     check_choice,
     check_node,
+    check_spelling,
 )
 from capcard_sched.model.object_checks import check_objects
 
@@ -277,3 +278,26 @@ def test_objects_are_judged_in_the_light_of_each_other(objects: list[dict[str, A
 @pytest.mark.parametrize("kind", ["Queue", "Node", "Pod", "Job", "Deployment", "PodGroup", "Other", None])
 def test_objects_of_any_form_are_survived(kind: str | None, place: str, junk: object) -> None:
     assert isinstance(check_objects([{"kind": kind, "apiVersion": "batch.volcano.sh/v1alpha1", place: junk}]), list)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("volcano.sh/card.qouta", "volcano.sh/card.quota"),
+        ("volcano.sh/cardname", "volcano.sh/card.name"),
+        ("volcano.sh/card-request", "volcano.sh/card.request"),
+        ("scheduling.volcano.sh/queuename", "scheduling.volcano.sh/queue-name"),
+        ("simulation.capcard-sched.io/durations", "simulation.capcard-sched.io/duration"),
+        ("volcano.sh/card.quota", None),
+        ("volcano.sh/something-of-a-plugin", None),
+        ("example.com/card.qouta", None),
+        ("volcano.sh/" + "card.quota" * 20, None),
+    ],
+)
+def test_a_misspelt_annotation_is_told_with_the_right_spelling(key: str, meant: str | None) -> None:
+    found = [(finding.field, finding.message) for finding in check_spelling({key: "x"})]
+    if meant is None:
+        assert found == []
+    else:
+        message = f'nobody reads this annotation; did you mean "{meant}"?'
+        assert found == [(f'metadata.annotations["{key}"]', message)]
