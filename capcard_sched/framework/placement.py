@@ -258,7 +258,8 @@ class PlacementEngine:
     def diagnose(self, profile: Profile) -> tuple[str, Diagnosis]:
         """Why no node takes a pod of the profile: the text of core reference §2.5 and the codes per row.
 
-        Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43).
+        Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43). Pods that
+        request nothing are judged by plugins alone, as backfill does.
         """
         position = self.table.serial
         known = self._diagnoses.get(profile)
@@ -266,25 +267,15 @@ class PlacementEngine:
             return known[1], known[2]
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
-        free = everything.future_idle
-        short_of_any = np.zeros(len(everything), dtype=bool)
-        request = profile.cls.request
-        for resource in self._columns.sorted_names(self._columns.amounts(request)):
-            column = self._columns.column(resource)
-            short = free[:, column] < request[column]
-            diagnosis.reject(short, Code.UNSCHEDULABLE, f"Insufficient {resource}")
-            short_of_any |= short
-        rest = np.flatnonzero(~short_of_any)
-        if len(rest):
-            selection = NodeRows(self.table, rest)
+        if profile.cls.best_effort:
+            # backfill asks no resources: that the pod slots are gone is for a plugin to say, if there is one.
+            self._ask_chain(profile, everything, diagnosis)
+            self._reject_short(profile, everything, diagnosis, diagnosis.ok.copy())
+        else:
+            short = self._reject_short(profile, everything, diagnosis, np.ones(len(everything), dtype=bool))
+            rest = np.flatnonzero(~short)
             chain = Diagnosis(len(rest))
-            entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
-            if self.is_domain_bound(profile):
-                entries.append(("predicate_domain", self._predicate_domain))
-            for hook, calls in entries:
-                for entry in calls:
-                    chain.speaker = (entry[0], hook)
-                    self._judge([entry], hook, profile, selection, chain)
+            self._ask_chain(profile, NodeRows(self.table, rest), chain)
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
                 diagnosis.sources.setdefault(reason, chain.sources[reason])
@@ -292,6 +283,30 @@ class PlacementEngine:
         text = fit_text(len(everything), diagnosis.reasons)
         self._diagnoses[profile] = (position, text, diagnosis)
         return text, diagnosis
+
+    def _reject_short(self, profile: Profile, everything: NodeRows, diagnosis: Diagnosis, asked: Mask) -> Mask:
+        """Tell which of the rows `asked` lack what the pod requests; returns them: bool [nodes]."""
+        free, request = everything.future_idle, profile.cls.request
+        diagnosis.speaker = ("", "fit")
+        short_of_any = np.zeros(len(everything), dtype=bool)
+        for resource in self._columns.sorted_names(self._columns.amounts(request)):
+            column = self._columns.column(resource)
+            short = asked & (free[:, column] < request[column])
+            diagnosis.reject(short, Code.UNSCHEDULABLE, f"Insufficient {resource}")
+            short_of_any |= short
+        return short_of_any
+
+    def _ask_chain(self, profile: Profile, selection: NodeRows, diagnosis: Diagnosis) -> None:
+        """Let all predicates say what they have against a selection."""
+        if not len(selection):
+            return
+        entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
+        if self.is_domain_bound(profile):
+            entries.append(("predicate_domain", self._predicate_domain))
+        for hook, calls in entries:
+            for entry in calls:
+                diagnosis.speaker = (entry[0], hook)
+                self._judge([entry], hook, profile, selection, diagnosis)
 
 
 def fit_text(nodes: int, reasons: dict[str, int]) -> str:
