@@ -57,10 +57,10 @@ class Enqueue(Action):
     def _send_back(self, session: Session) -> None:
         """Admitted jobs without progress make room for those that wait behind them (W-15)."""
         memory, timeout = session.memory, self.arguments.inqueue_timeout_seconds
+        memory.standing_back = {key: end for key, end in memory.standing_back.items() if end > session.now}
         waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.standing_back}
         stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
         memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in stuck}
-        memory.standing_back = {key: end for key, end in memory.standing_back.items() if end > session.now}
         for key, job in stuck.items():
             if job.queue in waited_for and session.now - memory.stuck_since[key] >= timeout:
                 memory.standing_back[key] = session.now + timeout

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.framework.arguments import accepted_form
-from capcard_sched.framework.hooks import HOOKS, SWITCHES, Combine
+from capcard_sched.framework.hooks import HOOKS, SWITCHES, UNASKED, Combine
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model import reasons
 
@@ -42,6 +42,8 @@ def hooks_page() -> str:
         called = hook.signature.replace("->", "→").replace("|", "\\|")
         switch = f"`{hook.switch}`" if hook.switch else "-"
         lines.append(f"| `{hook.method}` | {called} | {switch} | {_title(hook.combine)} | {hook.silence} |")
+    unasked = ", ".join(f"`{hook.method}`" for hook in HOOKS if hook.method in UNASKED)
+    lines += ["", f"Plugins may answer these, but no action asks them yet: {unasked}."]
     lines += ["", "## How several answers become one", "", "| | Rule |", "|---|---|"]
     lines += [f"| {_title(rule)} | {rule.value} |" for rule in Combine]
     lines += [

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from capcard_sched.cli.failures import Watched
-from capcard_sched.cli.simulate import BadInputError, build_core, options_of, refuse
+from capcard_sched.cli.simulate import BadInputError, build_core, options_of
+from capcard_sched.cli.status import Files, refuse
 from capcard_sched.simulation.admission import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -17,14 +18,15 @@ from capcard_sched.simulation.scenario import InputError, load_scenario
 
 def explain(
     name: str,
+    /,
     *,
-    file: Annotated[tuple[str, ...], Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True)] = (),
+    file: Files = (),
     namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "default",
     scheduler_conf: Path | None = None,
     until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     schedule_period: Annotated[str, Parameter(allow_leading_hyphen=True)] = "1s",
-    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     default_queue: str = "default",
     plugins_dir: Path | None = None,
 ) -> int:

@@ -24,15 +24,30 @@ app.command("capcard_sched.cli.explain:explain", name="explain")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
 
+_HELP = ("-h", "--help")
+#: What a command line is told that holds words beside its flags.
+_UNUSED = "not understood: {words} (files and folders are given with -f)"
+
 
 def run(arguments: list[str]) -> int:
     """Exit status for a command line: 0, 2 when it or its input is wrong, 1 when we are."""
+    if not arguments or arguments[0] in _HELP:
+        for verb in app:
+            app[verb]  # imported now, so that the list of verbs can say what each does
     try:
-        status = app(arguments, exit_on_error=False)
-    except cyclopts.CycloptsError:
+        status = app(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except cyclopts.CycloptsError as error:
+        text = str(error)
+        if isinstance(error, cyclopts.UnusedCliTokensError):
+            text = _UNUSED.format(words=" ".join(error.unused_tokens or ()))
+        print(f"error: {' '.join(text.split())}", file=sys.stderr)
         return BAD_INPUT
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`); nothing more can be said to them.
+    except (BrokenPipeError, SystemExit) as error:
+        # Whoever read our output has seen enough (`| head`); nothing more can be said to them. The library that draws
+        # the tables makes an exit with status 1 of it.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from capcard_sched.cli.failures import Watched
-from capcard_sched.cli.status import BAD_INPUT
+from capcard_sched.cli.status import Files, refuse
 from capcard_sched.simulation.admission import ROOT_QUEUE
 from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, Outcome
@@ -26,12 +26,12 @@ class BadInputError(Exception):
 
 def simulate(
     *,
-    file: Annotated[tuple[str, ...], Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True)] = (),
+    file: Files = (),
     scheduler_conf: Path | None = None,
     until: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     output: Annotated[Literal["table", "json", "yaml"], Parameter(name=["--output", "-o"])] = "table",
     schedule_period: Annotated[str, Parameter(allow_leading_hyphen=True)] = "1s",
-    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = (),
     default_queue: str = "default",
     plugins_dir: Path | None = None,
     timeline: Annotated[bool, Parameter(negative=())] = False,
@@ -79,16 +79,11 @@ def simulate(
     _show(outcome, output)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
+        from capcard_sched.simulation.clock import EPOCH, SECOND
 
+        recorder.finish(EPOCH + outcome.end / SECOND)
         print_timeline(timeline_of(recorder), to_stderr=output != "table")
     return watched.report()
-
-
-def refuse(text: str) -> int:
-    """Say what is wrong with the input, a line each. Returns the exit status."""
-    for line in text.splitlines():
-        print(f"error: {line}", file=sys.stderr)
-    return BAD_INPUT
 
 
 def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> Options:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.status import BAD_INPUT
+from capcard_sched.cli.status import BAD_INPUT, Files, refuse
 from capcard_sched.framework.conf import parse_conf
 from capcard_sched.framework.registry import Registry, RegistryError
 from capcard_sched.model.checks import Severity
@@ -73,7 +73,7 @@ class _Object(NamedTuple):
 
 def validate(
     *,
-    file: Annotated[tuple[str, ...], Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True)] = (),
+    file: Files = (),
     scheduler_conf: Path | None = None,
     plugins_dir: Path | None = None,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
@@ -92,13 +92,11 @@ def validate(
         output: table for people, json for programs.
     """
     if not file and scheduler_conf is None:
-        print("error: nothing to check: give -f FILE or --scheduler-conf FILE", file=sys.stderr)
-        return BAD_INPUT
+        return refuse("nothing to check: give -f FILE or --scheduler-conf FILE")
     try:
         checker = _Checker(Registry.load(plugins_dir))
     except RegistryError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return refuse(str(error))
     for name in file:
         checker.read(name)
     if scheduler_conf is not None:
@@ -133,7 +131,7 @@ class _Checker:
         try:
             documents = list(read_manifests([name], io.BytesIO(self._standard_input)))
         except ManifestError as error:
-            self.rows.append(_placed("error", str(error)))
+            self.rows.append(_unread(str(error)))
             return
         confs = {document.source for document in documents if _is_conf(document.value)}
         for source in sorted(confs):
@@ -230,6 +228,15 @@ def _inside(place: str, step: str) -> str:
     return f"{place}.{step}" if place else step
 
 
+def _unread(text: str) -> Row:
+    """What the reader says of a file; it begins with the file's name."""
+    row = _placed("error", text)
+    if row.file:
+        return row
+    file, _, rest = text.partition(": ")
+    return Row("error", rest, file)
+
+
 def _placed(severity: Severity, text: str) -> Row:
     """A sentence of the loader, taken apart as far as it can be."""
     placed = _PLACED.fullmatch(text)
@@ -253,8 +260,8 @@ def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
     ranked = sorted(checker.rows, key=lambda row: list(styles).index(row.severity))
     for row in ranked:
         number = f", document {row.document}" if row.document else ""
-        place = ": ".join(filter(None, (f"{row.file}{number}" if row.file else "", row.object)))
-        console.print(Text.assemble((f"{row.severity:<9}", styles[row.severity]), (place or "everything read", "bold")))
+        place = ": ".join(filter(None, (f"{row.file}{number}" if row.file else "", row.object))) or "all files together"
+        console.print(Text.assemble((f"{row.severity:<9}", styles[row.severity]), (place, "bold")))
         console.print(Text(" " * 9 + ": ".join(filter(None, (row.field, row.message)))))
         if row.accepted:
             console.print(Text(f"{'':9}accepted: {row.accepted}", "dim"))

@@ -252,7 +252,6 @@ def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Ta
         return False
     for role in failed_roles:
         minimum = job.min_task_member.get(role, 0)
-        counts = job.roles.get(role)
-        if minimum > 0 and (counts is None or sum(counts[status] for status in (1, 2, 3, 4, 5, 7)) < minimum):
+        if minimum > 0 and job.role_promised(role) < minimum:
             return False
     return True

@@ -28,7 +28,7 @@ from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, P
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from capcard_sched.framework.session import Condition, Session
     from capcard_sched.model.job import Job
@@ -299,11 +299,15 @@ class Closer:
         """A pod is gone or bound: what was written about it no longer matters."""
         self._pod_conditions.pop(ref.uid, None)
 
-    def prune(self, alive: set[str]) -> None:
-        """Drop memories of pods and PodGroups that are gone. `alive`: uids."""
+    def prune(self, alive: Container[str], now: float) -> None:
+        """Drop what no longer matters: conditions of pods that are gone, events that would be written again anyway.
+
+        `alive`: uids of pods; `now` in Unix seconds.
+        """
+        old = now - _REPEAT_SECONDS
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
-        self._events = {key: value for key, value in self._events.items() if not key[0].uid or key[0].uid in alive}
-        self._told = {key: value for key, value in self._told.items() if not key[0].uid or key[0].uid in alive}
+        self._events = {key: value for key, value in self._events.items() if value[1] > old}
+        self._told = {key: moment for key, moment in self._told.items() if moment > old}
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:

@@ -303,7 +303,7 @@ class _Parser:
     def _arguments(self, part: type[Plugin | Action], owner: str, raw: dict[str, Any], path: Path) -> msgspec.Struct:
         try:
             return part.parse_arguments(raw, ArgumentReader(self._problems, path, owner))
-        except Exception as error:  # noqa: BLE001 - a plugin must not be able to take the daemon down (D13)
+        except Exception as error:  # noqa: BLE001 - a plugin must not be able to take the daemon down
             self._problems.error(path, f"{owner} cannot read its arguments: {type(error).__name__}: {error}")
             return msgspec.Struct()
 

@@ -1,4 +1,4 @@
-"""The deterministic core: deltas in, intents out (architecture D1). No I/O, no clock, no threads."""
+"""The deterministic core: deltas in, intents out. No I/O, no clock, no threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.plugin import Plugin
     from capcard_sched.framework.registry import Registry
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.refusal import Refusal
+    from capcard_sched.model.intents import ObjectRef
     from capcard_sched.state.dirty import Dirty
 
 #: Memories of objects that are gone are dropped every so many sessions.
@@ -53,7 +53,7 @@ class Core:
         self._closer = Closer()
         self._memory = Memory()
         self._sessions = 0
-        self._reported_problems: dict[object, str] = {}
+        self._reported_problems: dict[ObjectRef, str] = {}
         #: The last session, for `explain`: its refusals and outcomes stay readable until the next one.
         self.last_session: Session | None = None
         self.reconfigure(conf)
@@ -90,7 +90,7 @@ class Core:
         self._memory = Memory()
 
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
-        """Take in what happened and run a session, unless nothing that matters changed (D7).
+        """Take in what happened and run a session, unless nothing that matters changed.
 
         `now` is in Unix seconds. A session on an unchanged cluster would repeat the last one's answers: it is skipped,
         unless a plugin's answers depend on time.
@@ -110,7 +110,7 @@ class Core:
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
-            self._closer.prune({*state.tasks, *(job.uid for job in state.jobs.values())})
+            self._closer.prune(state.tasks, now)
         return StepResult(intents, session.report, False)
 
     def open_session(self, now: float) -> Session:
@@ -172,18 +172,11 @@ class Core:
         return intents
 
     def _report_problems(self, intents: list[Intent]) -> None:
-        """Objects that could not be read, once per problem (D13)."""
+        """Objects that could not be read, once per problem."""
         problems = self.state.problems
         for ref in sorted(problems):
             detail = problems[ref]
             if self._reported_problems.get(ref) != detail:
                 row = reasons.INVALID_OBJECT
                 intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=detail)))
-        self._reported_problems = dict(problems)  # type: ignore[arg-type]
-
-    def refusal_of(self, uid: str) -> Refusal | None:
-        """The refusal that holds a task back, as of the last session."""
-        if self.last_session is None:
-            return None
-        outcome = self.last_session.outcomes.get(uid)
-        return outcome.refusal if outcome is not None else None
+        self._reported_problems = dict(problems)

@@ -1,10 +1,10 @@
-"""One dispatcher for all hooks, driven by the table (architecture D10, D13)."""
+"""One dispatcher for all hooks, driven by the table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.framework.hooks import HOOKS, Combine, Hook
+from capcard_sched.framework.hooks import HOOKS, Hook
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
@@ -168,17 +168,3 @@ class Dispatch:
             if chosen:
                 return chosen
         return []
-
-
-def conformity(plugin_type: type[Plugin]) -> list[str]:
-    """Public method names of a plugin class that look like hooks but are in no table row."""
-    known = {hook.method for hook in HOOKS} | set(dir(plugin_type.__mro__[-2]))
-    return [
-        name
-        for name, value in vars(plugin_type).items()
-        if callable(value) and not name.startswith("_") and name not in known
-    ]
-
-
-#: Hooks whose answers are combined by their callers in place, for speed; listed so that a test can check the table.
-COMBINED_IN_PLACE = frozenset({Combine.VERDICT, Combine.SUM, Combine.MERGE, Combine.FIRST, Combine.UNION_FIRST_TIER})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from capcard_sched.framework.pod_selectors import SelectorIndex
+from capcard_sched.framework.pod_selectors import MOST_CLASSES, SelectorIndex
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -210,6 +210,8 @@ class DomainCounters:
         changed, table = session.changed, session.nodes
         everything = changed.everything or self._index is None
         self._fresh = []
+        if len(self._with_terms) > MOST_CLASSES:
+            self._with_terms.clear()
         self._gone.clear()
         self._placed.clear()
         self._nodes = table.nodes
@@ -256,6 +258,8 @@ class DomainCounters:
             self._queues = set(session.queues)
             if not everything:
                 keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
+        if not self._uses and not any(self.has_terms(cls) for cls in session.classes):
+            return  # as on most clusters: there are fewer classes than jobs to look through
         for key in keys:
             job = session.jobs.get(key)
             needed: set[Tally] = set()

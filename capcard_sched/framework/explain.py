@@ -1,4 +1,4 @@
-"""Why a job or a pod waits: read out of the last session's records, never guessed (architecture D12)."""
+"""Why a job or a pod waits: read out of the last session's records, never guessed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
+from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -80,7 +81,7 @@ def _summary(
     if not job.pending:
         if job.tasks:
             return "nothing waits: every pod is placed"
-        return "no pod exists yet" if job.phase is not job.phase.PENDING else "waits to be enqueued"
+        return "no pod exists yet" if job.phase is not PodGroupPhase.PENDING else "waits to be enqueued"
     for kind in ("refused", "unfit"):
         for item in pending:
             if item.outcome == kind:

@@ -1,4 +1,4 @@
-"""The table of extension points (architecture D10).
+"""The table of extension points.
 
 A plugin implements a hook by defining the method. Dispatch lists, conf switches, docs and conformance tests are derived
 from this table; adding a hook is adding a row (and the call that asks it).
@@ -115,6 +115,21 @@ HOOKS: tuple[Hook, ...] = (
     Hook("on_allocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
+)
+
+#: Hooks that no action asks so far: plugins may answer them, for the actions to come that move running pods.
+UNASKED = frozenset(
+    {
+        "victim_queue_order",
+        "cluster_order",
+        "job_starving",
+        "target_job",
+        "reserved_nodes",
+        "preemptive",
+        "preemptable",
+        "reclaimable",
+        "victim_tasks",
+    }
 )
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}

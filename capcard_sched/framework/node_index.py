@@ -1,7 +1,7 @@
-"""Labels and taints of all nodes as columns of codes, so that selectors are array operations (architecture D3).
+"""Labels and taints of all nodes as columns of codes, so that selectors are array operations.
 
-An index is made from the nodes of one generation of the node table and thrown away with it. Columns are built when a
-selector first names their key; answers are kept per task class and per tuple of tolerations.
+An index is made from the nodes of one generation of the node table and thrown away with it, or when it is `crowded`.
+Columns are built when a selector first names their key; answers are kept per task class and per tuple of tolerations.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.task import TaskClass
 
 
+#: An index that keeps more answers than this is to be made anew: classes come and go while the nodes stay.
+_MOST_ANSWERS = 4096
+
+
 class LabelColumn(NamedTuple):
     """One label key over all nodes."""
 
@@ -42,6 +46,7 @@ class NodeIndex:
         self._matching: dict[TaskClass, Mask | None] = {}
         self._offending: dict[tuple[Toleration, ...], list[Taint | None]] = {}
         self._tolerated: dict[tuple[Toleration, ...], Mask | None] = {}
+        self._preferences: dict[tuple[Toleration, ...], npt.NDArray[np.int64] | None] = {}
         codes: dict[tuple[Taint, ...], int] = {}
         #: Which of `taint_sets` each node has: intp [nodes].
         self.taint_codes: Rows = np.array([codes.setdefault(node.taints, len(codes)) for node in nodes], dtype=np.intp)
@@ -54,6 +59,12 @@ class NodeIndex:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many answers are kept that the owner should start over; whatever is kept beside it goes too."""
+        kept = len(self._columns) + len(self._requirements) + len(self._matching)
+        return kept + len(self._tolerated) + len(self._preferences) > _MOST_ANSWERS
 
     # --- labels -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +169,9 @@ class NodeIndex:
 
     def preferences(self, tolerations: tuple[Toleration, ...]) -> npt.NDArray[np.int64] | None:
         """How many PreferNoSchedule taints of each node are not tolerated: int64 [nodes]; None when there are none."""
+        if tolerations in self._preferences:
+            return self._preferences[tolerations]
         counts = [untolerated_preferences(taints, tolerations) for taints in self.taint_sets]
-        if not any(counts):
-            return None
-        return np.array(counts, dtype=np.int64)[self.taint_codes]
+        found = np.array(counts, dtype=np.int64)[self.taint_codes] if any(counts) else None
+        self._preferences[tolerations] = found
+        return found

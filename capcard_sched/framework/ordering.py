@@ -1,4 +1,4 @@
-"""Heaps of jobs and queues by sort keys (architecture D6), and the rounds that actions make over them.
+"""Heaps of jobs and queues by sort keys, and the rounds that actions make over them.
 
 Keys are computed when an element is pushed. One that depends on shares is fresh again after the element was pushed
 back; between pushes it is as old as the push, as in the reference (core reference §3.5).
@@ -49,7 +49,7 @@ class KeyHeap(Generic[Item]):
 class Rounds:
     """Jobs by queue: the best queue first, in it the best job.
 
-    A job or queue whose key cannot be told is left out and reported; the others go on (architecture D13).
+    A job or queue whose key cannot be told is left out and reported; the others go on.
     """
 
     __slots__ = ("_jobs", "_queues", "_session")

@@ -1,4 +1,4 @@
-"""What the plugins' node hooks say, asked once per class and kept (architecture D4, D5).
+"""What the plugins' node hooks say, asked once per class and kept.
 
 Static answers are kept until a node's facts change, rankings (`framework.ranking`) for one session. What must be asked
 anew before every pod goes through `candidates` and `choose`: the full scan over all nodes.
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.task import Task
     from capcard_sched.state.columns import NodeTable
 
-#: Static answers of profiles that no session used for so long are dropped.
+#: Static answers of profiles that no session used for so long are dropped; all but the last session's when there are
+#: more than so many. Each is a mask and scores over all nodes.
 _STATIC_SESSIONS = 64
+_MOST_STATIC = 4096
 
 _NEVER = float("-inf")
 
@@ -39,7 +41,6 @@ class PlacementEngine:
         self._columns = columns
         self._class_context = dispatch.entries("class_context")
         self._task_context = dispatch.entries("task_context")
-        self._domain_bound = dispatch.entries("domain_bound")
         self._predicate_static = dispatch.entries("predicate_static")
         self._predicate = dispatch.entries("predicate")
         self._predicate_domain = dispatch.entries("predicate_domain")
@@ -47,8 +48,7 @@ class PlacementEngine:
         self._order = dispatch.entries("node_order")
         self._batch_order = dispatch.entries("batch_node_order")
         self._best_node = dispatch.entries("best_node")
-        self._row_private = dispatch.entries("row_private")
-        declared = {name for name, _ in self._row_private}
+        declared = {name for name, _ in dispatch.entries("row_private")}
         #: Some plugin judges rows without saying what it looks at: nothing can be shared between nodes.
         self._undeclared = any(name not in declared for name, _ in (*self._predicate, *self._order))
         #: Per quota plugin (name, batch form, plain form).
@@ -66,8 +66,9 @@ class PlacementEngine:
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
         self.states = RowStates(table)
-        if self._session % _STATIC_SESSIONS == 0:
-            old = self._session - _STATIC_SESSIONS
+        crowded = len(self._static) > _MOST_STATIC
+        if crowded or self._session % _STATIC_SESSIONS == 0:
+            old = self._session - (2 if crowded else _STATIC_SESSIONS)
             self._static = {key: value for key, value in self._static.items() if value[1] > old}
 
     # --- profiles ---------------------------------------------------------------------------------------------------
@@ -113,19 +114,26 @@ class PlacementEngine:
             self._judge(self._predicate, "predicate", profile, selection, verdict)
         total = self._order_scores(profile, selection)
         if verdict is not None and not verdict.unanimous:
-            total[~verdict.ok] = _NEVER
+            total = np.where(verdict.ok, total, _NEVER)  # a new array: the one here may be a plugin's own
         return total
 
     def _order_scores(self, profile: Profile, selection: NodeRows) -> Scores:
-        total: Scores | None = None
-        for name, call in self._order:
+        total = self._sum(self._order, "node_order", profile, selection)
+        return np.zeros(len(selection)) if total is None else total
+
+    @staticmethod
+    def _sum(
+        entries: Sequence[Entry], hook: str, profile: Profile, selection: NodeRows, total: Scores | None = None
+    ) -> Scores | None:
+        """Add what the plugins answer to `total`: float64 [k]; None when there is nothing to add up."""
+        for name, call in entries:
             try:
                 part = call(profile, selection)
             except Exception as error:
-                raise HookFailed(name, "node_order", error) from error
+                raise HookFailed(name, hook, error) from error
             if part is not None:
                 total = part if total is None else total + part
-        return np.zeros(len(selection)) if total is None else total
+        return total
 
     @staticmethod
     def _judge(entries: Sequence[Entry], hook: str, profile: Profile, selection: NodeRows, verdict: Verdict) -> None:
@@ -146,14 +154,7 @@ class PlacementEngine:
         everything = self.all_rows()
         verdict = Verdict(len(everything))
         self._judge(self._predicate_static, "predicate_static", profile, everything, verdict)
-        total: Scores | None = None
-        for name, call in self._order_static:
-            try:
-                part = call(profile, everything)
-            except Exception as error:
-                raise HookFailed(name, "node_order_static", error) from error
-            if part is not None:
-                total = part if total is None else total + part
+        total = self._sum(self._order_static, "node_order_static", profile, everything)
         self._static[key] = (generation, self._session, verdict.ok, total)
         return verdict.ok, total
 
@@ -173,15 +174,7 @@ class PlacementEngine:
 
     def is_private(self, profile: Profile) -> bool:
         """Whether a row hook looks at more of a node than its amounts, for this profile."""
-        if self._undeclared:
-            return True
-        for name, call in self._row_private:
-            try:
-                if call(profile):
-                    return True
-            except Exception as error:
-                raise HookFailed(name, "row_private", error) from error
-        return False
+        return self._undeclared or self._dispatch.any("row_private", profile)
 
     def compares_nodes(self, profile: Profile, candidates: Rows) -> bool:
         """Whether some hook's answer for one node depends on other nodes, for this profile now."""
@@ -197,13 +190,7 @@ class PlacementEngine:
 
     def is_domain_bound(self, profile: Profile) -> bool:
         """Whether placements elsewhere may change what this profile may use."""
-        for name, call in self._domain_bound:
-            try:
-                if call(profile):
-                    return True
-            except Exception as error:
-                raise HookFailed(name, "domain_bound", error) from error
-        return False
+        return self._dispatch.any("domain_bound", profile)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -235,13 +222,8 @@ class PlacementEngine:
         total = self._order_scores(profile, selection)
         if static is not None:
             total = total + static[candidates]
-        for name, call in self._batch_order:
-            try:
-                part = call(profile, selection)
-            except Exception as error:
-                raise HookFailed(name, "batch_node_order", error) from error
-            if part is not None:
-                total = total + part
+        compared = self._sum(self._batch_order, "batch_node_order", profile, selection, total)
+        total = total if compared is None else compared
         for name, call in self._best_node:
             try:
                 row = call(profile, candidates, total)

@@ -13,8 +13,12 @@ from capcard_sched.model.objects import LabelSelector, PodAffinityTerm, Requirem
 from capcard_sched.model.selectors import label_selector_problem, matches_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from capcard_sched.model.task import Task, TaskClass
+
+#: What is remembered of classes is dropped when it is more than so much: most of them are gone by then.
+MOST_CLASSES = 4096
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 
@@ -101,6 +105,38 @@ def label_keys(terms: Iterable[PodAffinityTerm], constraints: Iterable[TopologyS
 
 
 _T = TypeVar("_T")
+
+
+class TermCache(Generic[_T]):
+    """What a plugin reads out of the terms of a pod, once per class, namespace and labels that the terms look at."""
+
+    def __init__(self, keys_of: Callable[[TaskClass], tuple[str, ...]], read: Callable[[Task], _T]) -> None:
+        """`keys_of`: the `label_keys` of a class's terms. `read`: what they mean for one pod."""
+        self._keys_of = keys_of
+        self._read = read
+        self._keys: dict[TaskClass, tuple[str, ...]] = {}
+        self._terms: dict[tuple[TaskClass, str, tuple[str | None, ...]], _T] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._terms)
+
+    def of(self, task: Task) -> _T:
+        """The terms of a pod."""
+        cls, labels = task.cls, task.labels
+        keys = self._keys.get(cls)
+        if keys is None:
+            keys = self._keys[cls] = self._keys_of(cls)
+        key = (cls, task.namespace, tuple([labels.get(each) for each in keys]))
+        terms = self._terms.get(key)
+        if terms is None:
+            terms = self._terms[key] = self._read(task)
+        return terms
+
+    def open(self, *, everything: bool) -> None:
+        """A session opens: start over when everything changed, or when too much is kept of classes that are gone."""
+        if everything or len(self) > MOST_CLASSES:
+            self._keys.clear()
+            self._terms.clear()
 
 
 class SelectorIndex(Generic[_T]):

@@ -1,4 +1,4 @@
-"""The rows a profile may use, best first, kept up to date at the price of what changed (architecture D4).
+"""The rows a profile may use, best first, kept up to date at the price of what changed.
 
 A ranking is built once per session with one vector evaluation over all feasible rows. A placement touches one row;
 rankings learn of it from the node table's stamps when they are next asked. Three things keep this cheap:

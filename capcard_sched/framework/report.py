@@ -1,4 +1,4 @@
-"""What a session did: data for logs, metrics, `explain` and tables. The core neither logs nor counts (D12)."""
+"""What a session did: data for logs, metrics, `explain` and tables. The core neither logs nor counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What node hooks see: a selection of node rows as arrays, and a verdict to write into (architecture D5)."""
+"""What node hooks see: a selection of node rows as arrays, and a verdict to write into."""
 
 from __future__ import annotations
 

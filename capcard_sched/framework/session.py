@@ -19,7 +19,7 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task import Task
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import ResourceColumns, Vector
+    from capcard_sched.model.task import TaskClass
     from capcard_sched.state.cluster import ClusterState
     from capcard_sched.state.columns import NodeTable
     from capcard_sched.state.dirty import Dirty
@@ -105,6 +106,8 @@ class Session:
         self.evictions: list[Evict] = []
         #: How many tasks are promised room that is being released.
         self.promised = 0
+        #: How many evictions there had been when the nodes were last asked for room that is coming, and the answer.
+        self._coming: tuple[int, bool] | None = None
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
         #: (object, hook) to the refusal that counts.
@@ -143,6 +146,11 @@ class Session:
     def tasks_by_uid(self) -> Mapping[str, Task]:
         """All tasks."""
         return self.state.tasks
+
+    @property
+    def classes(self) -> Iterable[TaskClass]:
+        """The classes of all tasks; some that no task has any more may be among them."""
+        return self.state.classes
 
     @property
     def total(self) -> Vector:
@@ -281,7 +289,7 @@ class Session:
         self.queue_annotations.setdefault(queue.name, {}).update(annotations)
 
     def contain(self, subject: Subject, error: Exception) -> None:
-        """Take note of a failure around one object, so that the others go on (architecture D13)."""
+        """Take note of a failure around one object, so that the others go on."""
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
         if hook in ("on_allocate", "on_deallocate"):
@@ -298,7 +306,7 @@ class Session:
 
     def in_phase_pending(self) -> Iterable[Job]:
         """Jobs that wait to be enqueued."""
-        return [job for job in self.state.active.values() if job.phase is job.phase.PENDING]
+        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
         """Jobs that have tasks to place."""
@@ -306,14 +314,14 @@ class Session:
 
     def enqueue(self, job: Job) -> None:
         """The job leaves phase Pending."""
-        job.phase = job.phase.INQUEUE
+        job.phase = PodGroupPhase.INQUEUE
         self.report.enqueued.append(job.key)
         self.touched_jobs.add(job.key)
         self.state.dirty.jobs.add(job.key)
 
     def send_back(self, job: Job) -> None:
         """An admitted job goes back to phase Pending; what was reserved for it is free from the next session on."""
-        job.phase = job.phase.PENDING
+        job.phase = PodGroupPhase.PENDING
         self.touched_jobs.add(job.key)
         self.state.dirty.jobs.add(job.key)
         self.state.active[job.key] = job
@@ -321,17 +329,18 @@ class Session:
 
     def in_phase_inqueue(self) -> Iterable[Job]:
         """Jobs that were admitted and do not run yet, of those that have something to do."""
-        return [job for job in self.state.active.values() if job.phase is job.phase.INQUEUE]
+        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.INQUEUE]
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job still waits to be enqueued."""
-        return job.phase is job.phase.PENDING
+        return job.phase is PodGroupPhase.PENDING
 
     def room_is_coming(self) -> bool:
-        """Whether any task is leaving a node."""
-        return bool(self.nodes.releasing.any())
+        """Whether any task is leaving a node. O(nodes) once, and again after evictions.
 
-    @staticmethod
-    def is_allocated(task: Task) -> bool:
-        """Whether a statement put the task on idle room in this session."""
-        return task.status is TaskStatus.ALLOCATED
+        An eviction that was undone may still count: whoever then looks for such room finds none.
+        """
+        known, releases = self._coming, self.engine.releases
+        if known is None or known[0] != releases:
+            known = self._coming = releases, bool(self.nodes.releasing.any())
+        return known[1]

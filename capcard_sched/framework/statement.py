@@ -1,4 +1,4 @@
-"""The transaction: placements and evictions that become real together or not at all (architecture D7, D8).
+"""The transaction: placements and evictions that become real together or not at all.
 
 Every operation is done at once, in the state, and recorded; `discard` undoes the records in reverse. Nothing is ever
 copied. A plugin that fails while it is told of an operation gets that operation, and only that, undone (W-07).

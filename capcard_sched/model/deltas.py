@@ -1,4 +1,4 @@
-"""Facts that come in: what changed in the cluster, as immutable messages (architecture D1, D2)."""
+"""Facts that come in: what changed in the cluster, as immutable messages."""
 
 from __future__ import annotations
 

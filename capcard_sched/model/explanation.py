@@ -1,4 +1,4 @@
-"""Why something waits, as data: the answer of `explain`, rendered elsewhere (architecture D12)."""
+"""Why something waits, as data: the answer of `explain`, rendered elsewhere."""
 
 from __future__ import annotations
 

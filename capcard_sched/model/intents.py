@@ -1,4 +1,4 @@
-"""What the core wants done: immutable messages for a backend to carry out (architecture D1)."""
+"""What the core wants done: immutable messages for a backend to carry out."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task import Task
 
 _READY = (TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED)
-_VALID = (*_READY, TaskStatus.PIPELINED, TaskStatus.PENDING)
+_PROMISED = (*_READY, TaskStatus.PIPELINED)
+_VALID = (*_PROMISED, TaskStatus.PENDING)
 
 
 class Job:
@@ -34,7 +35,6 @@ class Job:
         "min_task_member",
         "name",
         "namespace",
-        "owner_kinds",
         "pending",
         "pending_best_effort",
         "phase",
@@ -72,8 +72,6 @@ class Job:
     created: float
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
-    #: Kinds of the PodGroup's owner references, in order.
-    owner_kinds: tuple[str, ...]
     #: All tasks by uid, ended ones included.
     tasks: dict[str, Task]
     #: PENDING tasks that are not gated, by uid.
@@ -107,7 +105,6 @@ class Job:
         self.created = 0.0
         self.annotations = {}
         self.labels = {}
-        self.owner_kinds = ()
         self.tasks = {}
         self.pending = {}
         self.pending_best_effort = 0
@@ -128,7 +125,7 @@ class Job:
     def ready_tasks(self) -> int:
         """Bound, Binding, Running, Allocated or Succeeded; best-effort members that pend are not among them."""
         c = self.counts
-        return c[4] + c[3] + c[5] + c[1] + c[7]
+        return c[1] + c[3] + c[4] + c[5] + c[7]  # plain numbers: every job key asks for it
 
     @property
     def waiting_tasks(self) -> int:
@@ -151,11 +148,11 @@ class Job:
 
     def is_pipelined(self) -> bool:
         """Enough members are placed or promised room that is being released."""
-        return self.counts[2] + self.ready_tasks + self.pending_best_effort >= self.min_available
+        return self.waiting_tasks + self.ready_tasks + self.pending_best_effort >= self.min_available
 
     def is_starving(self) -> bool:
         """Below the minimum; best-effort members do not help, so that they may still preempt."""
-        return self.counts[2] + self.ready_tasks < self.min_available
+        return self.waiting_tasks + self.ready_tasks < self.min_available
 
     @property
     def checks_roles(self) -> bool:
@@ -188,11 +185,12 @@ class Job:
 
     def roles_pipelined(self) -> bool:
         """Each role has its minimum placed or promised."""
-        return self._roles_reach((*_READY, TaskStatus.PIPELINED), best_effort=True)
+        return self._roles_reach(_PROMISED, best_effort=True)
 
-    def roles_starving(self) -> bool:
-        """Some role is below its minimum."""
-        return self.checks_roles and not self._roles_reach((*_READY, TaskStatus.PIPELINED), best_effort=False)
+    def role_promised(self, role: str) -> int:
+        """How many members of a role are placed or promised room; 0 where nothing is counted per role."""
+        counts = self.roles.get(role)
+        return 0 if counts is None else sum(counts[status] for status in _PROMISED)
 
     def __repr__(self) -> str:
         return f"Job({self.key}, {self.phase.value}, min={self.min_available}, tasks={len(self.tasks)})"

@@ -1,4 +1,4 @@
-"""Kubernetes objects as they arrive: only the fields the scheduler uses (architecture D11).
+"""Kubernetes objects as they arrive: only the fields the scheduler uses.
 
 Every struct decodes straight from Kubernetes JSON (`msgspec.json.decode(data, type=PodObject)` or
 `msgspec.convert(mapping, PodObject)`); unknown fields are skipped. Quantities stay strings (or numbers) here and are

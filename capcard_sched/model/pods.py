@@ -14,7 +14,7 @@ import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
-from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
+from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import parse_time
@@ -198,7 +198,7 @@ def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
 
 def _sorted(amounts: dict[str, int]) -> dict[str, int]:
     """Sorted by name, so that equal templates have equal items; sums are capped like single quantities."""
-    return {name: min(amounts[name], MAX_AMOUNT) for name in sorted(amounts)}
+    return {name: min(amounts[name], MAX_POD_AMOUNT) for name in sorted(amounts)}
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
@@ -235,8 +235,8 @@ def template_of(pod: PodObject) -> PodTemplate:
     return PodTemplate(
         _sorted(requests),
         _sorted(part.limits) if part.limits else {},
-        min(part.cpu_milli, MAX_AMOUNT),
-        min(part.memory_bytes, MAX_AMOUNT),
+        min(part.cpu_milli, MAX_POD_AMOUNT),
+        min(part.memory_bytes, MAX_POD_AMOUNT),
         spec.node_selector or {},
         spec.affinity,
         spec.tolerations or (),

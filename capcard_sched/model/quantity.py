@@ -1,7 +1,7 @@
 """Kubernetes quantities as exact integers: `1500m`, `4Gi`, `1e3`, `0.5` in, base units out, and back.
 
 No float takes part. Remainders round away from zero, as Kubernetes rounds `Value()` and `MilliValue()`. Results are
-capped at +-(2**63 - 1), where Kubernetes caps too, so that every result fits an int64 column; a sum of results may not.
+capped at +-`MAX_AMOUNT`, so that sums over a cluster fit an int64 column.
 Text longer than `MAX_TEXT` and exponents beyond `MAX_EXPONENT` are errors: computing them would cost memory in
 proportion to what somebody wrote.
 """
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: The largest amount, in whatever unit was asked for; its negative is the smallest. Larger ones are cut to it: 8 PiB,
 #: or 9 trillion devices, is more than any node has, and a thousand such amounts still add up in 64 bits.
 MAX_AMOUNT = 2**53
+#: What one pod may ask of a resource; larger requests are cut to it. 64 TiB fit no node either, and the requests of
+#: a hundred thousand such pods add up in 64 bits.
+MAX_POD_AMOUNT = 2**46
 MAX_TEXT = 512
 MAX_EXPONENT = 400
 

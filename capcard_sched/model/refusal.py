@@ -1,4 +1,4 @@
-"""Why something was not done: one record per refusal, rendered by every message, event and table (D12)."""
+"""Why something was not done: one record per refusal, rendered by every message, event and table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks (pods as the scheduler sees them) and their equivalence classes (architecture D4)."""
+"""Tasks (pods as the scheduler sees them) and their equivalence classes."""
 
 from __future__ import annotations
 

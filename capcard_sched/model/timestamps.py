@@ -1,4 +1,4 @@
-"""Kubernetes timestamps (RFC 3339) and Go durations as seconds, and back."""
+"""Kubernetes timestamps (RFC 3339) and Go durations as seconds, and back; spans of time for people."""
 
 from __future__ import annotations
 
@@ -118,3 +118,16 @@ def format_duration(seconds: float) -> str:
     whole, fraction = divmod(rest, 1000)
     parts.append(f"{whole}.{fraction:03}".rstrip("0") + "s" if fraction else f"{whole}s")
     return sign + "".join(parts)
+
+
+def span(seconds: float) -> str:
+    """Seconds for people, at most two units: `0s`, `1m30s`, `12d4h`."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        amount, left = divmod(left, size)
+        if amount:
+            parts.append(f"{amount}{unit}")
+        elif parts:
+            break
+    return "".join(parts[:2]) or "0s"

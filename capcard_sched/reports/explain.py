@@ -8,6 +8,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.timestamps import span
+from capcard_sched.reports.terminal import amount_for_people
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -21,15 +24,7 @@ _WORDS = {
     "pipelined": "is promised room that is being released",
     "untried": "not tried in the last session",
 }
-_MEBI = 1024 * 1024
 _SHOWN_NAMES = 4
-
-
-def _amount(resource: str, value: int) -> str:
-    """An amount in the unit people use: cards and cores, Mi for memory."""
-    if resource == "memory":
-        return f"{value / _MEBI:g} Mi"
-    return f"{value / 1000:g}"
 
 
 def _figures(refusal: Refusal) -> Table | None:
@@ -43,10 +38,10 @@ def _figures(refusal: Refusal) -> Table | None:
         over = row.total - row.limit
         table.add_row(
             row.resource,
-            _amount(row.resource, row.requested),
-            _amount(row.resource, row.total),
-            _amount(row.resource, row.limit),
-            _amount(row.resource, over) if over > 0 else "-",
+            amount_for_people(row.resource, row.requested),
+            amount_for_people(row.resource, row.total),
+            amount_for_people(row.resource, row.limit),
+            amount_for_people(row.resource, over) if over > 0 else "-",
         )
     return table
 
@@ -103,7 +98,7 @@ def render(explanation: Explanation) -> RenderableType:
     e = explanation
     parts: list[RenderableType] = [
         Text.assemble((f"{e.namespace}/{e.name}", "bold"), f"  queue {e.queue} ({e.queue_state})  phase {e.phase}"),
-        Text(f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods, waiting {e.waiting_seconds:g}s"),
+        Text(f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods, waiting {span(e.waiting_seconds)}"),
         Text.assemble(("Why: ", "bold"), e.summary),
     ]
     for refusal in e.refusals:

@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from capcard_sched.reports.tables import span
+from capcard_sched.model.timestamps import span
 
 #: Runs shorter than this show nothing.
 _PATIENCE_SECONDS = 1.0

@@ -109,6 +109,10 @@ class Recorder(Generic[_R]):
         self._refused(result.report.refusals, now)
         return result
 
+    def finish(self, end: float) -> None:
+        """The run went on to `end` (Unix seconds) without a step: what was in use stayed so, who waited still waits."""
+        self.end = max(self.end, end)
+
     # --- facts ------------------------------------------------------------------------------------------------------
 
     def _facts(self, deltas: Iterable[Delta], now: float) -> None:

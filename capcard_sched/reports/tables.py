@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from capcard_sched.model.timestamps import span
+from capcard_sched.reports.terminal import console_for
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Overview, QueueRow, Use
 
 _BAR_CELLS = 10
-#: Width when the output is no terminal: long reasons stay on few lines.
-_PLAIN_WIDTH = 160
 #: On a narrower terminal reasons get a table of their own instead of a column of ten characters.
 _WIDE = 140
 #: More jobs than this are not listed; those that wait longest come first then.
@@ -23,10 +25,7 @@ _GOOD, _BUSY, _OVER = "green", "yellow", "red"
 
 def print_overview(overview: Overview, console: Console | None = None) -> None:
     """Jobs, queues, cards and evictions; tables that would be empty are left out."""
-    if console is None:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=_PLAIN_WIDTH)
+    console = console or console_for()
     if overview.jobs:
         shown = _most_urgent(overview.jobs)
         wide = console.width >= _WIDE
@@ -144,16 +143,3 @@ def _evictions(rows: tuple[EvictionRow, ...]) -> Table:
     for row in rows:
         table.add_row(span(row.at), Text(row.pod), Text(row.node), Text(row.reason))
     return table
-
-
-def span(seconds: float) -> str:
-    """Seconds for people, at most two units: `0s`, `1m30s`, `12d4h`."""
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        amount, left = divmod(left, size)
-        if amount:
-            parts.append(f"{amount}{unit}")
-        elif parts:
-            break
-    return "".join(parts[:2]) or "0s"

@@ -8,9 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+
+from capcard_sched.model.timestamps import span
+from capcard_sched.reports.terminal import amount_for_people, console_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
 _BUCKETS = 24
 #: Rows of the table of quotas; the JSON has all.
 _HOLDS_SHOWN = 20
-#: Width when the output is no terminal.
-_PLAIN_WIDTH = 160
-_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -183,10 +183,7 @@ def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
 
 def print_timeline(timeline: Timeline, *, to_stderr: bool = False) -> None:
     """The tables on the terminal, or as plain text where there is none."""
-    console = Console(stderr=to_stderr)
-    if not console.is_terminal:
-        console = Console(stderr=to_stderr, width=_PLAIN_WIDTH)
-    console.print(render(timeline))
+    console_for(stderr=to_stderr).print(render(timeline))
 
 
 def render(timeline: Timeline) -> RenderableType:
@@ -203,7 +200,7 @@ def _use_table(timeline: Timeline) -> RenderableType:
     for card in cards:
         table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
     for bucket in timeline.buckets:
-        table.add_row(_span(bucket.begin), *(f"{bucket.mean[card]:.1f} ({bucket.peak[card]})" for card in cards))
+        table.add_row(span(round(bucket.begin)), *(f"{bucket.mean[card]:.1f} ({bucket.peak[card]})" for card in cards))
     return table
 
 
@@ -215,7 +212,7 @@ def _waits_table(timeline: Timeline) -> RenderableType:
         table.add_column(header, justify="left" if header in ("queue", "pod") else "right")
     for wait in timeline.waits:
         spans = (wait.mean, wait.median, wait.percentile_95, wait.longest)
-        table.add_row(wait.queue, str(wait.pods), str(wait.waiting), *map(_span, spans), wait.longest_pod)
+        table.add_row(wait.queue, str(wait.pods), str(wait.waiting), *map(span, map(round, spans)), wait.longest_pod)
     return table
 
 
@@ -229,28 +226,13 @@ def _holds_table(timeline: Timeline) -> RenderableType:
         table.add_row(
             hold.queue,
             hold.resource,
-            _amount(hold.resource, hold.limit),
+            amount_for_people(hold.resource, hold.limit),
             str(hold.jobs),
             str(hold.held_at_end),
-            _span(hold.seconds),
-            _span(hold.longest),
+            span(round(hold.seconds)),
+            span(round(hold.longest)),
             hold.longest_job,
         )
     if len(timeline.holds) > _HOLDS_SHOWN:
         table.caption = f"and {len(timeline.holds) - _HOLDS_SHOWN} more"
     return table
-
-
-def _amount(resource: str, amount: int) -> str:
-    return f"{amount / 2**30:g} Gi" if resource == "memory" else f"{amount / 1000:g}"
-
-
-def _span(seconds: float) -> str:
-    """The two largest units: `3d4h`, `5m10s`, `0s`."""
-    parts = []
-    rest = round(seconds)
-    for unit, size in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", 1)):
-        amount, rest = divmod(rest, size)
-        if amount:
-            parts.append(f"{amount}{unit}")
-    return "".join(parts[:2]) or "0s"

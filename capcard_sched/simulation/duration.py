@@ -6,6 +6,8 @@ import math
 import re
 from fractions import Fraction
 
+from capcard_sched.model.timestamps import span
+
 ACCEPTED = "a duration such as 30s, 1h30m, 500ms or 2d"
 
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|µs|d|h|m|s)")
@@ -66,14 +68,4 @@ def _parse_text(text: str) -> Fraction:
 
 def format_duration(micros: int) -> str:
     """The shortest plain form, at most two units: `0s`, `45s`, `1h30m`, `12d4h`."""
-    seconds = micros // 1_000_000
-    if seconds < 1:
-        return "0s" if micros < 1_000 else f"{micros // 1_000}ms"
-    parts = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        amount, seconds = divmod(seconds, size)
-        if amount:
-            parts.append(f"{amount}{unit}")
-        elif parts:
-            break
-    return "".join(parts[:2])
+    return f"{micros // 1_000}ms" if 1_000 <= micros < _UNITS["s"] else span(micros // _UNITS["s"])

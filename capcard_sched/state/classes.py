@@ -1,4 +1,4 @@
-"""Equivalence classes: pods of one template share one TaskClass (architecture D4)."""
+"""Equivalence classes: pods of one template share one TaskClass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from capcard_sched.model.task import TaskClass
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
     from capcard_sched.model.pods import PodTemplate
     from capcard_sched.model.resources import ResourceColumns, Vector
@@ -28,6 +28,9 @@ class ClassTable:
 
     def __len__(self) -> int:
         return len(self._classes)
+
+    def __iter__(self) -> Iterator[TaskClass]:
+        return iter(self._classes.values())
 
     def intern(
         self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str

@@ -1,4 +1,4 @@
-"""The cluster as the scheduler knows it, changed only by deltas and by the scheduler's own placements (D2).
+"""The cluster as the scheduler knows it, changed only by deltas and by the scheduler's own placements.
 
 `ClusterState` takes the deltas and tells whom they concern: sums over tasks and the scheduler's own placements are kept
 in `placements`, jobs and their queues in `jobs`, node amounts in `columns`, classes of equal pods in `classes`.

@@ -1,4 +1,4 @@
-"""Node amounts as columns: int64 arrays with one row per known node (architecture D3)."""
+"""Node amounts as columns: int64 arrays with one row per known node."""
 
 from __future__ import annotations
 

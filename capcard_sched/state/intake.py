@@ -101,7 +101,6 @@ class GroupFacts(NamedTuple):
     status_counts: tuple[int, int, int]
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
-    owner_kinds: tuple[str, ...]
 
     def matches(self, job: Job) -> bool:
         """Whether the job already says all of this (an echo of our own write, a resync)."""
@@ -151,7 +150,6 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         ),
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
-        owner_kinds=tuple(owner.kind for owner in meta.owner_references or ()),
     )
     return facts, "; ".join(problems)
 

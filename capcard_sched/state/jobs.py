@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.job import Job
+from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.placements import recount_roles
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class JobTable:
             job.implicit = True
             job.min_available = 1
             job.min_resources, job.min_task_member, job.roles = None, {}, {}
-            job.annotations, job.labels, job.owner_kinds = {}, {}, ()
+            job.annotations, job.labels = {}, {}
             job.conditions, job.status_counts = (), (0, 0, 0)
         self._oldest[job.key] = oldest
         job.created = oldest.created
@@ -132,12 +133,11 @@ class JobTable:
         job.min_resources = self._share(facts.min_resources)
         job.annotations = facts.annotations
         job.labels = facts.labels
-        job.owner_kinds = facts.owner_kinds
         job.conditions = facts.conditions
         job.status_counts = facts.status_counts
         job.priority_class_name = facts.priority_class_name
         job.priority = self._priority_of(facts.priority_class_name)
-        if not taken_over or facts.phase is not job.phase.PENDING:
+        if not taken_over or facts.phase is not PodGroupPhase.PENDING:
             job.phase = facts.phase
         if facts.min_task_member != job.min_task_member:
             job.min_task_member = facts.min_task_member

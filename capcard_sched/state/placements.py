@@ -1,4 +1,4 @@
-"""What a task means to its job, its queue and its node, and the scheduler's own changes of that (D2, D5).
+"""What a task means to its job, its queue and its node, and the scheduler's own changes of that.
 
 Every sum (job, queue and node amounts, counters per status) is kept exact at every change: a change first takes the
 task's contribution out (`leave`), then mutates it, then puts it back (`enter`). `place`, `unplace` and `set_binding`
@@ -134,11 +134,14 @@ class Placements:
         for task, node in zip(tasks, nodes, strict=True):
             task.status = status
             task.node = node
-            uid = task.uid
-            node.tasks[uid] = task
-            del pending[uid]
+            node.tasks[task.uid] = task
             row = node.row
             fills[row] = fills.get(row, 0) + 1
+        if count == len(pending):
+            pending.clear()
+        else:
+            for task in tasks:
+                del pending[task.uid]
         for row, fill in fills.items():
             stamps[row] = serial
             target[row] += amounts if fill == 1 else amounts * fill

@@ -71,7 +71,7 @@ class CapacityCard(Plugin):
     def open(self, session: Session) -> None:
         self._queues = session.queues
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
-        if renamed:
+        if renamed or self.demands.crowded:
             self.demands.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
         self.notices.tell(session, queues, jobs)

@@ -70,7 +70,6 @@ class JobAccount:
         "charges",
         "former",
         "job",
-        "names",
         "phase",
         "quantities",
         "queue",
@@ -89,8 +88,6 @@ class JobAccount:
         self.by_service: dict[tuple[str, ServiceType], int] = {}
         #: Admitted in this session, whatever the phase says yet.
         self.admitted = False
-        #: Cards and resources that its figures depend on.
-        self.names: frozenset[str] = frozenset()
         #: The phase that `reserved` was worked out for.
         self.phase = job.phase
         #: None while not worked out.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.cards import CardInventory
 
 
+_MOST_CLASSES = 4096
+
+
 class ChargeError(ValueError):
     """Why a charge cannot be computed: the `error` of GetTaskRequestResourceFailed (§2.3)."""
 
@@ -77,8 +80,13 @@ class Demands:
             demand = self._demands[cls] = self._read(cls)
         return demand
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more is remembered than is worth keeping: classes come and go."""
+        return len(self._demands) > _MOST_CLASSES
+
     def forget(self) -> None:
-        """The inventory changed: work out everything again when asked."""
+        """Work out everything again when asked: the inventory changed, or it is too much to keep."""
         self._demands.clear()
 
     def placed(self, task: Task, node: Node | None, before: str = "") -> Charge:

@@ -79,7 +79,7 @@ class Ledger:
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
         if renamed:
-            keys |= {key for key, account in self.jobs.items() if not account.names.isdisjoint(renamed)}
+            keys |= {key for key, account in self.jobs.items() if not renamed.isdisjoint(self._names_in(account.job))}
         self._touched = set()
         queues = self._refresh_queues(session, names)
         for queue in queues:
@@ -155,16 +155,15 @@ class Ledger:
                     charge = self._demands.placed(task, task.node, charge.card if charge is not None else "")
                 account.charges[uid] = charge
                 self._book(account, cls, charge, 1)
-        account.names = self._names_in(job)
 
-    def _names_in(self, job: Job) -> frozenset[str]:
+    def _names_in(self, job: Job) -> set[str]:
         """The cards and resources that the job's figures depend on."""
         names = set(job.min_resources or ())
         for key in self._minimum.request_of(job).cards:
             names.update(alternatives_of(key))
         for cls in {task.cls for task in job.tasks.values()}:
             names.update(self._demands.of(cls).names, cls.requests, cls.limits)
-        return frozenset(names)
+        return names
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]

@@ -61,9 +61,9 @@ class Notices:
 
     def _tell_job(self, session: Session, job: Job) -> None:
         problem = self._minimum.request_of(job).problem
-        # Without pods the refusal at enqueue says it; with pods the annotation is ignored, which must be said too.
-        has_pods = any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
         text = INVALID_CARD_REQUEST.render(detail=problem) if problem else ""
+        # Without pods the refusal at enqueue says it; with pods the annotation is ignored, which must be said too.
+        has_pods = bool(problem) and any(task.status not in COMPLETED_STATUSES for task in job.tasks.values())
         self._tell_once(session, job, INVALID_CARD_REQUEST, text, now=has_pods)
         value = invalid_service_type(job)
         text = INVALID_SERVICE_TYPE.render(value=value) if value else ""

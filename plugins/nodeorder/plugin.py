@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from capcard_sched.framework.plugin import Placement
     from capcard_sched.framework.rows import NodeRows, Profile, Scores
     from capcard_sched.framework.session import Session
-    from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task import Task
 
 
 class NodeOrder(Plugin):
-    """Which of the possible nodes is best, by the scores of Kubernetes (plugins reference §8).
+    """Which of the possible nodes is best, by the scores of Kubernetes.
 
     Scores that are equal for all nodes asked about are left out: they decide nothing.
     """
@@ -42,20 +41,16 @@ class NodeOrder(Plugin):
         self._utilization = Utilization(self._weights)
         self._book = PreferenceBook(self._weights)
         self._spread = neighbours.TopologySpread()
-        #: PreferNoSchedule taints per node by class.
-        self._taint_counts: dict[TaskClass, Vector | None] = {}
 
     def open(self, session: Session) -> None:
         table = session.nodes
-        if session.changed.everything:
-            self._book.forget()
-        if session.changed.everything or table.generation != self._generation or len(self._index) != len(table):
+        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.crowded
+        if session.changed.everything or outdated:
             self._index = NodeIndex(table.nodes)
             self._images = standing.Images(self._index)
             self._generation = table.generation
-            self._taint_counts.clear()
         self._utilization.open(session)
-        self._book.counters.open(session, self._index)
+        self._book.open(session, self._index)
 
     # --- what a profile is ------------------------------------------------------------------------------------------
 
@@ -91,9 +86,8 @@ class NodeOrder(Plugin):
         weights, cls = self._weights, profile.cls
         parts: list[tuple[int, Scores | None]] = []
         if weights.taint_toleration:
-            if cls not in self._taint_counts:
-                self._taint_counts[cls] = self._index.preferences(cls.tolerations)
-            parts.append((weights.taint_toleration, standing.taints(self._taint_counts[cls], candidates)))
+            counts = self._index.preferences(cls.tolerations)
+            parts.append((weights.taint_toleration, standing.taints(counts, candidates)))
         preferences: Preferences | None = profile.context(self.name)
         if preferences is not None:
             if preferences.affinity:

@@ -13,6 +13,7 @@ from capcard_sched.framework.domains import DomainCounters, Tally
 from capcard_sched.framework.pod_selectors import (
     PodSelector,
     SelectorError,
+    TermCache,
     label_keys,
     spread_selector,
     term_selector,
@@ -22,6 +23,8 @@ from capcard_sched.model.selectors import term_weight
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.session import Session
     from capcard_sched.model.objects import PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
@@ -62,13 +65,12 @@ class PreferenceBook:
     def __init__(self, arguments: NodeOrderArguments) -> None:
         self._arguments = arguments
         self.counters = DomainCounters(self)
-        self._label_keys: dict[TaskClass, tuple[str, ...]] = {}
-        self._terms: dict[tuple[TaskClass, str, tuple[str | None, ...]], _Terms] = {}
+        self._terms = TermCache(self._label_keys, self._resolve)
 
-    def forget(self) -> None:
-        """Drop what was remembered of classes."""
-        self._label_keys.clear()
-        self._terms.clear()
+    def open(self, session: Session, index: NodeIndex) -> None:
+        """Start a session: take in what changed."""
+        self._terms.open(everything=session.changed.everything)
+        self.counters.open(session, index)
 
     def _of_class(
         self, cls: TaskClass
@@ -85,17 +87,9 @@ class PreferenceBook:
         spread = cls.spread if self._arguments.topology_spread else ()
         return tuple(terms), tuple(each for each in spread if each.when_unsatisfiable == "ScheduleAnyway")
 
-    def _read(self, task: Task) -> _Terms:
-        cls, labels = task.cls, task.labels
-        keys = self._label_keys.get(cls)
-        if keys is None:
-            terms, constraints = self._of_class(cls)
-            keys = self._label_keys[cls] = label_keys([term for term, _ in terms], constraints)
-        key = (cls, task.namespace, tuple([labels.get(each) for each in keys]))
-        read = self._terms.get(key)
-        if read is None:
-            read = self._terms[key] = self._resolve(task)
-        return read
+    def _label_keys(self, cls: TaskClass) -> tuple[str, ...]:
+        terms, constraints = self._of_class(cls)
+        return label_keys([term for term, _ in terms], constraints)
 
     def _resolve(self, task: Task) -> _Terms:
         """Malformed terms express no preference; it is the predicates' business to refuse the pod."""
@@ -128,13 +122,13 @@ class PreferenceBook:
 
     def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
         """The pod's preferred terms with their weights."""
-        for selector, topology_key, weight in self._read(task).affinity:
+        for selector, topology_key, weight in self._terms.of(task).affinity:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)
 
     # --- for profiles -----------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> Preferences:
-        terms, counters = self._read(task), self.counters
+        terms, counters = self._terms.of(task), self.counters
         affinity = tuple((counters.pods((selector,)), key, weight) for selector, key, weight in terms.affinity)
         spread = tuple(
             Spread(

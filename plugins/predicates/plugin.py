@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Predicates(Plugin):
-    """May this pod go to that node, by the rules of Kubernetes (plugins reference §5)."""
+    """May this pod go to that node, by the rules of Kubernetes."""
 
     name = "predicates"
     Arguments = PredicatesArguments
@@ -43,15 +43,14 @@ class Predicates(Plugin):
 
     def open(self, session: Session) -> None:
         table = session.nodes
-        if session.changed.everything:
-            self._rules.forget()
-        if session.changed.everything or table.generation != self._generation or len(self._index) != len(table):
+        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.crowded
+        if session.changed.everything or outdated:
             self._index = NodeIndex(table.nodes)
             self._generation = table.generation
         self._counted = None
         if self._enabled.node_ports:
             self._ports.open(session)
-        self._rules.counters.open(session, self._index)
+        self._rules.open(session, self._index)
 
     def close(self, session: Session) -> None:
         self._counted = None

@@ -13,6 +13,7 @@ from capcard_sched.framework.domains import DomainCounters, Tally
 from capcard_sched.framework.pod_selectors import (
     PodSelector,
     SelectorError,
+    TermCache,
     label_keys,
     spread_selector,
     term_selector,
@@ -21,6 +22,8 @@ from capcard_sched.framework.pod_selectors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.session import Session
     from capcard_sched.model.objects import Affinity, PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments
@@ -81,13 +84,12 @@ class RuleBook:
     def __init__(self, arguments: PredicatesArguments) -> None:
         self._arguments = arguments
         self.counters = DomainCounters(self)
-        self._label_keys: dict[TaskClass, tuple[str, ...]] = {}
-        self._terms: dict[tuple[TaskClass, str, tuple[str | None, ...]], _Terms] = {}
+        self._terms = TermCache(self._label_keys, self._resolve)
 
-    def forget(self) -> None:
-        """Drop what was remembered of classes: called when everything changed, to follow the state's own clean-up."""
-        self._label_keys.clear()
-        self._terms.clear()
+    def open(self, session: Session, index: NodeIndex) -> None:
+        """Start a session: take in what changed."""
+        self._terms.open(everything=session.changed.everything)
+        self.counters.open(session, index)
 
     def _of_class(
         self, cls: TaskClass
@@ -96,18 +98,9 @@ class RuleBook:
         spread = cls.spread if self._arguments.topology_spread else ()
         return towards, away, tuple(each for each in spread if each.when_unsatisfiable == "DoNotSchedule")
 
-    def _read(self, task: Task) -> _Terms:
-        """The terms of a pod. Cached by class, namespace and the labels that (mis)matchLabelKeys name."""
-        cls, labels = task.cls, task.labels
-        keys = self._label_keys.get(cls)
-        if keys is None:
-            towards, away, spread = self._of_class(cls)
-            keys = self._label_keys[cls] = label_keys((*towards, *away), spread)
-        key = (cls, task.namespace, tuple([labels.get(each) for each in keys]))
-        terms = self._terms.get(key)
-        if terms is None:
-            terms = self._terms[key] = self._resolve(task)
-        return terms
+    def _label_keys(self, cls: TaskClass) -> tuple[str, ...]:
+        towards, away, spread = self._of_class(cls)
+        return label_keys((*towards, *away), spread)
 
     def _resolve(self, task: Task) -> _Terms:
         towards, away, spread = self._of_class(task.cls)
@@ -142,13 +135,13 @@ class RuleBook:
 
     def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
         """The pod's required anti-affinity terms, once each."""
-        for selector, topology_key in dict.fromkeys(self._read(task).anti_affinity):
+        for selector, topology_key in dict.fromkeys(self._terms.of(task).anti_affinity):
             yield self.counters.carriers(selector, topology_key), 1
 
     # --- for profiles -----------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> PodRules:
-        terms, counters = self._read(task), self.counters
+        terms, counters = self._terms.of(task), self.counters
         namespace, labels = task.namespace, task.labels
         if terms.error:
             return PodRules(error=terms.error)

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from capcard_sched.cli.main import app
-from capcard_sched.framework.hooks import HOOKS, SWITCHES
+from capcard_sched.framework.hooks import HOOKS, SWITCHES, UNASKED
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model import reasons
 
@@ -47,6 +47,13 @@ def test_every_hook_has_a_row_with_all_its_cells() -> None:
         assert hook.signature.startswith("(")
         assert " -> " in hook.signature
         assert hook.silence
+
+
+def test_the_hooks_that_are_said_to_be_unasked_are_those() -> None:
+    asking = [*(ROOT / "capcard_sched" / "framework").glob("*.py"), *(ROOT / "actions").glob("*.py")]
+    text = "".join(path.read_text() for path in asking if path.name != "hooks.py")
+    assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNASKED - {"job_starving"}
+    assert "session.job_starving(" not in text, "the session can ask it, and no action does"
 
 
 def test_every_switch_is_spelled_as_existing_files_spell_it() -> None:

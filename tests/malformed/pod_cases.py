@@ -127,14 +127,14 @@ def container(side: str, resource: str, value: Any, **more: Any) -> list[dict[st
 
 NEGATIVE, NO_UNIT = "'-5' is negative", f"'lots' is not a quantity: {NO_NUMBER}"
 TOO_MUCH = (
-    "Queue <q> has insufficient CPU quota: requested <9007199254740992>, total would be <9007199254740992>, "
+    "Queue <q> has insufficient CPU quota: requested <70368744177664>, total would be <70368744177664>, "
     "but capability is <256000>"
 )
 
 
 def huge(id: str, value: Any) -> Case:
     """A request that no cluster can meet: read as the largest amount there is, and refused with numbers."""
-    late = TOO_MUCH.replace("total would be <9007199254740992>", "total would be <9007199254744992>")
+    late = TOO_MUCH.replace("total would be <70368744177664>", "total would be <70368744181664>")
     told = (*refused("InsufficientCPUQuota", TOO_MUCH), *refused("InsufficientCPUQuota", late))
     return pod(f"cpu: {id}", late, *told, requests={"cpu": value})
 

@@ -67,6 +67,21 @@ def test_a_job_that_stood_back_is_asked_again_after_the_same_time() -> None:
     assert h.job("big").phase == "Inqueue"
 
 
+def test_a_job_waits_again_in_the_very_session_its_time_is_over() -> None:
+    h = Harness(CONF.format(seconds=60))
+    h.gpu_node("n1", count=4)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    for name in ("first", "second"):
+        h.group(name, phase="Pending")
+        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=8)
+    h.settle_for(3)
+    h.step(h.now + 62)
+    h.settle_for(2)
+    assert (h.job("first").phase, h.job("second").phase) == ("Pending", "Inqueue")
+    h.step(h.now + 70)
+    assert h.job("second").phase == "Pending"
+
+
 def test_nobody_stands_back_when_nobody_waits() -> None:
     h = blocked(60)
     h.delete_pod("small-w-0")

@@ -193,15 +193,23 @@ def test_a_queue_whose_parents_go_in_a_circle_or_nowhere_hurts_nobody() -> None:
     assert {name: status["pods"] for name, status in found.items()} == {"a": "2", "b": "2", "c": "1"}
 
 
-def test_memories_of_objects_that_are_gone_are_dropped() -> None:
+def test_memories_are_dropped_once_they_decide_nothing() -> None:
     h = _cluster(min_member=2)
+    h.queue("broken", cards="no quota at all")
+    h.group("lost", queue="nowhere")
     h.pod("p0")
-    h.step()
+    h.pod("lone", group=None, requests={"cpu": "1000"})
+    h.step(now=1000.0)
     closer = h.core._closer
-    assert closer._events
-    assert closer._pod_conditions
+    assert closer._pod_conditions.keys() == {h.task("p0").uid, h.task("lone").uid}
+    assert {ref.kind for ref, _ in closer._events} >= {"Pod", "PodGroup"}
+    assert closer._told
     h.delete_pod("p0")
+    h.delete_pod("lone")
     h.delete_group("g")
-    h.step()
-    closer.prune({*h.state.tasks, *(job.uid for job in h.state.jobs.values())})
-    assert (closer._events, closer._pod_conditions) == ({}, {})
+    h.step(now=1001.0)
+    closer.prune(h.state.tasks, 1001.0)
+    assert closer._pod_conditions == {}
+    assert closer._events, "the same event within five minutes is still one too many"
+    closer.prune(h.state.tasks, 1301.0)
+    assert (closer._events, closer._told) == ({}, {})

@@ -1,4 +1,4 @@
-"""The core as a whole: when sessions run, what a failing plugin may break, and what is said about it (D1, D7, D13)."""
+"""The core as a whole: when sessions run, what a failing plugin may break, and what is said about it."""
 
 from __future__ import annotations
 

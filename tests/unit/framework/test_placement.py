@@ -1,4 +1,4 @@
-"""Where pods go: scores, ties, lanes, hooks that look further than one node, and promised nodes (D4, D5)."""
+"""Where pods go: scores, ties, lanes, hooks that look further than one node, and promised nodes."""
 
 from __future__ import annotations
 
@@ -217,3 +217,29 @@ def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, pro
     fits_later = promised + room <= 4
     assert engine.fits(profile, 0, future=True) is fits_later
     assert engine.fits(profile, 0, future=False) is (room <= 4 - releasing and fits_later)
+
+
+class _Remembering(Plugin):
+    """Answers with an array of its own, the same in every call, and refuses `n0`."""
+
+    name: ClassVar[str] = "remembering"
+    points: ClassVar[dict[int, Scores]] = {}
+
+    def row_private(self, profile: Profile) -> bool:
+        return False
+
+    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        verdict.reject(np.array([rows.nodes[row].name == "n0" for row in rows.rows]), Code.UNSCHEDULABLE, "not here")
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        return self.points.setdefault(len(rows), np.full(len(rows), 7.0))
+
+
+def test_scores_a_plugin_keeps_are_not_written_to() -> None:
+    h = _cluster(3, _Remembering)
+    for i in range(2):
+        h.pod(f"p-{i}", group="g", requests={"cpu": "1"})
+    h.step()
+    assert set(h.binds.values()) == {"n1"}
+    assert _Remembering.points, "the plugin was asked"
+    assert all((points == 7.0).all() for points in _Remembering.points.values())

@@ -16,7 +16,7 @@ from capcard_sched.model.pods import (
     PodTemplate,
     template_of,
 )
-from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError
+from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError
 
 GPU = "nvidia.com/gpu"
 GI = 1024**3
@@ -145,7 +145,7 @@ REQUESTS = [
     ),
     pytest.param(
         {"containers": [_c({"memory": "8Ei"}), _c({"memory": "8Ei"})]},
-        {"memory": MAX_AMOUNT},
+        {"memory": MAX_POD_AMOUNT},
         {},
         id="sums are capped like single quantities",
     ),

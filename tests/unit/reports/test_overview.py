@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from capcard_sched.model.timestamps import span
 from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Use, survey
 from capcard_sched.reports.progress import SimulationProgress
-from capcard_sched.reports.tables import print_overview, span
+from capcard_sched.reports.tables import print_overview
+from capcard_sched.reports.terminal import amount_for_people
 
 START = 1_767_225_600
 
@@ -204,6 +206,23 @@ def test_an_empty_cluster_is_one_line() -> None:
 @pytest.mark.parametrize("seconds, text", [(0, "0s"), (59.9, "59s"), (61, "1m1s"), (3600, "1h"), (90_000, "1d1h")])
 def test_spans_have_two_units_at_most(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "resource, amount, text",
+    [
+        pytest.param("cpu", 1500, "1.5", id="half a core"),
+        pytest.param("cpu", 1_234_567, "1234.567", id="more than six digits"),
+        pytest.param("NVIDIA-H200", 2_000_000_000, "2000000", id="many cards without an exponent"),
+        pytest.param("memory", 2**41, "2048 Gi", id="2 TiB"),
+        pytest.param("memory", 3 * 2**40 + 2**20, "3145729 Mi", id="not whole in Gi"),
+        pytest.param("memory", 0, "0 Gi", id="nothing"),
+        pytest.param("ephemeral-storage", 2**30, "1 Gi", id="all that is counted in bytes"),
+        pytest.param("pods", 110, "110", id="pods are plain"),
+    ],
+)
+def test_amounts_are_in_the_unit_of_their_resource(resource: str, amount: int, text: str) -> None:
+    assert amount_for_people(resource, amount) == text
 
 
 def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:

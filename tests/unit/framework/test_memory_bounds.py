@@ -1,0 +1,69 @@
+"""What is remembered of task classes stays bounded while classes come and go and the nodes stay (a daemon's life)."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.framework import domains, node_index, placement, pod_selectors
+from capcard_sched.plugins.capacity_card import charge
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers: [{plugins: [{name: gang}]}, {plugins: [{name: predicates}, {name: nodeorder}, {name: capacity-card}]}]
+"""
+_LIMIT = 8
+_ROUNDS = 3 * _LIMIT
+
+
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_index, "_MOST_ANSWERS", _LIMIT)
+    monkeypatch.setattr(placement, "_MOST_STATIC", _LIMIT)
+    monkeypatch.setattr(charge, "_MOST_CLASSES", _LIMIT)
+    for module in (domains, pod_selectors):
+        monkeypatch.setattr(module, "MOST_CLASSES", _LIMIT)
+
+
+def test_what_is_kept_of_classes_is_bounded_and_placements_stay_right() -> None:
+    h = Harness(_CONF)
+    h.node("n1", labels={"zone": "a", "kubernetes.io/hostname": "n1"})
+    h.node(
+        "n2", labels={"zone": "b", "kubernetes.io/hostname": "n2"}, taints=[{"key": "k", "effect": "PreferNoSchedule"}]
+    )
+    h.queue("q", capability={"cpu": "64", "memory": "64Gi"})
+    most: dict[str, int] = {}
+    for i in range(_ROUNDS):
+        wanted, name = ("a", "n1") if i % 2 else ("b", "n2")
+        term = {"labelSelector": {"matchLabels": {"app": f"a-{i}"}}, "topologyKey": "kubernetes.io/hostname"}
+        weighted = {"weight": 1, "podAffinityTerm": term}
+        affinity = {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [term],
+                "preferredDuringSchedulingIgnoredDuringExecution": [weighted],
+            }
+        }
+        h.group("g")
+        h.pod(
+            f"p-{i}", group="g", requests={"cpu": f"{i + 1}m"}, labels={"app": f"a-{i}"}, affinity=affinity,
+            nodeSelector={"zone": wanted}, tolerations=[{"key": f"k-{i}", "operator": "Exists"}],
+        )  # fmt: skip
+        h.step()
+        assert h.binds[f"p-{i}"] == name
+        h.delete_pod(f"p-{i}")
+        h.delete_group("g")
+        predicates, nodeorder = h.plugin("predicates"), h.plugin("nodeorder")
+        kept = {
+            "static answers": h.core.engine._static,
+            "classes with rules": predicates._rules._terms,
+            "classes with preferences": nodeorder._book._terms,
+            "whether classes have terms": predicates._rules.counters._with_terms,
+            "matching nodes": predicates._index._matching,
+            "tolerated taints": predicates._index._tolerated,
+            "preferred nodes": nodeorder._index._preferences,
+            "demands": h.plugin("capacity-card").demands._demands,
+        }
+        for what, cache in kept.items():
+            most[what] = max(most.get(what, 0), len(cache))
+    assert {what for what, count in most.items() if count > _LIMIT + 2} == set()
+    assert min(most.values()) > 0, "each of them is used"
