@@ -9,7 +9,7 @@ import numpy as np
 from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
-from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -80,7 +80,8 @@ def _summary(
         return refusals[0].message
     if not job.pending:
         if job.tasks:
-            return "nothing waits: every pod is placed"
+            ended = all(task.status in COMPLETED_STATUSES for task in job.tasks.values())
+            return "nothing waits: every pod has ended" if ended else "nothing waits: every pod is placed"
         return "no pod exists yet" if job.phase is not PodGroupPhase.PENDING else "waits to be enqueued"
     for kind in ("refused", "unfit"):
         for item in pending:

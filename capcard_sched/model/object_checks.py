@@ -225,7 +225,8 @@ def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str
     shown = "|".join(cards)
     quota = inventory.quotas.get(queue)
     if quota is not None and not any(quota.get(card) for card in cards):
-        yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", ", ".join(quota) or "no card")
+        accepted = ", ".join(quota) or "none: the queue has no card quota"
+        yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", accepted)
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
         yield Finding("warning", field, f"no node read offers card {shown}", ", ".join(sorted(inventory.cards)))
 

@@ -96,9 +96,13 @@ def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
 def render(explanation: Explanation) -> RenderableType:
     """The whole answer, the one line that matters first."""
     e = explanation
+    queue = f"queue {e.queue} ({e.queue_state})" if e.queue else "no queue"
+    counts = f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods"
+    if e.pending or e.refusals or e.placed < e.minimum:
+        counts += f", waiting {span(e.waiting_seconds)}"
     parts: list[RenderableType] = [
-        Text.assemble((f"{e.namespace}/{e.name}", "bold"), f"  queue {e.queue} ({e.queue_state})  phase {e.phase}"),
-        Text(f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods, waiting {span(e.waiting_seconds)}"),
+        Text.assemble((f"{e.namespace}/{e.name}", "bold"), f"  {queue}  phase {e.phase}"),
+        Text(counts),
         Text.assemble(("Why: ", "bold"), e.summary),
     ]
     for refusal in e.refusals:

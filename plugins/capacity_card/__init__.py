@@ -1,9 +1,10 @@
-"""capacity-card: a quota per queue and card model; pods that accept several models; tidal use of cards.
+"""capacity-card: a quota per queue and card model; pods that accept several models.
 
 One question per file, each the specification of its rules: `arguments`, `cards` (what the cluster has), `charge` (what
 a pod takes), `minimum` (what a job needs), `quota` (what a queue may use), `ledger` and `accounts` (what it holds);
 the hooks are in `enqueue` with `claims`, `allocatable`, `selection`, `scoring` and `order`; what is told in `events`,
-`notices`, `metrics` and `usage`.
+`notices`, `metrics` and `usage`. Service types (`service`) are read for the metrics; taking cards back from training
+(capacity-card reference §7) is not here yet, and the two arguments about it have no effect.
 """
 
 from __future__ import annotations

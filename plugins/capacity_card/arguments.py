@@ -30,9 +30,9 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     card_node_filter: bool = True
     #: What to do with pods that ask for a card resource but name no card (R7).
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
-    #: Only `inference` may reclaim; otherwise unknown types may too (R20).
+    #: Only `inference` may reclaim; otherwise unknown types may too (R20). Without effect: nothing reclaims yet.
     strict_service_type: bool = False
-    #: A victim's priority must be lower than the reclaimer's (R21).
+    #: A victim's priority must be lower than the reclaimer's (R21). Without effect as yet.
     reclaim_requires_higher_priority: bool = False
     #: Write `volcano.sh/card.allocated` on queues.
     publish_card_usage: bool = False

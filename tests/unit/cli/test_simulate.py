@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -185,10 +186,42 @@ def test_nothing_heavy_is_imported() -> None:
     assert (done.returncode, done.stderr.splitlines()[1:]) == (0, [])
 
 
-def test_help_of_the_program_names_the_verbs() -> None:
-    done = program(["--help"])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_of_the_program_says_what_each_verb_does(arguments: list[str]) -> None:
+    done = program(arguments)
     assert done.returncode == 0
-    assert "simulate" in done.stdout
+    for verb, about in (("simulate", "in-memory"), ("explain", "why a job"), ("validate", "Check"), ("trace", "Turn")):
+        assert re.search(rf"{verb} +.*{about}", done.stdout)
+
+
+WRONG = [
+    (["simulate", "demo"], "error: not understood: demo (files and folders are given with -f)"),
+    (["simulat", "-f", "x"], 'error: Unknown command "simulat". Did you mean "simulate"?'),
+    (["simulate", "--frob"], "error: Unknown option"),
+    (["explain"], 'error: Command "explain" parameter NAME requires an argument.'),
+]
+
+
+@pytest.mark.parametrize("arguments, message", WRONG, ids=lambda value: " ".join(value) if value else "")
+def test_a_command_line_nobody_understands_is_told_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(message)
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_reader_that_has_seen_enough_is_no_failure(output: str, scenario: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "from capcard_sched.cli.main import main; main()", "simulate", "-f", str(scenario)]
+    done = subprocess.run([*command, "-o", output], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert "Error" not in done.stderr
 
 
 _FAILING_PLUGIN = """

@@ -168,7 +168,8 @@ def test_what_cannot_be_read_is_an_error(
         path.write_bytes(content)
     status, found = report(capsys, str(path))
     assert status == 2
-    assert str(path) in found["findings"][0]["message"] + found["findings"][0].get("file", "")
+    assert found["findings"][0]["file"] == str(path)
+    assert str(path) not in found["findings"][0]["message"]
 
 
 def test_nothing_to_check_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

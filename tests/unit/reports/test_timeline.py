@@ -161,6 +161,16 @@ def test_waits_are_summed_up_per_queue() -> None:
     assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, "default/z")]
 
 
+def test_waits_go_on_to_the_end_of_the_run_though_nothing_happens() -> None:
+    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x")]
+    recorder = recorded((0.0, deltas, Result()), (4.0, [], Result()))
+    recorder.finish(600.0)
+    summary = timeline_of(recorder)
+    assert (summary.seconds, summary.waits[0].longest) == (600.0, 600.0)
+    recorder.finish(5.0)
+    assert timeline_of(recorder).seconds == 600.0
+
+
 def test_a_pod_deleted_while_it_waited_is_no_measured_wait() -> None:
     recorder = recorded((0.0, [group("job-x", "q"), pod("x")], Result()), (5.0, [PodGone("default", "x")], Result()))
     assert timeline_of(recorder).waits == []
