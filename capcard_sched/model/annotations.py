@@ -1,5 +1,6 @@
 """Every annotation and label key the project reads or writes, once, spelled as users spell it."""
 
+from functools import cache
 from typing import Final
 
 # --- cards (capacity-card reference §2.1) ---------------------------------------------------------------------------
@@ -150,6 +151,7 @@ CLASS_ANNOTATIONS: Final = frozenset(
 OWN_PREFIXES: Final = (VOLCANO_PREFIX, "scheduling.volcano.sh/", "simulation.capcard-sched.io/")
 
 
+@cache
 def known_keys() -> frozenset[str]:
     """Every key under `OWN_PREFIXES` that stands in this module."""
     return frozenset(

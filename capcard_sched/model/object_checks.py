@@ -136,9 +136,15 @@ def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
         findings = [*_workload(obj, templates, inventory)]
         for template in templates:
             findings += _template(template, obj, inventory)
-            if template.path:
-                findings += check_spelling(template.annotations, at=template.metadata_path)
-    return findings + check_spelling(texts(obj, "metadata", "annotations"))
+    return [*findings, *misspelt_annotations(obj)]
+
+
+def misspelt_annotations(obj: Json) -> Iterator[Finding]:
+    """Annotations of an object, and of its pod templates, that nobody reads and that look like ones that are read."""
+    for template in templates_of(obj):
+        if template.path:
+            yield from check_spelling(template.annotations, at=template.metadata_path)
+    yield from check_spelling(texts(obj, "metadata", "annotations"))
 
 
 def templates_of(obj: Json) -> Iterator[Template]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from capcard_sched.model.object_checks import misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
@@ -193,7 +194,15 @@ class _Loader:
         problems = list(check_name(obj, is_namespaced(kind)))
         problems = problems or list(check_object(kind, obj))
         self._report(origin, obj, problems)
+        if not problems:
+            self._warn_of_misspelt_annotations(origin, obj)
         return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
+
+    def _warn_of_misspelt_annotations(self, origin: Origin, obj: JsonObject) -> None:
+        for finding in misspelt_annotations(obj):
+            metadata = obj["metadata"]
+            what = f"{obj['kind']} {display_name(str(metadata.get('namespace') or ''), str(metadata['name']))}"
+            self.warnings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The store's kind; None when the apiVersion is not one that kind has."""

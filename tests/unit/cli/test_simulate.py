@@ -248,3 +248,16 @@ def test_a_failure_that_was_contained_is_told_and_is_no_success(
     assert status == 1
     assert "internal error: plugin broken, open: KeyError: 'no such thing' (" in captured.err
     assert captured.out, "what there is is still shown"
+
+
+def test_a_misspelt_annotation_is_a_warning_that_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "queue.yaml"
+    path.write_text(
+        "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\n"
+        "metadata: {name: q, annotations: {volcano.sh/card.qouta: '{}'}}\n"
+    )
+    assert run(["simulate", "-f", str(path), "-o", "json"]) == 0
+    assert capsys.readouterr().err == (
+        f'warning: {path}: document 1: Queue q: metadata.annotations["volcano.sh/card.qouta"]: '
+        'nobody reads this annotation; did you mean "volcano.sh/card.quota"?\n'
+    )
