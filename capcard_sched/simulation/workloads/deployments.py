@@ -19,6 +19,7 @@ from capcard_sched.simulation.kinds import (
 )
 from capcard_sched.simulation.store import key_of
 from capcard_sched.simulation.workloads.templates import POD_TEMPLATE_HASH, digest, owner_reference
+from capcard_sched.simulation.workloads.worklist import Worklist
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store
@@ -31,17 +32,12 @@ class DeploymentController:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._deployments: dict[tuple[str, str], None] = {}
+        self._deployments = Worklist(store, DEPLOYMENT, REPLICA_SET)
 
     def observe(self, change: Change) -> None:
         """Take note of Deployments and of their ReplicaSets."""
-        if change.kind == DEPLOYMENT and change.new is not None:
-            self._deployments[change.key] = None
-        elif change.kind == REPLICA_SET:
-            owner = controller_of(change.object)
-            if owner is not None and owner.get("kind") == DEPLOYMENT:
-                self._deployments[change.key[0], owner["name"]] = None
-        elif change.kind == POD and change.verb == "removed":
+        self._deployments.observe(change)
+        if change.kind == POD and change.verb == "removed":
             self._note_departure(change)
 
     def _note_departure(self, change: Change) -> None:
@@ -51,16 +47,13 @@ class DeploymentController:
             found = self._store.get(REPLICA_SET, change.key[0], owner["name"])
             above = controller_of(found) if found is not None else None
             if above is not None and above.get("kind") == DEPLOYMENT:
-                self._deployments[change.key[0], above["name"]] = None
+                self._deployments.note((change.key[0], above["name"]))
 
     def reconcile(self) -> bool:
         """Create and scale ReplicaSets; whether there was anything to look at."""
         worked = bool(self._deployments)
-        while self._deployments:
-            key = next(iter(self._deployments))
-            del self._deployments[key]
-            found = self._store.get(DEPLOYMENT, *key)
-            if found is not None and not spec(found).get("paused"):
+        for found in self._deployments.drain():
+            if not spec(found).get("paused"):
                 self._keep(found)
         return worked
 

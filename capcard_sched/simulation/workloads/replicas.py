@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.simulation.kinds import POD, REPLICA_SET, JsonObject, controller_of, labels_of, meta, spec, status
 from capcard_sched.simulation.store import ENDED_PHASES, key_of
 from capcard_sched.simulation.workloads.templates import owner_reference, pod_from, spelled
+from capcard_sched.simulation.workloads.worklist import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,26 +36,18 @@ class ReplicaSetController:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sets: dict[tuple[str, str], None] = {}
+        self._sets = Worklist(store, REPLICA_SET, POD)
         self._made: dict[str, int] = {}
 
     def observe(self, change: Change) -> None:
         """Take note of sets and of their pods."""
-        if change.kind == REPLICA_SET and change.new is not None:
-            self._sets[change.key] = None
-        elif change.kind == POD:
-            owner = controller_of(change.object)
-            if owner is not None and owner.get("kind") == REPLICA_SET:
-                self._sets[change.key[0], owner["name"]] = None
+        self._sets.observe(change)
 
     def reconcile(self) -> bool:
         """Create and delete pods; whether there was anything to look at."""
         worked = bool(self._sets)
-        while self._sets:
-            key = next(iter(self._sets))
-            del self._sets[key]
-            found = self._store.get(REPLICA_SET, *key)
-            if found is not None and not meta(found).get("deletionTimestamp"):
+        for found in self._sets.drain():
+            if not meta(found).get("deletionTimestamp"):
                 self._keep(found)
         return worked
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import POD, STATEFUL_SET, JsonObject, controller_of, labels_of, meta, spec, status
+from capcard_sched.simulation.kinds import POD, STATEFUL_SET, JsonObject, labels_of, meta, spec, status
 from capcard_sched.simulation.store import ENDED_PHASES, key_of
 from capcard_sched.simulation.workloads.replicas import is_live, is_ready
 from capcard_sched.simulation.workloads.templates import digest, pod_from
+from capcard_sched.simulation.workloads.worklist import Worklist
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store
@@ -22,26 +23,17 @@ class StatefulSetController:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sets: dict[tuple[str, str], None] = {}
+        self._sets = Worklist(store, STATEFUL_SET, POD)
 
     def observe(self, change: Change) -> None:
         """Take note of sets and of their pods."""
-        if change.kind == STATEFUL_SET and change.new is not None:
-            self._sets[change.key] = None
-        elif change.kind == POD:
-            owner = controller_of(change.object)
-            if owner is not None and owner.get("kind") == STATEFUL_SET:
-                self._sets[change.key[0], owner["name"]] = None
+        self._sets.observe(change)
 
     def reconcile(self) -> bool:
         """Create and delete pods; whether there was anything to look at."""
         worked = bool(self._sets)
-        while self._sets:
-            key = next(iter(self._sets))
-            del self._sets[key]
-            found = self._store.get(STATEFUL_SET, *key)
-            if found is not None:
-                self._keep(found)
+        for found in self._sets.drain():
+            self._keep(found)
         return worked
 
     def _keep(self, found: JsonObject) -> None:

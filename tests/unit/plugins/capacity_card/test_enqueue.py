@@ -8,65 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.model.status import Vote
+from capcard_sched.model.refusal import Figures
 from capcard_sched.testing import Harness
-
-CARDS = ("A", "B", "C", "NVIDIA-H200", "H100", "H200")
-
-
-def scalar(card: str, requested: int, total: int, limit: int, queue: str = "q") -> tuple[str, str]:
-    return (
-        "InsufficientScalarQuota",
-        (
-            f"Queue <{queue}> has insufficient <{card}> quota: requested <{requested}>, total would be <{total}>, "
-            f"but capability is <{limit}>"
-        ),
-    )
-
-
-def cpu(requested: int, total: int, limit: int) -> tuple[str, str]:
-    return (
-        "InsufficientCPUQuota",
-        (
-            f"Queue <q> has insufficient CPU quota: requested <{requested}>, total would be <{total}>, "
-            f"but capability is <{limit}>"
-        ),
-    )
-
-
-def memory(requested: int, total: int, limit: int) -> tuple[str, str]:
-    return (
-        "InsufficientMemoryQuota",
-        (
-            f"Queue <q> has insufficient memory quota: requested <{requested} Mi>, total would be <{total} Mi>, "
-            f"but capability is <{limit} Mi>"
-        ),
-    )
-
-
-def cluster_of_everything(h: Harness) -> None:
-    for card in CARDS:
-        h.gpu_node(f"node-{card.lower()}", card=card, count=64, cpu="1000", memory="4Ti")
-
-
-def hold(h: Harness, card: str, count: int, *, group: str = "", min_member: int | None = None) -> None:
-    """A running gang with `count` single-card pods and nothing to spare."""
-    group = group or f"held-{card.lower()}"
-    h.group(group, phase="Running", min_member=count if min_member is None else min_member)
-    for i in range(count):
-        h.pod(f"{group}-{i}", group=group, requests={}, card=card, cards=1, node=f"node-{card.lower()}")
-
-
-def verdict(h: Harness, group: str = "g") -> tuple[str, str] | None:
-    answer = h.plugin("capacity-card").job_enqueueable(h.job(group))
-    if isinstance(answer, Refusal):
-        assert answer.hook == "job_enqueueable"
-        assert answer.plugin == "capacity-card"
-        assert answer.event
-        return answer.reason, answer.message
-    assert answer is Vote.PERMIT, "it never abstains"
-    return None
+from tests.unit.plugins.capacity_card.admission import cluster_of_everything, cpu, hold, memory, scalar, verdict
 
 
 class Case(NamedTuple):

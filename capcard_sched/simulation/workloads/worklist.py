@@ -1,0 +1,49 @@
+"""Which objects of a kind a controller has yet to look at: the ones that changed, and the owners of what changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.simulation.kinds import controller_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.simulation.kinds import JsonObject
+    from capcard_sched.simulation.store import Change, Store
+
+
+class Worklist:
+    """Keys (namespace, name) in the order they were first noted, each once."""
+
+    def __init__(self, store: Store, kind: str, owned: str) -> None:
+        """`kind` is what the controller keeps, `owned` the kind of what it makes."""
+        self._store = store
+        self._kind = kind
+        self._owned = owned
+        self._keys: dict[tuple[str, str], None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def note(self, key: tuple[str, str]) -> None:
+        """Look at the object of this key again."""
+        self._keys[key] = None
+
+    def observe(self, change: Change) -> None:
+        """Note the object itself when it is there, or the owner of what changed."""
+        if change.kind == self._kind and change.new is not None:
+            self.note(change.key)
+        elif change.kind == self._owned:
+            owner = controller_of(change.object)
+            if owner is not None and owner.get("kind") == self._kind:
+                self.note((change.key[0], owner["name"]))
+
+    def drain(self) -> Iterator[JsonObject]:
+        """The objects that still exist, until nothing is left; what is noted meanwhile comes too."""
+        while self._keys:
+            key = next(iter(self._keys))
+            del self._keys[key]
+            found = self._store.get(self._kind, *key)
+            if found is not None:
+                yield found
