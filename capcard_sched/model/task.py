@@ -106,7 +106,6 @@ class Task:
         "preemptable",
         "priority",
         "role",
-        "started",
         "status",
         "uid",
     )
@@ -136,7 +135,6 @@ class Task:
     ours: bool
     #: Unix seconds.
     created: float
-    started: float
     #: Text after the last dash of the name when it is a number and the name has three parts, else -1.
     index: int
     nominated_node: str
@@ -159,7 +157,6 @@ class Task:
         self.deleting = False
         self.ours = True
         self.created = 0.0
-        self.started = 0.0
         self.index = -1
         self.nominated_node = ""
         self.assigned_card = ""

@@ -195,7 +195,6 @@ class ClusterState:
         task.deleting = facts.deleting
         task.ours = ours
         task.created = facts.created
-        task.started = facts.started
         task.index = facts.index
         task.nominated_node = facts.nominated_node
         task.assigned_card = facts.assigned_card
