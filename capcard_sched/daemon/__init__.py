@@ -1,0 +1,1 @@
+"""The scheduler as a service: wiring, clocks, logs, metrics, signals."""
