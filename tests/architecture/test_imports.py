@@ -20,10 +20,12 @@ THIRD_PARTY = {
     "framework": {"msgspec", "numpy", "yaml"},
     "actions": {"msgspec", "numpy"},
     "plugins": {"msgspec", "numpy"},
+    "kube": {"aiohttp", "kubernetes", "msgspec"},
     "simulation": {"msgspec", "yaml"},
     "reports": {"msgspec", "rich"},
     "cli": {"cyclopts", "msgspec", "rich", "yaml"},
     "config": set(),
+    "daemon": {"aiohttp", "msgspec", "prometheus_client", "structlog", "watchfiles", "yaml"},
     "testing": {"msgspec", "numpy"},
     "process": set(),
 }
