@@ -30,7 +30,7 @@ from capcard_sched.model.intents import Bind, EmitEvent, UpdatePodCondition, Upd
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.framework.action import Action
     from capcard_sched.framework.conf import Conf
@@ -66,10 +66,13 @@ class Harness:
         run: bool = False,
         plugins: Iterable[type[Plugin]] = (),
         actions: Iterable[type[Action]] = (),
+        timer: Callable[[], float] | None = None,
+        on_commit: Callable[[list[Bind]], None] | None = None,
     ) -> None:
-        """`plugins`, `actions`: classes to be found by name beside the installed ones."""
+        """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
         self._registry = registry().including(plugins, actions)
-        self.core = Core(self._parse(conf), self._registry)
+        self.core = Core(self._parse(conf), self._registry, timer=timer)
+        self._on_commit = on_commit
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}
         self.bind_annotations: dict[str, dict[str, str]] = {}
@@ -334,7 +337,7 @@ class Harness:
         """One step of the core, a second after the last one unless `now` (Unix seconds) says otherwise."""
         self.now = self.now + 1 if now is None else now
         pending, self._deltas = self._deltas, []
-        result = self.core.step(pending, self.now)
+        result = self.core.step(pending, self.now, self._on_commit)
         self.events = []
         for intent in result.intents:
             match intent:

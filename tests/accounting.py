@@ -67,7 +67,7 @@ def rebuilt(state: ClusterState) -> Sums:
         waiting = [task for task in members if task.status is TaskStatus.PENDING]
         jobs[key] = {
             "tasks": {task.uid for task in members},
-            "pending": {task.uid for task in waiting if not task.gated},
+            "pending": {task.uid for task in waiting if not (task.gated or task.held)},
             "pending_best_effort": sum(task.cls.best_effort for task in waiting),
             "counts": dict(Counter(task.status for task in members)),
             "roles": _roles(members) if job.min_task_member else {},

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.outcomes import task_scheduling_reason
-from capcard_sched.framework.report import HookError, Outcome
+from capcard_sched.framework.report import HookError, Outcome, Timing
 from capcard_sched.framework.session import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import (
@@ -28,7 +28,7 @@ from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, P
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from capcard_sched.framework.session import Condition, Session
     from capcard_sched.model.job import Job
@@ -45,7 +45,8 @@ _ROOT = "root"
 class Closer:
     """Turns what a session decided into intents. One per core: it remembers what was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, timer: Callable[[], float] | None = None) -> None:
+        self._timer = timer
         self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
         #: When a refusal was last looked at for its events.
         self._told: dict[tuple[ObjectRef, str], float] = {}
@@ -61,12 +62,16 @@ class Closer:
         for plugin in session.dispatch.plugins:
             close = getattr(plugin, "close", None)
             if close is not None:
+                began = 0.0 if self._timer is None else self._timer()
                 try:
                     close(session)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.report.errors.append(
                         HookError(plugin.name, "close", f"{type(error).__name__}: {error}", "session")
                     )
+                if self._timer is not None:
+                    timing = Timing("plugin", plugin.name, "OnSessionClose", self._timer() - began)
+                    session.report.timings.append(timing)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
         enqueued = {*session.report.enqueued, *session.report.sent_back}

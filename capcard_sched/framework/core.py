@@ -8,21 +8,22 @@ from capcard_sched.framework.closing import Closer
 from capcard_sched.framework.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.memory import Memory
 from capcard_sched.framework.placement import PlacementEngine
-from capcard_sched.framework.report import HookError, SessionReport
+from capcard_sched.framework.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session import Session, reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Literal
 
     from capcard_sched.framework.action import Action
     from capcard_sched.framework.conf import Conf
     from capcard_sched.framework.plugin import Plugin
     from capcard_sched.framework.registry import Registry
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.intents import Bind, ObjectRef
     from capcard_sched.state.dirty import Dirty
 
 #: Memories of objects that are gone are dropped every so many sessions.
@@ -47,10 +48,13 @@ class Core:
         registry: Registry,
         scheduler_names: Iterable[str] = ("capcard-sched", "volcano"),
         default_queue: str = "default",
+        timer: Callable[[], float] | None = None,
     ) -> None:
+        """`timer` counts seconds for the report's timings; without it there are none. It decides nothing."""
         self.state = ClusterState(scheduler_names, default_queue)
         self._registry = registry
-        self._closer = Closer()
+        self._timer = timer
+        self._closer = Closer(timer)
         self._memory = Memory()
         self._sessions = 0
         self._reported_problems: dict[ObjectRef, str] = {}
@@ -89,11 +93,14 @@ class Core:
         self.state.dirty.everything = True
         self._memory = Memory()
 
-    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+    def step(
+        self, deltas: Sequence[Delta], now: float, on_commit: Callable[[list[Bind]], None] | None = None
+    ) -> StepResult:
         """Take in what happened and run a session, unless nothing that matters changed.
 
         `now` is in Unix seconds. A session on an unchanged cluster would repeat the last one's answers: it is skipped,
-        unless a plugin's answers depend on time.
+        unless a plugin's answers depend on time. `on_commit` is told of the bindings of each gang as soon as it is
+        committed; the result holds them again, first among the intents.
         """
         state = self.state
         for delta in deltas:
@@ -102,7 +109,7 @@ class Core:
         if not state.dirty and not self._time_dependent:
             self._report_problems(intents)  # an object that cannot be read at all changes nothing else
             return StepResult(intents, SessionReport(""), True)
-        session = self.open_session(now)
+        session = self.open_session(now, on_commit)
         if not session.report.errors:
             self._run_actions(session)
         intents.extend(self._closer.close(session))
@@ -113,7 +120,7 @@ class Core:
             self._closer.prune(state.tasks, now)
         return StepResult(intents, session.report, False)
 
-    def open_session(self, now: float) -> Session:
+    def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
         """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
@@ -127,12 +134,14 @@ class Core:
             now=now,
             actions=self.conf.actions,
             memory=self._memory,
+            on_commit=on_commit,
         )
         self.last_session = session
         for plugin in self.dispatch.plugins:
             start = getattr(plugin, "open", None)
             if start is None:
                 continue
+            began = self._read_timer()
             try:
                 start(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -140,7 +149,22 @@ class Core:
                     HookError(plugin.name, "open", f"{type(error).__name__}: {error}", "session")
                 )
                 self._keep_dirty(changed)
+            self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
         return session
+
+    def _read_timer(self) -> float:
+        return 0.0 if self._timer is None else self._timer()
+
+    def _time(
+        self,
+        session: Session,
+        kind: Literal["action", "plugin"],
+        name: str,
+        phase: Literal["", "OnSessionOpen", "OnSessionClose"],
+        began: float,
+    ) -> None:
+        if self._timer is not None:
+            session.report.timings.append(Timing(kind, name, phase, self._timer() - began))
 
     def _keep_dirty(self, changed: Dirty) -> None:
         """What a failed session did not work off is still to be done; plugins then start from everything."""
@@ -149,6 +173,7 @@ class Core:
 
     def _run_actions(self, session: Session) -> None:
         for action in self.actions:
+            began = self._read_timer()
             try:
                 action.execute(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -157,6 +182,7 @@ class Core:
                     HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
                 )
                 self.state.dirty.everything = True
+            self._time(session, "action", action.name, "", began)
 
     def _confirm(self) -> list[Intent]:
         """`Scheduled` events of pods whose binding the watch has shown."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
+    from capcard_sched.framework.plugin import Placement
     from capcard_sched.model.intents import ObjectRef
 
 
@@ -32,15 +33,52 @@ class HookError(msgspec.Struct, frozen=True):
     object: str
 
 
+class Timing(NamedTuple):
+    """How long a part of a session took, by the timer the core was given."""
+
+    kind: Literal["action", "plugin"]
+    name: str
+    #: For plugins, as the reference labels it; "" for actions.
+    phase: Literal["", "OnSessionOpen", "OnSessionClose"]
+    seconds: float
+
+
+class Placed(NamedTuple):
+    """A task bound in a session. Times are Unix seconds."""
+
+    namespace: str
+    name: str
+    uid: str
+    #: Name of the PodGroup, and its queue.
+    job: str
+    queue: str
+    job_created: float
+    created: float
+
+
 class SessionReport:
     """Decisions, refusals and figures of one session."""
 
-    __slots__ = ("bound", "enqueued", "errors", "evicted", "refusals", "sent_back", "uid", "visited_jobs")
+    __slots__ = (
+        "bound",
+        "enqueued",
+        "errors",
+        "evicted",
+        "placements",
+        "refusals",
+        "sent_back",
+        "timings",
+        "uid",
+        "visited_jobs",
+    )
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
         #: Tasks bound, by uid.
         self.bound: list[str] = []
+        #: The same as they were decided; tasks and jobs in them live on and change.
+        self.placements: list[Placement] = []
+        self.timings: list[Timing] = []
         self.enqueued: list[str] = []
         self.evicted: list[str] = []
         #: Jobs that went back to phase Pending.
@@ -49,6 +87,15 @@ class SessionReport:
         #: (object, refusal) in the order they were given.
         self.refusals: list[tuple[ObjectRef, Refusal]] = []
         self.errors: list[HookError] = []
+
+    @property
+    def placed(self) -> list[Placed]:
+        """Tasks bound, with what latencies are counted from. To be read before the next step."""
+        return [
+            Placed(job.namespace, task.name, task.uid, job.name, job.queue, job.created, task.created)
+            for job, tasks in ((placement.job, placement.tasks) for placement in self.placements)
+            for task in tasks
+        ]
 
     @property
     def decided(self) -> bool:

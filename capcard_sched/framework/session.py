@@ -23,7 +23,7 @@ from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
 
@@ -85,6 +85,7 @@ class Session:
         now: float,
         actions: tuple[str, ...],
         memory: Memory | None = None,
+        on_commit: Callable[[list[Bind]], None] | None = None,
     ) -> None:
         self.state = state
         self.dispatch = dispatch
@@ -102,7 +103,9 @@ class Session:
         self.report = SessionReport(uid)
         #: uid of a task to how its last attempt ended.
         self.outcomes: dict[str, Outcome] = {}
+        #: All bindings decided so far; `on_commit` was told of each of them when its gang was committed.
         self.binds: list[Bind] = []
+        self.on_commit = on_commit
         self.evictions: list[Evict] = []
         #: How many tasks are promised room that is being released.
         self.promised = 0
@@ -181,7 +184,7 @@ class Session:
         return (*self.dispatch.keys("task_order", task), index, task.created, task.uid)
 
     def pending_tasks(self, job: Job) -> list[Task]:
-        """Pending tasks that are not gated, in task order."""
+        """Pending tasks that are neither gated nor held, in task order."""
         pending = job.pending
         if len(pending) == 1:
             return list(pending.values())

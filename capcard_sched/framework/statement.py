@@ -118,7 +118,8 @@ class Statement:
         """
         session = self._session
         annotations = self._annotations()
-        binds, outcomes, bound = session.binds, session.outcomes, session.report.bound
+        binds: list[Bind] = []
+        outcomes, bound, placements = session.outcomes, session.report.bound, session.report.placements
         for record in self._records:
             if isinstance(record, _Eviction):
                 task = record.task
@@ -132,12 +133,16 @@ class Statement:
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
                 bound += [task.uid for task in record.tasks]
+                placements.append(record)
                 if outcomes:
                     for task in record.tasks:
                         outcomes.pop(task.uid, None)
             else:
                 session.pipelines.append(record)
         self._records.clear()
+        session.binds += binds
+        if binds and session.on_commit is not None:
+            session.on_commit(binds)
 
     def _annotations(self) -> dict[str, dict[str, str]]:
         """What plugins want written with each binding, by uid; pods with nothing are absent."""

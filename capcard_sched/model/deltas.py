@@ -73,13 +73,45 @@ class PriorityClassGone(msgspec.Struct, frozen=True):
     name: str
 
 
+class NamespaceChanged(msgspec.Struct, frozen=True):
+    """A namespace was added, or its labels changed."""
+
+    name: str
+    labels: dict[str, str]
+
+
+class NamespaceGone(msgspec.Struct, frozen=True):
+    """A namespace was deleted."""
+
+    name: str
+
+
 class BindFailed(msgspec.Struct, frozen=True):
-    """The API server refused a binding: the task pends again and others go on."""
+    """The API server refused a binding: the task pends again and others go on.
+
+    With `retry_after` (seconds) above 0 the task is left alone until a `BindRetry` says that it may try again.
+    """
 
     namespace: str
     name: str
     uid: str
     message: str
+    retry_after: float = 0.0
+
+
+class BindRetry(msgspec.Struct, frozen=True):
+    """A pod that was left alone after a refused binding may be placed again."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """This scheduler begins to lead, and what is known is what the API server holds.
+
+    Bindings and evictions decided earlier that have not shown will not come; tasks left alone may be tried.
+    """
 
 
 class EvictFailed(msgspec.Struct, frozen=True):
@@ -102,6 +134,10 @@ Delta: TypeAlias = (
     | QueueGone
     | PriorityClassChanged
     | PriorityClassGone
+    | NamespaceChanged
+    | NamespaceGone
     | BindFailed
+    | BindRetry
+    | Takeover
     | EvictFailed
 )

@@ -74,7 +74,7 @@ class Job:
     labels: Mapping[str, str]
     #: All tasks by uid, ended ones included.
     tasks: dict[str, Task]
-    #: PENDING tasks that are not gated, by uid.
+    #: PENDING tasks that are neither gated nor held, by uid.
     pending: dict[str, Task]
     #: How many PENDING tasks request nothing (gated ones included).
     pending_best_effort: int

@@ -95,6 +95,7 @@ class Task:
         "created",
         "deleting",
         "gated",
+        "held",
         "index",
         "job",
         "labels",
@@ -129,6 +130,8 @@ class Task:
     preemptable: bool | None
     #: Has scheduling gates: never placed, never counted.
     gated: bool
+    #: Its binding was refused: not placed until it may be tried again.
+    held: bool
     #: Has a deletion timestamp.
     deleting: bool
     #: `spec.schedulerName` is one of ours.
@@ -154,6 +157,7 @@ class Task:
         self.priority = 1
         self.preemptable = None
         self.gated = False
+        self.held = False
         self.deleting = False
         self.ours = True
         self.created = 0.0

@@ -57,6 +57,8 @@ class ClusterState:
         #: Jobs that a session may look at and that have, as of the last session's opening, something to do: not
         #: admitted yet, or with pending tasks. A superset inside a session.
         self.active: dict[str, Job] = {}
+        #: Labels of the namespaces that have been seen.
+        self.namespaces: dict[str, Mapping[str, str]] = {}
         #: Bindings of ours that the watch has shown since last asked: tasks that went from BINDING to a node.
         self.confirmed: list[Task] = []
         self._node_objects: dict[str, Node] = {}
@@ -92,7 +94,11 @@ class ClusterState:
             deltas.QueueGone: lambda delta: self._drop_queue(delta.name),
             deltas.PriorityClassChanged: self._apply_priority_class,
             deltas.PriorityClassGone: lambda delta: self._job_table.drop_priority_class(delta.name),
+            deltas.NamespaceChanged: lambda delta: self._label_namespace(delta.name, delta.labels),
+            deltas.NamespaceGone: lambda delta: self._label_namespace(delta.name, None),
             deltas.BindFailed: self._bind_failed,
+            deltas.BindRetry: self._bind_retry,
+            deltas.Takeover: self._take_over,
             deltas.EvictFailed: self._evict_failed,
         }
 
@@ -233,7 +239,25 @@ class ClusterState:
         if task is not None and task.status is TaskStatus.BINDING:
             former = task.node
             self._placements.move(task, TaskStatus.PENDING, None)
+            if delta.retry_after > 0:
+                self._placements.hold(task, held=True)
             self._drop_placeholder(former)
+
+    def _bind_retry(self, delta: deltas.BindRetry) -> None:
+        task = self.tasks.get(delta.uid)
+        if task is not None and task.held:
+            self._placements.hold(task, held=False)
+
+    def _take_over(self, _: deltas.Takeover) -> None:
+        for task in self.tasks.values():
+            if task.status is TaskStatus.BINDING:
+                former = task.node
+                self._placements.move(task, TaskStatus.PENDING, None)
+                self._drop_placeholder(former)
+            elif task.status is TaskStatus.RELEASING and not task.deleting:
+                self._placements.restore(task)
+            if task.held:
+                self._placements.hold(task, held=False)
 
     def _evict_failed(self, delta: deltas.EvictFailed) -> None:
         task = self.tasks.get(delta.uid)
@@ -321,6 +345,14 @@ class ClusterState:
     def _apply_priority_class(self, delta: deltas.PriorityClassChanged) -> None:
         item = delta.priority_class
         self._job_table.set_priority_class(item.metadata.name, item.value, is_default=bool(item.global_default))
+
+    def _label_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        if self.namespaces.get(name) == labels:
+            return
+        if labels is None:
+            self.namespaces.pop(name, None)
+        else:
+            self.namespaces[name] = labels
 
     # --- queues -----------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,12 @@ class Placements:
         task.status, task.node = status, node
         self._contribute(task, +1)
 
+    def hold(self, task: Task, *, held: bool) -> None:
+        """Keep a task out of placement, or let it in again."""
+        self._contribute(task, -1)
+        task.held = held
+        self._contribute(task, +1)
+
     def charge_row(self, row: int, task: Task, sign: int) -> None:
         """Add (+1) the task's amounts to the node row it stands on, or take them out (-1)."""
         table, cls = self._nodes, task.cls
@@ -86,7 +92,7 @@ class Placements:
     def _contribute_to_job(self, job: Job, task: Task, sign: int) -> None:
         status, cls = task.status, task.cls
         self._dirty.jobs.add(job.key)
-        pending = status is TaskStatus.PENDING and not task.gated
+        pending = status is TaskStatus.PENDING and not (task.gated or task.held)
         if sign > 0:
             job.tasks[task.uid] = task
             if pending:

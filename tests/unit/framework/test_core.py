@@ -13,6 +13,7 @@ from capcard_sched.framework.hooks import HOOKS
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.session import Session
 from capcard_sched.model import deltas
+from capcard_sched.model.intents import Bind
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
@@ -91,6 +92,42 @@ def test_a_refused_binding_is_tried_again() -> None:
     h.binds.clear()
     h.step()
     assert list(h.binds) == ["p0"]
+
+
+def test_each_gang_is_handed_over_as_it_is_committed_and_again_in_the_result() -> None:
+    handed: list[list[str]] = []
+    h = Harness(_PLAIN, on_commit=lambda binds: handed.append([bind.name for bind in binds]))
+    h.node("n1", cpu="8")
+    h.queue("q")
+    for group in ("a", "b"):
+        h.group(group, min_member=2)
+        for member in range(2):
+            h.pod(f"{group}{member}", group=group)
+    h.group("waits", min_member=3)
+    h.pod("w0", group="waits")
+    result = h.step()
+    assert handed == [["a0", "a1"], ["b0", "b1"]]
+    assert [each.name for each in result.intents if isinstance(each, Bind)] == ["a0", "a1", "b0", "b1"]
+    assert [(each.name, each.job, each.queue) for each in result.report.placed] == [
+        ("a0", "a", "q"), ("a1", "a", "q"), ("b0", "b", "q"), ("b1", "b", "q"),
+    ]  # fmt: skip
+
+
+def test_timings_come_from_the_timer_and_decide_nothing() -> None:
+    ticks = iter(range(1000))
+    timed = Harness(_PLAIN, timer=lambda: float(next(ticks)))
+    plain = Harness(_PLAIN)
+    for h in (timed, plain):
+        h.node("n1")
+        h.queue("q")
+        h.group("g")
+        h.pod("p0")
+    reports = [h.step().report for h in (timed, plain)]
+    assert timed.binds == plain.binds == {"p0": "n1"}
+    assert reports[1].timings == []
+    actions = [(each.name, each.seconds) for each in reports[0].timings if each.kind == "action"]
+    assert actions == [("enqueue", 1.0), ("allocate", 1.0), ("backfill", 1.0)]
+    assert ("gang", "OnSessionClose") in {(each.name, each.phase) for each in reports[0].timings}
 
 
 def test_a_new_conf_is_used_from_the_next_step_on_and_sees_everything() -> None:

@@ -198,6 +198,38 @@ def test_a_refused_binding_makes_the_pod_pend_again() -> None:
     assert recorded(state) == rebuilt(state)
 
 
+def test_a_pod_whose_binding_was_refused_for_good_is_left_alone_until_it_may_try_again() -> None:
+    state = _bound_by_us()
+    state.apply(deltas.BindFailed("default", "p", "p-uid", "no", retry_after=4.0))
+    job = state.jobs["default/g"]
+    assert (state.tasks["p-uid"].status, list(job.pending), job.valid_tasks) == (TaskStatus.PENDING, [], 1)
+    assert recorded(state) == rebuilt(state)
+    state.apply(pod("p", group="g", labels={"more": "labels"}))
+    assert list(job.pending) == [], "an update of the pod does not let it in"
+    state.apply(deltas.BindRetry("default", "p", "p-uid"))
+    assert list(job.pending) == ["p-uid"]
+    assert _dirty(state, deltas.BindRetry("default", "p", "p-uid")) == set(), "nothing is held any more"
+    assert recorded(state) == rebuilt(state)
+
+
+def test_a_takeover_voids_what_was_assumed_and_has_not_shown() -> None:
+    state = _bound_by_us()
+    state.apply(pod("held", group="g"))
+    state.place(state.jobs["default/g"], [state.tasks["held-uid"]], [state.nodes.nodes[0]], TaskStatus.ALLOCATED)
+    state.set_binding(state.jobs["default/g"], [state.tasks["held-uid"]])
+    state.apply(deltas.BindFailed("default", "held", "held-uid", "no", retry_after=4.0))
+    running = pod("running", group="g", node="n1", phase="Running")
+    state.apply(running)
+    state.release(state.tasks["running-uid"])
+    state.apply(deltas.Takeover())
+    statuses = {task.name: task.status for task in state.tasks.values()}
+    assert statuses == {"p": TaskStatus.PENDING, "held": TaskStatus.PENDING, "running": TaskStatus.RUNNING}
+    assert state.nodes.used[0].tolist() == state.tasks["running-uid"].cls.request.tolist()
+    assert recorded(state) == rebuilt(state)
+    state.apply(deltas.Takeover())
+    assert recorded(state) == rebuilt(state)
+
+
 @pytest.mark.parametrize(
     "fact",
     [
