@@ -1,0 +1,190 @@
+"""The scheduler thread: what it does with facts, calls and mistakes, and what it hands over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+
+from capcard_sched.daemon.loop import SchedulerThread
+from capcard_sched.framework.conf import default_conf
+from capcard_sched.framework.core import Core, StepResult
+from capcard_sched.model.deltas import Delta, PodChanged, Takeover
+from capcard_sched.model.intents import Bind, Intent
+from capcard_sched.model.objects import PodObject
+from capcard_sched.testing import registry
+from tests.objects import group, node, pod, queue
+
+
+class Outside:
+    """What the rest of the daemon would see of the thread."""
+
+    def __init__(self) -> None:
+        self.intents: list[Intent] = []
+        self.seen: list[Delta] = []
+        self.steps: list[StepResult] = []
+        self.failures: list[tuple[str, str]] = []
+        self.changed = threading.Condition()
+
+    def handover(self, intents: Sequence[Intent]) -> None:
+        with self.changed:
+            self.intents += intents
+            self.changed.notify_all()
+
+    def applied(self, deltas: Sequence[Delta]) -> None:
+        with self.changed:
+            self.seen += deltas
+            self.changed.notify_all()
+
+    def stepped(self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, seconds: float) -> None:
+        with self.changed:
+            self.seen += deltas
+            self.steps.append(result)
+            self.changed.notify_all()
+
+    def failed(self, what: str, error: Exception) -> None:
+        with self.changed:
+            self.failures.append((what, str(error)))
+            self.changed.notify_all()
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout=10)
+
+    @property
+    def binds(self) -> dict[str, str]:
+        return {intent.name: intent.node for intent in self.intents if isinstance(intent, Bind)}
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+@pytest.fixture
+def core() -> Core:
+    return Core(default_conf(registry()), registry())
+
+
+@pytest.fixture
+def thread(core: Core, outside: Outside) -> Iterator[SchedulerThread]:
+    thread = SchedulerThread(core, handover=outside.handover, listener=outside, period=0.05)
+    thread.start()
+    yield thread
+    thread.stop()
+    assert thread.join(10)
+
+
+def _gang(name: str, members: int) -> list[Delta]:
+    return [group(name, min_member=members), *(pod(f"{name}-{i}", group=name) for i in range(members))]
+
+
+_CLUSTER: list[Delta] = [node("n1"), node("n2"), queue("default"), queue("q")]
+
+
+def _ask(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
+    answer: Future[object] = Future()
+    thread.call(question, answer)
+    return answer.result(10)
+
+
+def test_a_standby_knows_the_cluster_and_decides_nothing(thread: SchedulerThread, outside: Outside) -> None:
+    thread.deliver(_CLUSTER)
+    thread.deliver(_gang("g", 2))
+    assert _ask(thread, lambda core: sorted(core.state.nodes.by_name)) == ["n1", "n2"]
+    time.sleep(0.2)  # four periods
+    assert (outside.intents, outside.steps) == ([], [])
+    assert len(outside.seen) == len(_CLUSTER) + 3
+    assert thread.last_cycle is None
+
+
+def test_a_new_leader_has_applied_everything_delivered_before(thread: SchedulerThread, outside: Outside) -> None:
+    thread.deliver(_CLUSTER)
+    thread.deliver(_gang("g", 2))
+    thread.lead()
+    outside.wait(lambda: set(outside.binds) == {"g-0", "g-1"})
+    assert Takeover() in outside.seen
+    assert thread.last_cycle is not None
+
+
+def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: SchedulerThread, outside: Outside) -> None:
+    thread.deliver(_CLUSTER)
+    thread.lead()
+    outside.wait(lambda: bool(outside.steps))
+    thread.stand_by()
+    thread.deliver(_gang("g", 1))
+    assert _ask(thread, lambda core: len(core.state.tasks)) == 1
+    assert outside.binds == {}
+
+
+def test_a_burst_of_facts_makes_one_session(thread: SchedulerThread, outside: Outside) -> None:
+    thread.deliver(_CLUSTER)
+    thread.lead()
+    outside.wait(lambda: bool(outside.steps))
+    before = len(outside.steps)
+    for index in range(12):
+        thread.deliver(_gang(f"g{index}", 1))
+    outside.wait(lambda: len(outside.binds) == 12)
+    sessions = [step for step in outside.steps[before:] if not step.idle]
+    assert len([step for step in sessions if step.report.bound]) <= 4
+
+
+def test_without_anything_new_the_thread_still_wakes_once_a_period(thread: SchedulerThread, outside: Outside) -> None:
+    thread.deliver(_CLUSTER)
+    thread.lead()
+    outside.wait(lambda: len(outside.steps) >= 5)
+    assert outside.steps[-1].idle
+
+
+def test_a_fact_that_cannot_be_applied_is_told_and_the_others_count(thread: SchedulerThread, outside: Outside) -> None:
+    broken = PodChanged(PodObject(metadata=None))  # type: ignore[arg-type]
+    thread.deliver([*_CLUSTER, broken, *_gang("g", 1)])
+    thread.lead()
+    outside.wait(lambda: set(outside.binds) == {"g-0"})
+    assert [what for what, _ in outside.failures] == ["applying PodChanged"]
+
+
+def test_a_session_that_fails_is_told_and_the_next_one_is_held(
+    thread: SchedulerThread, core: Core, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, tries = core.step, iter([True, True])
+
+    def step(*arguments: object) -> StepResult:
+        if next(tries, False):
+            raise RuntimeError("a bug")
+        return whole(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(core, "step", step)
+    thread.deliver([*_CLUSTER, *_gang("g", 1)])
+    thread.lead()
+    outside.wait(lambda: set(outside.binds) == {"g-0"})
+    assert outside.failures == [("session", "a bug")] * 2
+
+
+def test_what_a_question_raises_is_its_answer(thread: SchedulerThread) -> None:
+    def ask(core: Core) -> object:
+        raise LookupError("no such thing")
+
+    with pytest.raises(LookupError, match="no such thing"):
+        _ask(thread, ask)
+    assert _ask(thread, lambda core: 1) == 1
+
+
+def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
+    lots: list[int] = []
+    outside = Outside()
+    thread = SchedulerThread(
+        core, handover=lambda intents: lots.append(len(intents)), listener=outside, period=5.0
+    )  # fmt: skip
+    thread.start()
+    pods = [delta for index in range(40) for delta in _gang(f"g{index}", 4)]
+    thread.deliver([*(node(f"n{index}") for index in range(60)), queue("default"), queue("q"), *pods])
+    thread.lead()
+    outside.wait(lambda: any(step.report.bound for step in outside.steps))
+    thread.stop()
+    assert thread.join(10)
+    assert len(lots) > 2
+    assert all(64 <= size < 128 for size in lots[:-1])
