@@ -1,0 +1,53 @@
+{{- /* Names of the objects: the release's, which says what it is or gets it appended. */ -}}
+{{- define "capcard-sched.fullname" -}}
+{{- if contains "capcard-sched" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-capcard-sched" (.Release.Name | trunc 36 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A JSON object with the list of scheduler names; templates can only return text. */ -}}
+{{- define "capcard-sched.schedulerNames" -}}
+{{- if kindIs "slice" .Values.custom.scheduler_name -}}
+{{- dict "names" .Values.custom.scheduler_name | toJson -}}
+{{- else -}}
+{{- dict "names" (list .Values.custom.scheduler_name) | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Lease: as the scheduler itself would name it. */ -}}
+{{- define "capcard-sched.lease" -}}
+{{- join "-" (sortAlpha (include "capcard-sched.schedulerNames" . | fromJson).names) | trunc 253 -}}
+{{- end -}}
+
+{{- define "capcard-sched.labels" -}}
+app: {{ include "capcard-sched.fullname" . }}
+app.kubernetes.io/name: capcard-sched
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.custom.common_labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Takes (dict "root" $ "suffix" "-part"): binds the ClusterRole of that suffix to the ServiceAccount. */ -}}
+{{- define "capcard-sched.clusterRoleBinding" -}}
+{{- $fullname := include "capcard-sched.fullname" .root -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ $fullname }}{{ .suffix }}
+  labels:
+    {{- include "capcard-sched.labels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ $fullname }}{{ .suffix }}
+subjects:
+- kind: ServiceAccount
+  name: {{ $fullname }}
+  namespace: {{ .root.Release.Namespace }}
+{{- end -}}

@@ -1,0 +1,72 @@
+"""Where the manifests are, and what they say once they are read or rendered."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+#: An object as the API server speaks of it.
+Manifest = dict[str, Any]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MANIFESTS: Final = ROOT / "manifests"
+CHART: Final = MANIFESTS / "helm" / "capcard-sched"
+INSTALL: Final = MANIFESTS / "install.yaml"
+
+
+def parsed(text: str) -> list[Manifest]:
+    """The documents of a YAML text; empty ones are left out."""
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]  # safe, and in C
+
+
+def read(path: Path) -> list[Manifest]:
+    """The documents of a file."""
+    return parsed(path.read_text("utf-8"))
+
+
+def key(manifest: Manifest) -> str:
+    """`kind namespace/name`, or without the namespace."""
+    meta = manifest["metadata"]
+    return f"{manifest['kind']} {meta['namespace'] + '/' if 'namespace' in meta else ''}{meta['name']}"
+
+
+def by_key(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Every object by its key; none may be there twice."""
+    found: dict[str, Manifest] = {}
+    for manifest in manifests:
+        assert key(manifest) not in found, f"{key(manifest)} is there twice"
+        found[key(manifest)] = manifest
+    return found
+
+
+def kustomized(kubectl: Path, folder: Path) -> list[Manifest]:
+    """What `kubectl kustomize` makes of a folder."""
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return parsed(done.stdout)
+
+
+def overlay(folder: Path, *components: str) -> Path:
+    """Makes in `folder` a kustomization of the base and those components, as users do, and returns it."""
+    up = os.path.relpath(MANIFESTS, folder.resolve())  # kustomize takes no absolute paths
+    named = {"resources": [f"{up}/base"], "components": [f"{up}/{component}" for component in components]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(named), "utf-8")
+    return folder
+
+
+def derived() -> dict[Path, str]:
+    """What manifests/render.py would write: file to text."""
+    spec = importlib.util.spec_from_file_location("manifests_render", MANIFESTS / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    texts: dict[Path, str] = module.rendered()
+    return texts

@@ -1,0 +1,279 @@
+"""The chart makes the objects of the kustomization, and its values do what they say."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.manifests.documents import (
+    CHART,
+    INSTALL,
+    MANIFESTS,
+    Manifest,
+    by_key,
+    key,
+    kustomized,
+    overlay,
+    parsed,
+    read,
+)
+
+#: Helm's own marks: on every object of a chart, on none of the kustomization.
+_HELMS = ("helm.sh/", "app.kubernetes.io/")
+
+
+def rendered(
+    helm: Path, values: Manifest | None = None, *, release: str = "capcard-sched", crds: bool = False
+) -> list[Manifest]:
+    """What Helm makes of the chart for a namespace `capcard-system`."""
+    done = _helm(helm, "template", release, CHART, *(["--include-crds"] if crds else []), values=values)
+    assert done.returncode == 0, done.stderr
+    return parsed(done.stdout)
+
+
+def refusal(helm: Path, values: Manifest) -> str:
+    """What Helm says against those values."""
+    done = _helm(helm, "template", "capcard-sched", CHART, values=values)
+    assert done.returncode != 0, "Helm took it"
+    return done.stderr
+
+
+def _helm(helm: Path, *words: str | Path, values: Manifest | None) -> subprocess.CompletedProcess[str]:
+    options = ["--namespace", "capcard-system", "--values", "-"]
+    text = yaml.safe_dump(values or {})
+    return subprocess.run([helm, *words, *options], input=text, capture_output=True, text=True, check=False)
+
+
+def plain(manifest: Manifest) -> Manifest:
+    """An object without the marks of Helm."""
+    stripped = copy.deepcopy(manifest)
+    metas = [stripped["metadata"]]
+    if stripped["kind"] == "Deployment":
+        metas.append(stripped["spec"]["template"]["metadata"])
+    for meta in metas:
+        for field in ("labels", "annotations"):
+            kept = {name: value for name, value in meta.get(field, {}).items() if not name.startswith(_HELMS)}
+            meta.pop(field, None)
+            if kept:
+                meta[field] = kept
+    return stripped
+
+
+def plain_by_key(manifests: list[Manifest]) -> dict[str, Manifest]:
+    return by_key(plain(manifest) for manifest in manifests if manifest["kind"] != "Namespace")
+
+
+def deployment(manifests: list[Manifest]) -> Manifest:
+    (found,) = (manifest for manifest in manifests if manifest["kind"] == "Deployment")
+    return found
+
+
+def container(manifests: list[Manifest]) -> Manifest:
+    found: Manifest = deployment(manifests)["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_the_chart_passes_helm_lint(helm: Path) -> None:
+    done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) -> None:
+    assert plain_by_key(rendered(helm, crds=True)) == plain_by_key(read(INSTALL))
+
+
+def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
+    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "fence", "podgroup-status"))
+    values = {"custom": {"eviction_api_enable": True, "fence_enable": True, "podgroup_status_enable": True}}
+    assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
+
+
+def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:
+    kept = [
+        key(manifest)
+        for manifest in rendered(helm, {"custom": {"fence_enable": True}})
+        if manifest["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    ]
+    assert sorted(kept) == [
+        "ValidatingAdmissionPolicy capcard-sched-fence",
+        "ValidatingAdmissionPolicyBinding capcard-sched-fence",
+    ]
+
+
+def test_every_object_says_which_release_it_is_of(helm: Path) -> None:
+    for manifest in rendered(helm, {"custom": {"service_monitor_enable": True}}, release="gpu"):
+        labels = manifest["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "gpu", key(manifest)
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels["app"] == "gpu-capcard-sched"
+
+
+def test_two_releases_share_no_object_and_no_pods(helm: Path) -> None:
+    first, second = rendered(helm), rendered(helm, release="second")
+    assert not set(by_key(first)) & set(by_key(second))
+    selectors = [deployment(each)["spec"]["selector"]["matchLabels"] for each in (first, second)]
+    assert selectors[0] != selectors[1]
+
+
+def test_roles_and_accounts_of_a_release_belong_together(helm: Path) -> None:
+    objects = rendered(helm, release="gpu")
+    (account,) = (each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
+    assert deployment(objects)["spec"]["template"]["spec"]["serviceAccountName"] == account
+    roles = {each["metadata"]["name"] for each in objects if each["kind"] in {"Role", "ClusterRole"}}
+    bindings = [each for each in objects if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
+    assert {each["roleRef"]["name"] for each in bindings} == roles
+    for binding in bindings:
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "capcard-system"}]
+
+
+@pytest.mark.parametrize(
+    "custom, words",
+    [
+        ({"default_queue": "shared"}, ["--default-queue=shared"]),
+        ({"scheduler_schedule_period": "500ms"}, ["--schedule-period=500ms"]),
+        (
+            {"scheduler_kube_api_qps": 50, "scheduler_kube_api_burst": 100},
+            ["--kube-api-qps=50", "--kube-api-burst=100"],
+        ),
+        ({"scheduler_plugins_dir": "/plugins"}, ["--plugins-dir=/plugins"]),
+        ({"ignored_provisioners": ["a/b", "c/d"]}, ["--ignored-provisioners=a/b", "--ignored-provisioners=c/d"]),
+        ({"scheduler_log_level": 0}, ["--v=0"]),
+        ({"scheduler_log_level": 4}, ["--v=4"]),
+        ({"scheduler_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
+        ({"eviction_api_enable": True}, ["--use-eviction-api=true"]),
+        ({"fence_enable": True}, ["--fence=true"]),
+    ],
+)
+def test_a_value_becomes_its_flag(helm: Path, custom: Manifest, words: list[str]) -> None:
+    default = container(rendered(helm))["args"]
+    given = container(rendered(helm, {"custom": custom}))["args"]
+    assert given == default + words
+
+
+@pytest.mark.parametrize(
+    "names, words, lease",
+    [
+        ("gpu", ["--scheduler-name=gpu"], "gpu"),
+        (["volcano", "gpu"], ["--scheduler-name=volcano", "--scheduler-name=gpu"], "gpu-volcano"),
+    ],
+)
+def test_the_lease_follows_the_scheduler_names(helm: Path, names: Any, words: list[str], lease: str) -> None:
+    from capcard_sched.daemon.options import Options
+
+    objects = rendered(helm, {"custom": {"scheduler_name": names, "fence_enable": True}})
+    given = container(objects)["args"]
+    assert [word for word in given if word.startswith("--scheduler-name=")] == words
+    assert f"--leader-elect-resource-name={lease}" in given
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    assert Options(scheduler_name=listed).lease_name == lease, "the name the scheduler would choose itself"
+    found = by_key(objects)
+    role = found["Role capcard-system/capcard-sched-leader-election"]
+    assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [[lease]]
+    assert found["ValidatingAdmissionPolicyBinding capcard-sched-fence"]["spec"]["paramRef"]["name"] == lease
+
+
+@pytest.mark.parametrize(
+    "basic, image",
+    [
+        ({}, "capcard-sched:0.1.0"),
+        ({"image_registry": "registry.example:5000/team"}, "registry.example:5000/team/capcard-sched:0.1.0"),
+        ({"image_tag_version": "edge", "scheduler_image_name": "ours/sched"}, "ours/sched:edge"),
+    ],
+)
+def test_the_image_is_put_together(helm: Path, basic: Manifest, image: str) -> None:
+    assert container(rendered(helm, {"basic": basic}))["image"] == image
+
+
+def test_pod_settings_reach_the_pod(helm: Path) -> None:
+    toleration = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
+    affinity: Manifest = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    values = {
+        "basic": {"image_pull_secret": "pull", "image_pull_policy": "Always"},
+        "custom": {
+            "scheduler_tolerations": [toleration],
+            "scheduler_affinity": affinity,
+            "scheduler_ns": {"pool": "system"},
+            "scheduler_priority_class": "",
+            "scheduler_podLabels": {"team": "ml"},
+            "common_labels": {"cost": "shared"},
+            "scheduler_sc": {"runAsNonRoot": True, "runAsUser": None, "runAsGroup": None, "fsGroup": None},
+            "scheduler_resources": {"limits": {"memory": "4Gi"}},
+        },
+    }
+    objects = rendered(helm, values)
+    template = deployment(objects)["spec"]["template"]
+    spec = template["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert spec["containers"][0]["imagePullPolicy"] == "Always"
+    assert spec["tolerations"] == [toleration]
+    assert spec["affinity"] == affinity
+    assert spec["nodeSelector"] == {"pool": "system"}
+    assert "priorityClassName" not in spec
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "4Gi"}
+    assert (template["metadata"]["labels"]["team"], template["metadata"]["labels"]["cost"]) == ("ml", "shared")
+    assert all(each["metadata"]["labels"]["cost"] == "shared" for each in objects)
+
+
+def test_a_conf_of_ones_own_replaces_the_built_in_one(helm: Path) -> None:
+    conf = 'actions: "allocate"\ntiers:\n- plugins:\n  - name: gang\n'
+    found = by_key(rendered(helm, {"custom": {"scheduler_config_override": conf}}))
+    assert found["ConfigMap capcard-system/capcard-sched-conf"]["data"]["scheduler.yaml"].strip() == conf.strip()
+
+
+@pytest.mark.parametrize(
+    "value, role",
+    [("volumes_enable", "capcard-sched-volumes"), ("evictions_enable", "capcard-sched-evictions")],
+)
+def test_rights_of_a_feature_go_with_its_value(helm: Path, value: str, role: str) -> None:
+    without = by_key(rendered(helm, {"custom": {value: False}}))
+    gone = set(by_key(rendered(helm))) - set(without)
+    assert gone == {f"ClusterRole {role}", f"ClusterRoleBinding {role}"}
+
+
+def test_a_single_replica_may_run_without_election(helm: Path) -> None:
+    objects = rendered(helm, {"custom": {"scheduler_replicas": 1, "leader_elect_enable": False}})
+    assert "--leader-elect=false" in container(objects)["args"]
+    assert not [each for each in objects if each["kind"] in {"Role", "RoleBinding"}]
+
+
+def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
+    found = by_key(rendered(helm, {"custom": {"service_monitor_enable": True, "service_monitor_interval": "10s"}}))
+    monitor = found["ServiceMonitor capcard-system/capcard-sched"]["spec"]
+    service = found["Service capcard-system/capcard-sched"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "interval": "10s"}]
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"custom": {"scheduler_replica": 3}}, "scheduler_replica"),
+        ({"customs": {}}, "customs"),
+        ({"custom": {"scheduler_replicas": "two"}}, "scheduler_replicas"),
+        ({"custom": {"scheduler_replicas": -1}}, "scheduler_replicas"),
+        ({"custom": {"scheduler_name": []}}, "scheduler_name"),
+        ({"custom": {"scheduler_name": "Not A Name"}}, "scheduler_name"),
+        ({"custom": {"scheduler_podLabels": {"app": "mine"}}}, "app"),
+        ({"custom": {"scheduler_log_level": "debug"}}, "scheduler_log_level"),
+        ({"basic": {"image_pull_policy": "Sometimes"}}, "image_pull_policy"),
+        ({"custom": {"leader_elect_enable": False}}, "two replicas would both schedule"),
+        (
+            {"custom": {"leader_elect_enable": False, "scheduler_replicas": 1, "fence_enable": True}},
+            "custom.fence_enable needs custom.leader_elect_enable",
+        ),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, said: str) -> None:
+    assert said in refusal(helm, values)
+
+
+def test_files_of_the_components_exist() -> None:
+    for component in ("fence", "eviction-api", "podgroup-status"):
+        (kustomization,) = read(MANIFESTS / component / "kustomization.yaml")
+        assert all((MANIFESTS / component / name).exists() for name in kustomization["resources"])

@@ -1,0 +1,286 @@
+"""The CRDs on a real API server: what they keep, what they fill in, what they refuse, what kubectl shows of them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.manifests.documents import MANIFESTS, Manifest, by_key, parsed, read
+from tests.manifests.every_field import COMMAND, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
+
+pytestmark = pytest.mark.asyncio
+
+EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND}
+PLURALS: Final = {"Queue": "queues", "PodGroup": "podgroups", "Job": "jobs.batch.volcano.sh", "Command": "commands"}
+
+
+def one(text: str) -> Manifest:
+    (found,) = parsed(text)
+    return found
+
+
+async def create(cluster: Cluster, manifest: Manifest) -> Manifest:
+    """Makes an object; a field that the schema does not know is an error."""
+    path = await cluster.path(PLURALS[manifest["kind"]])
+    return await cluster.request("POST", path, params={"fieldValidation": "Strict"}, body=manifest)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+async def test_every_field_is_known_and_kept_as_it_was_sent(cluster: Cluster, kind: str) -> None:
+    sent = one(EXAMPLES[kind])
+    kept = await create(cluster, sent)
+    stored = {name: kept.get(name) for name in sent}
+    stored["metadata"] = {name: kept["metadata"].get(name) for name in sent["metadata"]}
+    assert stored == sent
+
+
+@pytest.mark.parametrize("kind, status", [("Queue", QUEUE_STATUS), ("Job", JOB_STATUS)])
+async def test_a_status_with_a_subresource_is_written_there_alone(cluster: Cluster, kind: str, status: str) -> None:
+    manifest, wanted = one(EXAMPLES[kind]), one(status)
+    name = manifest["metadata"]["name"]
+    made = await create(cluster, {**manifest, "status": wanted})
+    assert made.get("status", {}) in ({}, {"state": "Open"}), "dropped from a creation"
+    ignored = await cluster.patch(PLURALS[kind], name, {"status": wanted})
+    assert ignored.get("status", {}) in ({}, {"state": "Open"}), "dropped from a patch of the object"
+    await cluster.patch(PLURALS[kind], name, {"status": wanted, "spec": {"queue": "x"}}, subresource="status")
+    kept = await cluster.get(PLURALS[kind], name)
+    assert kept["status"] == wanted
+    assert kept["spec"] == made["spec"], "a write to the status leaves the spec alone"
+
+
+async def test_the_status_of_a_pod_group_is_part_of_the_object(cluster: Cluster) -> None:
+    manifest = one(POD_GROUP)
+    await create(cluster, manifest)
+    with pytest.raises(RequestError) as absent:
+        await cluster.get("podgroups", "train", subresource="status")
+    assert absent.value.status == 404
+    patched = await cluster.patch("podgroups", "train", {"status": {"phase": "Running", "running": 3}})
+    assert patched["status"] == {**manifest["status"], "phase": "Running", "running": 3}
+    assert patched["spec"] == manifest["spec"]
+
+
+@pytest.mark.parametrize(
+    "manifest, path, value",
+    [
+        ({"kind": "Queue", "spec": {}}, "spec.weight", 1),
+        ({"kind": "Queue", "spec": {}}, "status.state", "Open"),
+        ({"kind": "PodGroup", "spec": {}}, "spec.queue", "default"),
+        ({"kind": "PodGroup", "spec": {"networkTopology": {}}}, "spec.networkTopology.mode", "hard"),
+        ({"kind": "PodGroup", "spec": {"subGroupPolicy": [{"name": "a"}]}}, "spec.subGroupPolicy.0.subGroupSize", 1),
+        ({"kind": "PodGroup", "spec": {"subGroupPolicy": [{"name": "a"}]}}, "spec.subGroupPolicy.0.minSubGroups", 0),
+        ({"kind": "Job", "spec": {}}, "spec.queue", "default"),
+        ({"kind": "Job", "spec": {}}, "spec.maxRetry", 3),
+        ({"kind": "Job", "spec": {"tasks": [{"replicas": 1}]}}, "spec.tasks.0.maxRetry", 3),
+    ],
+)
+async def test_what_is_not_given_has_its_default(cluster: Cluster, manifest: Manifest, path: str, value: Any) -> None:
+    version = one(EXAMPLES[manifest["kind"]])["apiVersion"]
+    kept: Any = await create(cluster, {"apiVersion": version, "metadata": {"name": "plain"}, **manifest})
+    for part in path.split("."):
+        kept = kept[int(part)] if part.isdigit() else kept[part]
+    assert kept == value
+
+
+async def test_an_empty_queue_name_is_accepted_for_the_scheduler_to_fill_in(cluster: Cluster) -> None:
+    manifest = one(POD_GROUP)
+    manifest["spec"]["queue"] = ""
+    assert (await create(cluster, manifest))["spec"]["queue"] == ""
+
+
+REFUSED: Final = [
+    ("Queue", "spec.weight", 0),
+    ("Queue", "spec.weight", 65536),
+    ("Queue", "spec.weight", "2"),
+    ("Queue", "spec.weight", 1.5),
+    ("Queue", "spec.priority", -1),
+    ("Queue", "spec.reclaimable", "yes"),
+    ("Queue", "spec.capability.cpu", "4 cores"),
+    ("Queue", "spec.capability.cpu", 0.5),
+    ("Queue", "spec.capability.memory", "4GB"),
+    ("Queue", "spec.capability", ["cpu"]),
+    ("Queue", "spec.priority", 2**31),
+    ("Queue", "spec.guarantee.resource.cpu", True),
+    ("Queue", "spec.dequeueStrategy", "lifo"),
+    ("Queue", "spec.parent", "a" * 254),
+    ("PodGroup", "spec.minMember", "2"),
+    ("PodGroup", "spec.minMember", -1),
+    ("PodGroup", "spec.minMember", 2**31),
+    ("PodGroup", "spec.minTaskMember.worker", "two"),
+    ("PodGroup", "spec.queue", "Research"),
+    ("PodGroup", "spec.queue", "a b"),
+    ("PodGroup", "spec.minResources.cpu", "many"),
+    ("PodGroup", "spec.networkTopology.mode", "firm"),
+    ("PodGroup", "spec.subGroupPolicy[0].subGroupSize", 0),
+    ("PodGroup", "status.phase", 3),
+    ("PodGroup", "status.running", "3"),
+    ("PodGroup", "status.conditions[0].lastTransitionTime", "yesterday"),
+    ("Job", "spec.minAvailable", -1),
+    ("Job", "spec.minSuccess", 0),
+    ("Job", "spec.maxRetry", -1),
+    ("Job", "spec.ttlSecondsAfterFinished", -1),
+    ("Job", "spec.plugins.svc", "--flag"),
+    ("Job", "spec.volumes[0].mountPath", "/a:/b"),
+    ("Job", "spec.tasks[0].replicas", "2"),
+    ("Job", "spec.tasks[0].replicas", -1),
+    ("Job", "spec.tasks[0].replicas", 2**31),
+    ("Job", "spec.tasks[0].maxRetry", -2),
+    ("Job", "spec.tasks[0].topologyPolicy", "loose"),
+    ("Job", "spec.tasks[0].dependsOn.iteration", "some"),
+    ("Job", "spec.tasks[0].template", "pod"),
+    ("Command", "target", "research"),
+    ("Command", "action", 1),
+]
+
+
+@pytest.mark.parametrize("kind, field, value", REFUSED)
+async def test_a_bad_value_is_refused_by_the_name_of_its_field(
+    cluster: Cluster, kind: str, field: str, value: Any
+) -> None:
+    manifest = one(EXAMPLES[kind])
+    *way, last = field.replace("[", ".").replace("]", "").split(".")
+    place: Any = manifest
+    for part in way:
+        place = place[int(part)] if part.isdigit() else place[part]
+    place[last] = value
+    with pytest.raises(RequestError) as refused:
+        await create(cluster, manifest)
+    assert refused.value.status in {400, 422}
+    assert field in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "kind, way, said",
+    [
+        ("Command", ("target", "uid"), "target.uid"),
+        ("Job", ("spec", "volumes", 0, "mountPath"), "spec.volumes[0].mountPath"),
+        ("PodGroup", ("spec", "subGroupPolicy", 0, "name"), "spec.subGroupPolicy[0].name"),
+    ],
+)
+async def test_what_must_be_there_is_asked_for(
+    cluster: Cluster, kind: str, way: tuple[str | int, ...], said: str
+) -> None:
+    manifest = one(EXAMPLES[kind])
+    place: Any = manifest
+    for part in way[:-1]:
+        place = place[part]
+    del place[way[-1]]
+    with pytest.raises(RequestError) as refused:
+        await create(cluster, manifest)
+    assert said in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "kind, way", [("PodGroup", ("spec",)), ("Job", ("spec",)), ("Job", ("spec", "tasks", 0, "partitionPolicy"))]
+)
+async def test_a_tier_is_named_one_way_only(cluster: Cluster, kind: str, way: tuple[str | int, ...]) -> None:
+    manifest = one(EXAMPLES[kind])
+    place: Any = manifest
+    for part in way:
+        place = place[part]
+    place["networkTopology"] = {"mode": "hard", "highestTierAllowed": 1, "highestTierName": "rack"}
+    with pytest.raises(RequestError, match="highestTierAllowed and highestTierName exclude each other"):
+        await create(cluster, manifest)
+
+
+@pytest.mark.parametrize(
+    "kind, way, field",
+    [
+        ("Queue", ("spec",), "spec.weigth"),
+        ("PodGroup", ("spec",), "spec.weigth"),
+        ("Job", ("spec", "tasks", 0), "spec.tasks[0].weigth"),
+        ("Command", (), "weigth"),
+    ],
+)
+async def test_a_misspelt_field_is_told(cluster: Cluster, kind: str, way: tuple[str | int, ...], field: str) -> None:
+    manifest = one(EXAMPLES[kind])
+    place: Any = manifest
+    for part in way:
+        place = place[part]
+    place["weigth"] = 1
+    with pytest.raises(RequestError, match="unknown field") as refused:
+        await create(cluster, manifest)
+    assert f'unknown field "{field}"' in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "1", "100m", "1.5", "1.5Gi", ".5", "5.", "+1", "-1", "1e3", "1E3", "12e-3", "1Ki", "7E", "3n", "4u", "5k"],
+)
+async def test_every_spelling_of_a_quantity_is_accepted(cluster: Cluster, text: str) -> None:
+    manifest = one(QUEUE)
+    manifest["spec"]["capability"] = {"cpu": text}
+    assert (await create(cluster, manifest))["spec"]["capability"] == {"cpu": text}
+
+
+async def shown(cluster: Cluster, kubectl: Path, *words: str) -> list[list[str]]:
+    """The table `kubectl get` prints: rows of cells; cells here hold no spaces."""
+    where = ("--kubeconfig", cluster.control_plane.kubeconfig, "--namespace", cluster.namespace)
+    command: list[str | Path] = [kubectl, *where, "get", *words]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+async def test_kubectl_shows_state_and_age_of_queues(cluster: Cluster, kubectl: Path) -> None:
+    manifest = one(QUEUE)
+    manifest["metadata"]["annotations"]["volcano.sh/card.quota"] = '{"NVIDIA-H200":8}'
+    await create(cluster, manifest)
+    for name in ("queues", "queue", "q", "queue-v1beta1"):
+        header, row = await shown(cluster, kubectl, name)
+        assert header == ["NAME", "PARENT", "STATE", "AGE"]
+        assert row[:3] == ["research", "root", "Open"]
+        assert row[3].endswith("s")
+    header, row = await shown(cluster, kubectl, "q", "-o", "wide")
+    assert (header[-1], row[-1]) == ("CARDS", '{"NVIDIA-H200":8}')
+    await cluster.patch("queues", "research", {"status": {"state": "Closed"}}, subresource="status")
+    assert (await shown(cluster, kubectl, "q"))[1][2] == "Closed"
+
+
+async def test_kubectl_shows_the_phase_of_pod_groups(cluster: Cluster, kubectl: Path) -> None:
+    await create(cluster, one(POD_GROUP))
+    for name in ("podgroups", "podgroup", "pg", "podgroup-v1beta1"):
+        header, row = await shown(cluster, kubectl, name)
+        assert header == ["NAME", "STATUS", "MINMEMBER", "RUNNINGS", "AGE"]
+        assert row[:4] == ["train", "Inqueue", "3", "1"]
+    header, row = await shown(cluster, kubectl, "pg", "-o", "wide")
+    assert (header[-1], row[-1]) == ("QUEUE", "research")
+
+
+async def test_kubectl_shows_the_phase_of_jobs(cluster: Cluster, kubectl: Path) -> None:
+    await create(cluster, one(JOB))
+    await cluster.patch(PLURALS["Job"], "train", {"status": one(JOB_STATUS)}, subresource="status")
+    for name in ("vcjob", "vj", "jobs.batch.volcano.sh"):
+        header, row = await shown(cluster, kubectl, name)
+        assert header == ["NAME", "STATUS", "MINAVAILABLE", "RUNNINGS", "AGE"]
+        assert row[:4] == ["train", "Running", "3", "2"]
+    header, row = await shown(cluster, kubectl, "vj", "-o", "wide")
+    assert (header[-1], row[-1]) == ("QUEUE", "research")
+
+
+async def test_the_api_server_has_nothing_against_a_schema(cluster: Cluster) -> None:
+    for definition in await cluster.list("customresourcedefinitions"):
+        conditions = {row["type"]: row for row in definition["status"]["conditions"]}
+        assert conditions["Established"]["status"] == "True"
+        assert conditions["NamesAccepted"]["status"] == "True"
+        assert conditions.get("NonStructuralSchema", {"status": "False"})["status"] == "False", json.dumps(conditions)
+
+
+async def test_what_the_examples_of_the_project_say_is_known(cluster: Cluster) -> None:
+    folder = MANIFESTS.parent / "config" / "examples" / "demo"
+    documents = [document for file in sorted(folder.glob("*.yaml")) for document in read(file)]
+    ours = [
+        copy.deepcopy(each) for each in documents if each.get("apiVersion", "").partition("/")[0].endswith("volcano.sh")
+    ]
+    assert {each["kind"] for each in ours} >= {"Queue", "Job"}
+    for manifest in by_key(ours).values():
+        manifest["metadata"]["namespace"] = cluster.namespace
+        if manifest["kind"] == "Queue":
+            del manifest["metadata"]["namespace"]
+        await create(cluster, manifest)

@@ -1,0 +1,156 @@
+"""What can be said of the container image where no image can be built: its steps are run by hand or read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.manifests.documents import ROOT
+
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==\S+")
+
+
+class Step(NamedTuple):
+    """An instruction of the Dockerfile; `stage` counts from 0."""
+
+    stage: int
+    word: str
+    text: str
+
+
+def steps() -> list[Step]:
+    text = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text("utf-8"))
+    found: list[Step] = []
+    stage = -1
+    for line in text.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if not word or word.startswith("#"):
+            continue
+        stage += word == "FROM"
+        found.append(Step(stage, word, rest))
+    return found
+
+
+def copied() -> list[str]:
+    """What comes from the tree, in order."""
+    sources: list[str] = []
+    for step in steps():
+        if step.word == "COPY" and not step.text.startswith("--from"):
+            *some, _ = step.text.split()
+            sources += some
+    return sources
+
+
+def last_stage() -> list[Step]:
+    final = max(step.stage for step in steps())
+    return [step for step in steps() if step.stage == final]
+
+
+def locked() -> dict[str, set[str]]:
+    """Package to those that need it, from requirements/run.lock."""
+    found: dict[str, set[str]] = {}
+    name = ""
+    for line in (ROOT / "requirements" / "run.lock").read_text("utf-8").splitlines():
+        if match := _PINNED.match(line):
+            name = match[1]
+            found.setdefault(name, set())
+        elif comment := re.match(r"\s+#\s+(?:via\s*)?(.*)", line):
+            found[name] |= {comment[1]} - {""}
+    return found
+
+
+def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+    allowed = {line.removeprefix("!") for line in _ignore_lines() if line.startswith("!")}
+    assert "*" in _ignore_lines(), "the list names what is let in"
+    assert set(copied()) == allowed
+    assert all((ROOT / source).exists() for source in copied())
+
+
+def _ignore_lines() -> list[str]:
+    text = (ROOT / ".dockerignore").read_text("utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_both_stages_have_the_same_python_by_tag() -> None:
+    bases = [step.text.split()[0] for step in steps() if step.word == "FROM"]
+    assert bases == ["python:${PYTHON}-slim"] * 2, "an environment runs with the Python it was made by"
+    (version,) = (step.text.partition("=")[2] for step in steps() if step.word == "ARG")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+
+
+def test_everything_is_installed_by_hash() -> None:
+    installs = [part for step in steps() if step.word == "RUN" for part in step.text.split("&&") if " install " in part]
+    assert len(installs) == 2
+    assert "--require-hashes -r requirements/run.lock" in installs[0]
+    assert "--no-deps --no-build-isolation ." in installs[1], "nothing is fetched beside the lock"
+    text = (ROOT / "requirements" / "run.lock").read_text("utf-8")
+    packages = [line for line in text.splitlines() if _PINNED.match(line)]
+    assert packages
+    assert all(line.endswith("\\") for line in packages), "a hash follows"
+
+
+def test_what_only_building_needs_is_taken_out_again_and_nothing_else() -> None:
+    (uninstall,) = (
+        part for step in steps() for part in step.text.split("&&") if " uninstall " in part and "--python" in part
+    )
+    removed = set(uninstall.split(" --yes ")[1].split())
+    needed_by = locked()
+    assert "hatchling" in removed
+    expected = {"hatchling"}
+    while more := {name for name, needing in needed_by.items() if needing and needing <= expected} - expected:
+        expected |= more
+    assert removed == expected
+    assert needed_by["hatchling"] == {"capcard-sched (pyproject.toml:build)"}
+
+
+def test_it_runs_as_nobody_and_starts_the_command_line() -> None:
+    words = {step.word: step.text for step in last_stage()}
+    assert words["USER"] == "65532:65532"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (script,) = project["scripts"]
+    assert words["ENTRYPOINT"] == f'["/opt/capcard-sched/bin/{script}"]'
+    assert words["COPY"] == "--from=build /opt/capcard-sched /opt/capcard-sched", "a venv cannot be moved"
+    order = [step.word for step in last_stage()]
+    assert order.index("USER") > max(place for place, word in enumerate(order) if word == "RUN")
+
+
+def test_what_is_copied_is_enough_to_build_the_package(tmp_path: Path) -> None:
+    tree = tmp_path / "src"
+    for source in copied():
+        target = tree / source
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / source, target)
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(tree),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    for module in ("cli/main.py", "plugins/gang.py", "actions/allocate.py", "config/scheduler.yaml", "kube/client.py"):
+        assert f"capcard_sched/{module}" in names
+
+
+@pytest.mark.parametrize("name", ["aiohttp", "kubernetes", "msgspec", "numpy", "structlog"])
+def test_what_the_daemon_imports_is_locked(name: str) -> None:
+    assert "capcard-sched (pyproject.toml)" in locked()[name]

@@ -1,0 +1,212 @@
+"""The manifests on a real API server, put there as users do: by kubectl and by Helm."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from capcard_sched.model.annotations import CARD_QUOTA
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.manifests.documents import CHART, INSTALL, MANIFESTS, Manifest, by_key, kustomized, overlay, read
+
+pytestmark = pytest.mark.asyncio
+
+COMPONENTS = ("eviction-api", "fence", "podgroup-status")
+
+
+async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
+    """What the program prints on standard output, or on standard error when it must not succeed."""
+    command = [program, "--kubeconfig", cluster.control_plane.kubeconfig, *words]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == succeeds, done.stdout + done.stderr
+    return done.stdout if succeeds else done.stderr
+
+
+async def installed(cluster: Cluster) -> dict[str, Manifest]:
+    """Our objects as they are now, by key."""
+    kinds = {each["kind"]: each["apiVersion"] for each in read(INSTALL)}
+    found: dict[str, Manifest] = {}
+    for kind, version in kinds.items():
+        if kind != "CustomResourceDefinition":
+            items = await cluster.list(kind, namespace="capcard-system")
+            found |= by_key({"kind": kind, "apiVersion": version, **item} for item in items)
+    wanted = set(by_key(read(INSTALL)))
+    return {name: manifest for name, manifest in found.items() if name in wanted}
+
+
+async def test_one_manifest_is_all_it_takes(cluster: Cluster, kubectl: Path) -> None:
+    said = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
+    assert len(said.splitlines()) == len(read(INSTALL))
+    wanted = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
+    assert set(await installed(cluster)) == wanted
+
+
+async def test_it_can_be_applied_the_old_way_too_and_again(cluster: Cluster, kubectl: Path) -> None:
+    await run(cluster, kubectl, "apply", "--validate=strict", "-f", INSTALL)
+    versions = {name: each["metadata"]["resourceVersion"] for name, each in (await installed(cluster)).items()}
+    await run(cluster, kubectl, "apply", "--validate=strict", "-f", INSTALL)
+    again = {name: each["metadata"]["resourceVersion"] for name, each in (await installed(cluster)).items()}
+    assert again == versions, "nothing was written the second time"
+
+
+async def test_the_base_leaves_crds_alone(cluster: Cluster, kubectl: Path) -> None:
+    said = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-k", MANIFESTS / "base")
+    assert "deployment.apps/capcard-sched" in said
+    assert "customresourcedefinition" not in said
+
+
+async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path: Path) -> None:
+    await run(cluster, kubectl, "apply", "--server-side", "-f", MANIFESTS / "base" / "namespace.yaml")
+    # A dry run: an API server does not get over a policy binding that was deleted, as it would be after this test.
+    words = ("apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", overlay(tmp_path, *COMPONENTS))
+    said = await run(cluster, kubectl, *words)
+    for name in (
+        "validatingadmissionpolicy.admissionregistration.k8s.io/capcard-sched-fence",
+        "validatingadmissionpolicybinding.admissionregistration.k8s.io/capcard-sched-fence",
+        "clusterrole.rbac.authorization.k8s.io/capcard-sched-eviction-api",
+        "clusterrole.rbac.authorization.k8s.io/capcard-sched-podgroup-status",
+    ):
+        assert f"{name} serverside-applied" in said
+
+
+def pod_of(deployment: Manifest) -> Manifest:
+    """A pod as the Deployment's ReplicaSet would make it."""
+    template = copy.deepcopy(deployment["spec"]["template"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], "name": "capcard-sched-0", "namespace": "capcard-system"},
+        "spec": template["spec"],
+    }
+
+
+async def dry_create(cluster: Cluster, pod: Manifest) -> Manifest:
+    path = await cluster.path("pods", namespace="capcard-system")
+    return await cluster.request("POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=pod)
+
+
+def _run_as_anybody(spec: Any) -> None:
+    del spec["securityContext"]["runAsNonRoot"]
+
+
+def _any_syscall(spec: Any) -> None:
+    del spec["securityContext"]["seccompProfile"]
+
+
+def _keep_capabilities(spec: Any) -> None:
+    del spec["containers"][0]["securityContext"]["capabilities"]
+
+
+def _escalate(spec: Any) -> None:
+    del spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
+
+
+@pytest.mark.parametrize(
+    "loosen, missed",
+    [
+        (_run_as_anybody, "runAsNonRoot"),
+        (_any_syscall, "seccompProfile"),
+        (_keep_capabilities, "unrestricted capabilities"),
+        (_escalate, "allowPrivilegeEscalation"),
+    ],
+)
+async def test_the_namespace_takes_our_pod_and_none_that_may_more(
+    cluster: Cluster, kubectl: Path, loosen: Any, missed: str
+) -> None:
+    await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
+    pod = pod_of(await cluster.get("deployments", "capcard-sched", namespace="capcard-system"))
+    made = await dry_create(cluster, pod)
+    assert made["spec"]["priority"] == 2_000_000_000
+    loosen(pod["spec"])
+    with pytest.raises(RequestError, match="violates PodSecurity") as refused:
+        await dry_create(cluster, pod)
+    assert missed in refused.value.message
+
+
+async def test_the_account_may_do_its_work_and_no_other(cluster: Cluster, kubectl: Path) -> None:
+    await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
+    token = await cluster.token_of("capcard-sched", namespace="capcard-system")
+    leases = "/apis/coordination.k8s.io/v1/namespaces"
+    answers = {
+        "/api/v1/nodes": 200,
+        "/api/v1/pods": 200,
+        "/apis/scheduling.volcano.sh/v1beta1/queues": 200,
+        "/apis/scheduling.volcano.sh/v1beta1/podgroups": 200,
+        "/apis/storage.k8s.io/v1/volumeattachments": 200,
+        f"{leases}/capcard-system/leases/capcard-sched": 404,  # allowed; there is none yet
+        f"{leases}/capcard-system/leases/another": 403,
+        f"{leases}/kube-system/leases/capcard-sched": 403,
+        "/api/v1/secrets": 403,
+        "/api/v1/namespaces/capcard-system/configmaps": 403,
+        "/apis/batch.volcano.sh/v1alpha1/jobs": 403,
+    }
+    headers = {"Authorization": f"Bearer {token}"}
+    connector = aiohttp.TCPConnector(ssl=cluster.control_plane.ssl)
+    async with aiohttp.ClientSession(cluster.control_plane.server, connector=connector, headers=headers) as session:
+        for path, wanted in answers.items():
+            async with session.get(path) as answer:
+                assert (path, answer.status) == (path, wanted)
+
+
+async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Path, tmp_path: Path) -> None:
+    in_release = ("--namespace", "capcard-system")
+    said = await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace")
+    _, _, notes = said.partition("\nNOTES:\n")
+    assert "places pods whose schedulerName is capcard-sched." in notes
+    assert "ConfigMap capcard-sched-conf" in notes
+    wanted = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
+    assert set(await installed(cluster)) == wanted
+
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"custom": {"scheduler_replicas": 3, "scheduler_name": ["volcano", "gpu"]}}), "utf-8")
+    await run(cluster, helm, "upgrade", "capcard-sched", CHART, *in_release, "--values", values)
+    deployment = await cluster.get("deployments", "capcard-sched", namespace="capcard-system")
+    assert deployment["spec"]["replicas"] == 3
+    role = await cluster.get("roles", "capcard-sched-leader-election", namespace="capcard-system")
+    assert ["gpu-volcano"] in [rule.get("resourceNames") for rule in role["rules"]]
+
+    await run(cluster, helm, "uninstall", "capcard-sched", *in_release)
+    assert set(await installed(cluster)) == {"Namespace capcard-system"}
+    assert len(await cluster.list("customresourcedefinitions")) >= 4, "CRDs, and with them all jobs, outlive a release"
+
+
+async def test_helm_does_not_touch_crds_that_are_there(cluster: Cluster, helm: Path) -> None:
+    async def versions() -> dict[str, str]:
+        definitions = await cluster.list("customresourcedefinitions")
+        return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in definitions}
+
+    before = await versions()
+    await run(cluster, helm, "install", "gpu", CHART, "--namespace", cluster.namespace)
+    assert await versions() == before
+
+
+def examples() -> list[str]:
+    """The YAML of docs/install.md."""
+    page = (MANIFESTS.parent / "docs" / "install.md").read_text("utf-8")
+    return re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+async def test_the_examples_of_the_page_are_accepted(cluster: Cluster, kubectl: Path, tmp_path: Path) -> None:
+    kustomization, objects = sorted(examples(), key=lambda text: "kind: Kustomization" not in text)
+    tree = tmp_path / "tree"
+    shutil.copytree(MANIFESTS, tree / "manifests")
+    (tree / "mine").mkdir()
+    (tree / "mine" / "kustomization.yaml").write_text(kustomization, "utf-8")
+    made = by_key(kustomized(kubectl, tree / "mine"))
+    container = made["Deployment capcard-system/capcard-sched"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"].startswith("registry.example.com/capcard-sched:")
+    assert {"--fence=true", "--use-eviction-api=true"} <= set(container["args"])
+
+    (tmp_path / "objects.yaml").write_text(objects, "utf-8")
+    words = ("apply", "--server-side", "--validate=strict", "--namespace", cluster.namespace)
+    await run(cluster, kubectl, *words, "-f", tmp_path / "objects.yaml")
+    assert json.loads((await cluster.get("queues", "research"))["metadata"]["annotations"][CARD_QUOTA])
