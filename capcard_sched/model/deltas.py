@@ -7,27 +7,40 @@ from typing import TypeAlias
 import msgspec
 
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.volumes import (
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
 
 
-class NodeChanged(msgspec.Struct, frozen=True):
+class _Fact(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
+    """Base: a message that says in JSON, under `kind`, which one it is; recordings are read back by it."""
+
+
+class NodeChanged(_Fact, frozen=True):
     """A node was added or updated."""
 
     node: NodeObject
 
 
-class NodeGone(msgspec.Struct, frozen=True):
+class NodeGone(_Fact, frozen=True):
     """A node was deleted."""
 
     name: str
 
 
-class PodChanged(msgspec.Struct, frozen=True):
+class PodChanged(_Fact, frozen=True):
     """A pod was added or updated. A new uid under a known name replaces the old pod."""
 
     pod: PodObject
 
 
-class PodGone(msgspec.Struct, frozen=True):
+class PodGone(_Fact, frozen=True):
     """A pod was deleted. An empty uid means whichever pod has the name."""
 
     namespace: str
@@ -35,13 +48,13 @@ class PodGone(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class PodGroupChanged(msgspec.Struct, frozen=True):
+class PodGroupChanged(_Fact, frozen=True):
     """A PodGroup was added or updated."""
 
     group: PodGroupObject
 
 
-class PodGroupGone(msgspec.Struct, frozen=True):
+class PodGroupGone(_Fact, frozen=True):
     """A PodGroup was deleted."""
 
     namespace: str
@@ -49,44 +62,44 @@ class PodGroupGone(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class QueueChanged(msgspec.Struct, frozen=True):
+class QueueChanged(_Fact, frozen=True):
     """A queue was added or updated."""
 
     queue: QueueObject
 
 
-class QueueGone(msgspec.Struct, frozen=True):
+class QueueGone(_Fact, frozen=True):
     """A queue was deleted."""
 
     name: str
 
 
-class PriorityClassChanged(msgspec.Struct, frozen=True):
+class PriorityClassChanged(_Fact, frozen=True):
     """A PriorityClass was added or updated."""
 
     priority_class: PriorityClassObject
 
 
-class PriorityClassGone(msgspec.Struct, frozen=True):
+class PriorityClassGone(_Fact, frozen=True):
     """A PriorityClass was deleted."""
 
     name: str
 
 
-class NamespaceChanged(msgspec.Struct, frozen=True):
+class NamespaceChanged(_Fact, frozen=True):
     """A namespace was added, or its labels changed."""
 
     name: str
     labels: dict[str, str]
 
 
-class NamespaceGone(msgspec.Struct, frozen=True):
+class NamespaceGone(_Fact, frozen=True):
     """A namespace was deleted."""
 
     name: str
 
 
-class BindFailed(msgspec.Struct, frozen=True):
+class BindFailed(_Fact, frozen=True):
     """The API server refused a binding: the task pends again and others go on.
 
     With `retry_after` (seconds) above 0 the task is left alone until a `BindRetry` says that it may try again.
@@ -99,7 +112,7 @@ class BindFailed(msgspec.Struct, frozen=True):
     retry_after: float = 0.0
 
 
-class BindRetry(msgspec.Struct, frozen=True):
+class BindRetry(_Fact, frozen=True):
     """A pod that was left alone after a refused binding may be placed again."""
 
     namespace: str
@@ -107,20 +120,106 @@ class BindRetry(msgspec.Struct, frozen=True):
     uid: str
 
 
-class Takeover(msgspec.Struct, frozen=True):
+class Takeover(_Fact, frozen=True):
     """This scheduler begins to lead, and what is known is what the API server holds.
 
     Bindings and evictions decided earlier that have not shown will not come; tasks left alone may be tried.
     """
 
 
-class EvictFailed(msgspec.Struct, frozen=True):
+class EvictFailed(_Fact, frozen=True):
     """The API server refused an eviction: the task keeps its former status."""
 
     namespace: str
     name: str
     uid: str
     message: str
+
+
+class PersistentVolumeClaimChanged(_Fact, frozen=True):
+    """A claim on a volume was added or updated."""
+
+    claim: PersistentVolumeClaimObject
+
+
+class PersistentVolumeClaimGone(_Fact, frozen=True):
+    """A claim on a volume was deleted."""
+
+    namespace: str
+    name: str
+
+
+class PersistentVolumeChanged(_Fact, frozen=True):
+    """A volume was added or updated."""
+
+    volume: PersistentVolumeObject
+
+
+class PersistentVolumeGone(_Fact, frozen=True):
+    """A volume was deleted."""
+
+    name: str
+
+
+class StorageClassChanged(_Fact, frozen=True):
+    """A StorageClass was added or updated."""
+
+    storage_class: StorageClassObject
+
+
+class StorageClassGone(_Fact, frozen=True):
+    """A StorageClass was deleted."""
+
+    name: str
+
+
+class CSINodeChanged(_Fact, frozen=True):
+    """The list of storage drivers of a node was added or updated."""
+
+    csi_node: CSINodeObject
+
+
+class CSINodeGone(_Fact, frozen=True):
+    """The list of storage drivers of a node was deleted."""
+
+    name: str
+
+
+class CSIDriverChanged(_Fact, frozen=True):
+    """A storage driver was added or updated."""
+
+    driver: CSIDriverObject
+
+
+class CSIDriverGone(_Fact, frozen=True):
+    """A storage driver was deleted."""
+
+    name: str
+
+
+class CSIStorageCapacityChanged(_Fact, frozen=True):
+    """What a driver says it can still make was added or updated."""
+
+    capacity: CSIStorageCapacityObject
+
+
+class CSIStorageCapacityGone(_Fact, frozen=True):
+    """What a driver says it can still make was deleted."""
+
+    namespace: str
+    name: str
+
+
+class VolumeAttachmentChanged(_Fact, frozen=True):
+    """An attachment of a volume to a node was added or updated."""
+
+    attachment: VolumeAttachmentObject
+
+
+class VolumeAttachmentGone(_Fact, frozen=True):
+    """An attachment of a volume to a node was deleted."""
+
+    name: str
 
 
 Delta: TypeAlias = (
@@ -134,6 +233,20 @@ Delta: TypeAlias = (
     | QueueGone
     | PriorityClassChanged
     | PriorityClassGone
+    | PersistentVolumeClaimChanged
+    | PersistentVolumeClaimGone
+    | PersistentVolumeChanged
+    | PersistentVolumeGone
+    | StorageClassChanged
+    | StorageClassGone
+    | CSINodeChanged
+    | CSINodeGone
+    | CSIDriverChanged
+    | CSIDriverGone
+    | CSIStorageCapacityChanged
+    | CSIStorageCapacityGone
+    | VolumeAttachmentChanged
+    | VolumeAttachmentGone
     | NamespaceChanged
     | NamespaceGone
     | BindFailed

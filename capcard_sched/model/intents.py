@@ -9,7 +9,23 @@ import msgspec
 from capcard_sched.model.objects import PodGroupCondition
 
 
-class Bind(msgspec.Struct, frozen=True):
+class _Wish(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
+    """Base: a message that says in JSON, under `kind`, which one it is; recordings are read back by it."""
+
+
+class ClaimBinding(msgspec.Struct, frozen=True):
+    """A claim that waits for its pod to be placed, and how it gets its volume."""
+
+    #: Its name; the namespace is the pod's.
+    claim: str
+    uid: str
+    #: The volume it gets; "" to have one made for the node.
+    volume: str = ""
+    #: Seconds until a claim that is still not bound fails the binding of the pod.
+    timeout: int = 600
+
+
+class Bind(_Wish, frozen=True):
     """Bind a pod to a node, with annotations to merge into it."""
 
     namespace: str
@@ -17,9 +33,11 @@ class Bind(msgspec.Struct, frozen=True):
     uid: str
     node: str
     annotations: dict[str, str] = {}
+    #: Claims of the pod to be given their volumes before it is bound.
+    volumes: tuple[ClaimBinding, ...] = ()
 
 
-class Evict(msgspec.Struct, frozen=True):
+class Evict(_Wish, frozen=True):
     """Evict a pod."""
 
     namespace: str
@@ -29,7 +47,7 @@ class Evict(msgspec.Struct, frozen=True):
     message: str
 
 
-class UpdatePodGroup(msgspec.Struct, frozen=True):
+class UpdatePodGroup(_Wish, frozen=True):
     """Write the status of a PodGroup."""
 
     namespace: str
@@ -42,21 +60,21 @@ class UpdatePodGroup(msgspec.Struct, frozen=True):
     conditions: tuple[PodGroupCondition, ...]
 
 
-class UpdateQueueStatus(msgspec.Struct, frozen=True):
+class UpdateQueueStatus(_Wish, frozen=True):
     """Write `status.allocated` of a queue: Kubernetes resource names to quantities."""
 
     name: str
     allocated: dict[str, str]
 
 
-class AnnotateQueue(msgspec.Struct, frozen=True):
+class AnnotateQueue(_Wish, frozen=True):
     """Merge annotations into a queue; None removes a key."""
 
     name: str
     annotations: dict[str, str | None]
 
 
-class UpdatePodCondition(msgspec.Struct, frozen=True):
+class UpdatePodCondition(_Wish, frozen=True):
     """Set the `PodScheduled` condition of a pod and, where given, its nominated node."""
 
     namespace: str
@@ -70,13 +88,23 @@ class UpdatePodCondition(msgspec.Struct, frozen=True):
 class ObjectRef(msgspec.Struct, frozen=True, order=True):
     """The object an event is about."""
 
-    kind: Literal["Pod", "PodGroup", "Queue", "Node"]
+    kind: Literal[
+        "Pod",
+        "PodGroup",
+        "Queue",
+        "Node",
+        "PersistentVolumeClaim",
+        "PersistentVolume",
+        "StorageClass",
+        "CSINode",
+        "CSIStorageCapacity",
+    ]
     namespace: str
     name: str
     uid: str = ""
 
 
-class EmitEvent(msgspec.Struct, frozen=True):
+class EmitEvent(_Wish, frozen=True):
     """Record an event on an object."""
 
     object: ObjectRef

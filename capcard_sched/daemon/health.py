@@ -1,0 +1,73 @@
+"""Whether the daemon does its work (W-46), and whether it knows the cluster (W-22)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A leader without a finished turn of the loop for so many periods, and no less than so many seconds, is unwell.
+STALE_PERIODS: Final = 10
+STALE_SECONDS: Final = 30.0
+#: The same before the initial lists are applied: lists of big clusters take their time, and a restart begins anew.
+LIST_SECONDS: Final = 300.0
+
+
+class Health:
+    """Told by the service, asked by the HTTP server. Every method may be called from any thread."""
+
+    def __init__(self, period: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`period`: the longest gap between turns of the loop, seconds; may be set anew when it changes."""
+        self.period = period
+        self.now = clock
+        #: Every initial list has been applied.
+        self.synced = False
+        self.leading = False
+        #: When the loop last finished a turn, or this replica began to lead; by the clock.
+        self.last_cycle = clock()
+
+    def leads(self, leading: bool) -> None:
+        """This replica leads from now on, or does not."""
+        if leading and not self.leading:
+            self.last_cycle = self.now()
+        self.leading = leading
+
+    def lists_applied(self) -> None:
+        """The state holds all that the API server had when it was listed."""
+        if not self.synced:
+            self.last_cycle = self.now()
+        self.synced = True
+
+    def lists_outdated(self) -> None:
+        """The cluster is being listed afresh, and what is known may be incomplete until that is applied."""
+        if self.synced:
+            self.last_cycle = self.now()
+        self.synced = False
+
+    def cycle_done(self) -> None:
+        """The loop finished a turn, idle or not."""
+        self.last_cycle = self.now()
+
+    def illness(self) -> str:
+        """Why a restart might help; "" when all is well. A standby replica is well."""
+        if not self.leading:
+            return ""
+        silent = self.now() - self.last_cycle
+        if not self.synced:
+            if silent <= LIST_SECONDS:
+                return ""
+            return f"leading, and the initial lists are not applied after {silent:.0f} s (limit {LIST_SECONDS:.0f} s)"
+        limit = max(STALE_SECONDS, STALE_PERIODS * self.period)
+        if silent <= limit:
+            return ""
+        return (
+            f"leading, and no scheduling cycle was completed for {silent:.0f} s "
+            f"(limit {limit:.0f} s: {STALE_PERIODS} schedule periods of {self.period:g} s, "
+            f"no less than {STALE_SECONDS:.0f} s)"
+        )
+
+    def unreadiness(self) -> str:
+        """Why this replica cannot schedule or take over; "" when it can. Leading is not asked for."""
+        return "" if self.synced else "the initial lists of nodes, pods, PodGroups and queues are not applied yet"

@@ -1,0 +1,221 @@
+"""Metrics whose values live in the core: what plugins report, and what is read from its state.
+
+They are asked for in the scheduler thread, the only one that may look at the core (`sample_core`), and handed over as
+one immutable message. Whoever scrapes renders the last message: no series outlives its object, and a cluster that
+does not change costs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from capcard_sched.daemon.metric_table import BY_NAME, PREFIX, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.plugin import Sample
+
+#: Series per metric that are served; what is beyond is counted in `metrics_series_dropped`.
+MOST_SERIES: Final = 10_000
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+_SUFFIXES: Final = ("_bucket", "_count", "_sum", "_created")
+
+
+class JobFact(NamedTuple):
+    """A PodGroup that exists. `created` in Unix seconds."""
+
+    namespace: str
+    name: str
+    queue: str
+    created: float
+
+
+class CoreSample(NamedTuple):
+    """What the core says at one moment. Immutable; made by `sample_core`."""
+
+    #: (plugin, its samples), in order of the tiers; a plugin that failed is missing.
+    plugins: tuple[tuple[str, tuple[Sample, ...]], ...] = ()
+    #: (plugin, error) of those that failed.
+    failed: tuple[tuple[str, str], ...] = ()
+    jobs: tuple[JobFact, ...] = ()
+    queues: frozenset[str] = frozenset()
+    #: Namespace to the dominant share of what its jobs hold.
+    namespace_shares: tuple[tuple[str, float], ...] = ()
+
+
+class JobTimes(NamedTuple):
+    """When pods of a job were last placed, and the job's creation; Unix seconds."""
+
+    created: float
+    last: float
+
+
+def sample_core(core: Core) -> CoreSample:
+    """Ask plugins and state. To be called in the scheduler thread, between steps. O(jobs + queues x cards).
+
+    A plugin that raises loses its own series until it does not; it is named in `failed`.
+    """
+    plugins: list[tuple[str, tuple[Sample, ...]]] = []
+    failed: list[tuple[str, str]] = []
+    for name, metrics in core.dispatch.entries("metrics"):
+        try:
+            plugins.append((name, tuple(metrics())))
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            failed.append((name, f"{type(error).__name__}: {error}"))
+    state = core.state
+    # Groups made for pods that name none are called after a uid: series of them would say nothing to anybody.
+    jobs = tuple(
+        JobFact(job.namespace, job.name, job.queue, job.created)
+        for job in state.jobs.values()
+        if job.uid and not job.implicit
+    )
+    return CoreSample(tuple(plugins), tuple(failed), jobs, frozenset(state.queues), tuple(_namespace_shares(core)))
+
+
+def _namespace_shares(core: Core) -> Iterator[tuple[str, float]]:
+    columns = core.state.columns
+    held: dict[str, list[int]] = {}
+    for job in core.state.jobs.values():
+        amounts = job.allocated.tolist()
+        if any(amounts):
+            sums = held.setdefault(job.namespace, [0] * columns.width)
+            held[job.namespace] = [
+                total + amounts[column] if column < len(amounts) else total for column, total in enumerate(sums)
+            ]
+    totals = columns.fit(core.state.nodes.total_allocatable).tolist()
+    for namespace in sorted(held):
+        shares = [
+            (amount / total if total else 1.0)
+            for amount, total in zip(held[namespace], totals, strict=False)
+            if amount > 0
+        ]
+        yield namespace, max(shares, default=0.0)
+
+
+class Rejected(Exception):  # noqa: N818 - it says what happened
+    """A sample that cannot be served; the text says why."""
+
+
+class CoreSeries(Collector):
+    """Renders the last CoreSample. `publish` may be called from any thread, `collect` from any other."""
+
+    def __init__(self, times: Mapping[tuple[str, str], JobTimes]) -> None:
+        """`times`: (namespace, name) of a job to when it was placed; read while collecting."""
+        self._times = times
+        self._sample = CoreSample()
+        #: What the last scrape left out: metric to number of series.
+        self.dropped: dict[str, int] = {}
+        #: (plugin, text) of samples the last scrape could not serve.
+        self.rejected: list[tuple[str, str]] = []
+
+    def publish(self, sample: CoreSample) -> None:
+        """Serve this from now on."""
+        self._sample = sample
+
+    def clear(self) -> None:
+        """Serve nothing: this replica does not lead, and what it knew of decisions is no longer so."""
+        self._sample = CoreSample()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families that have a series. The first plugin in the tiers that reports a series gives its value."""
+        sample = self._sample
+        self.dropped, self.rejected = {}, []
+        families: dict[str, tuple[Metric, dict[tuple[str, ...], float]]] = {}
+        for plugin, samples in sample.plugins:
+            for name, labels, value in samples:
+                try:
+                    self._add(families, name, labels, value)
+                except (Rejected, TypeError, ValueError, AttributeError) as error:
+                    self.rejected.append((plugin, f"{name}: {error}"))
+        for name in sorted(families):
+            yield families[name][0]
+        yield from self._job_families(sample)
+        yield from self._namespace_families(sample)
+
+    def _add(
+        self,
+        families: dict[str, tuple[Metric, dict[tuple[str, ...], float]]],
+        name: str,
+        labels: Mapping[str, str],
+        value: float,
+    ) -> None:
+        known = families.get(name)
+        if known is None:
+            known = families[name] = _family(name), {}
+        metric, seen = known
+        row = BY_NAME.get(name)
+        wanted = row.labels if row is not None else tuple(sorted(labels))
+        if row is not None and set(labels) != set(row.labels):
+            raise Rejected(f"labels {', '.join(sorted(labels))} instead of {', '.join(row.labels)}")
+        if row is None and not all(_LABEL.fullmatch(label) for label in wanted):
+            raise Rejected(f"{', '.join(wanted)} are no names of labels")
+        series = tuple(str(labels[label]) for label in wanted)
+        key = (*wanted, *series)
+        if key in seen:
+            return
+        if len(seen) >= MOST_SERIES:
+            self.dropped[name] = self.dropped.get(name, 0) + 1
+            return
+        seen[key] = float(value)
+        metric.add_sample(f"{PREFIX}{name}", dict(zip(wanted, series, strict=True)), seen[key])
+
+    def _job_families(self, sample: CoreSample) -> Iterator[Metric]:
+        jobs: Iterable[JobFact] = sample.jobs
+        if len(sample.jobs) > MOST_SERIES:
+            jobs = sorted(sample.jobs, key=lambda job: -job.created)[:MOST_SERIES]
+            self.dropped["e2e_job_scheduling_start_time"] = len(sample.jobs) - MOST_SERIES
+        started, last, duration = (
+            _table_family(f"e2e_job_scheduling_{what}") for what in ("start_time", "last_time", "duration")
+        )
+        for job in jobs:
+            labels = {"job_name": job.name, "queue": job.queue, "job_namespace": job.namespace}
+            started.add_sample(started.name, labels, job.created)
+            times = self._times.get((job.namespace, job.name))
+            if times is not None and times.created == job.created:
+                last.add_sample(last.name, labels, times.last)
+                duration.add_sample(duration.name, labels, max(0.0, times.last - job.created) * 1000)
+        for metric in (started, last, duration):
+            if metric.samples:
+                yield metric
+
+    @staticmethod
+    def _namespace_families(sample: CoreSample) -> Iterator[Metric]:
+        families = [_table_family(f"namespace_{what}") for what in ("share", "weight", "weighted_share")]
+        for namespace, share in sample.namespace_shares[:MOST_SERIES]:
+            for metric, value in zip(families, (share, 1.0, share), strict=True):
+                metric.add_sample(metric.name, {"namespace_name": namespace}, value)
+        yield from (metric for metric in families if metric.samples)
+
+
+def _table_family(name: str) -> Metric:
+    row = BY_NAME[name]
+    return Metric(row.full_name, row.help, row.type)
+
+
+def _family(name: str) -> Metric:
+    """An empty family for what a plugin reports under this name. Raises Rejected."""
+    row: Row | None = BY_NAME.get(name)
+    if row is not None and row.source != "plugin":
+        raise Rejected("this is a metric of the daemon")
+    if row is None and (_NAME.fullmatch(name) is None or _shadows(name)):
+        raise Rejected("this is no name a metric may have")
+    kind = row.type if row is not None else "counter" if name.endswith("_total") else "gauge"
+    text = row.help if row is not None else "Reported by a plugin"
+    # The library adds `_total` to the name of a counter in its header.
+    return Metric(f"{PREFIX}{name}".removesuffix("_total") if kind == "counter" else f"{PREFIX}{name}", text, kind)
+
+
+def _shadows(name: str) -> bool:
+    """Whether the name is that of a series of a histogram of ours."""
+    return any(
+        (row := BY_NAME.get(name.removesuffix(suffix))) is not None and row.type == "histogram"
+        for suffix in _SUFFIXES
+        if name.endswith(suffix)
+    )

@@ -1,0 +1,315 @@
+"""The daemon's metrics. Everything it may count stands in `metric_table`, a line each.
+
+All methods may be called from any thread, take microseconds and never wait; `exposition` takes as long as there are
+series, and belongs into a thread of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from capcard_sched import __version__
+from capcard_sched.daemon.metric_samples import CoreSample, CoreSeries, JobTimes
+from capcard_sched.daemon.metric_table import BY_NAME, METRICS, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.report import HookError, SessionReport
+    from capcard_sched.model.intents import Bind, Evict
+    from capcard_sched.model.job import Job
+
+#: OpenMetrics would rename counters that do not end in `_total`, which existing dashboards know: everybody gets this.
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+#: Jobs and bindings under way that are remembered; both shrink by themselves, this is for when nobody ever asks.
+_MOST_REMEMBERED: Final = 100_000
+#: Counters whose names, by the reference, lack the `_total` that the library adds.
+_BARE_COUNTERS: Final = tuple(
+    row.full_name.encode() for row in METRICS if row.type == "counter" and not row.name.endswith("_total")
+)
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Metrics:
+    """Counters, gauges and histograms of one daemon, on a registry of their own; a `kube.observer.Observer`."""
+
+    content_type = CONTENT_TYPE
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds."""
+        # When a series began is of no use to anybody here, and doubles what is served.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._clock = clock
+        self.registry = CollectorRegistry()
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for row in METRICS:
+            if row.source == "counted":
+                self._build(row)
+        #: uid of a bound pod to its creation and queue, until the API server has answered.
+        self._under_way: dict[str, tuple[float, str]] = {}
+        #: uid of a pod to when its binding succeeded, while the session that decided it is not over.
+        self._early: dict[str, float] = {}
+        #: Series of requests: one is counted for every pod.
+        self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        #: (namespace, name) of a job to when pods of it were placed.
+        self._jobs: dict[tuple[str, str], JobTimes] = {}
+        self._core = CoreSeries(self._jobs)
+        self.registry.register(self._core)
+        self._stale = True
+        self._leading = False
+        self._scrape = threading.Lock()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
+        self._bound = self._counters["pods_bound_total"]
+        self._gauges["build_info"].labels(__version__).set(1)
+        for result in ("loaded", "rejected", "unchanged"):
+            self._counters["config_reload_total"].labels(result)
+        for result in ("scheduled", "unschedulable", "error"):
+            self._counters["schedule_attempts_total"].labels(result)
+
+    def _build(self, row: Row) -> None:
+        if row.type == "counter":
+            self._counters[row.name] = Counter(row.full_name, row.help, row.labels, registry=self.registry)
+        elif row.type == "gauge":
+            self._gauges[row.name] = Gauge(row.full_name, row.help, row.labels, registry=self.registry)
+        else:
+            self._histograms[row.name] = Histogram(
+                row.full_name, row.help, row.labels, buckets=row.buckets, registry=self.registry
+            )
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def session(self, report: SessionReport, seconds: float, *, idle: bool, unplaced: int = 0) -> None:
+        """A step of the core. To be called before the next one, which may change what the report tells of.
+
+        `seconds`: from the opening of the session to the end of its close; `unplaced`: pods that were looked at and
+        stay pending. An idle step is only counted.
+        """
+        if idle:
+            self._counters["cycles_total"].labels("idle").inc()
+            return
+        self._stale = True
+        self._counters["cycles_total"].labels("session").inc()
+        self._histograms["e2e_scheduling_latency_milliseconds"].observe(seconds * 1000)
+        for kind, name, phase, took in report.timings:
+            if kind == "action":
+                self._histograms["action_scheduling_latency_milliseconds"].labels(name).observe(took * 1000)
+            else:
+                self._histograms["plugin_scheduling_latency_milliseconds"].labels(name, phase).observe(took * 1000)
+        attempts = self._counters["schedule_attempts_total"]
+        attempts.labels("scheduled").inc(len(report.bound))
+        attempts.labels("unschedulable").inc(unplaced)
+        attempts.labels("error").inc(len(report.errors))
+        jobs = self._gauges["cycle_jobs"]
+        for result, count in (
+            ("enqueued", len(report.enqueued)),
+            ("sent_back", len(report.sent_back)),
+            ("visited", report.visited_jobs),
+            ("placed", self._place(report.placements)),
+            ("failed", len(report.errors)),
+        ):
+            jobs.labels(result).set(count)
+        if report.evicted:
+            self._counters["total_preemption_attempts"].inc()
+            self._gauges["pod_preemption_victims"].set(len(report.evicted))
+        self.internal_errors(report.errors)
+
+    def _place(self, placements: Iterable[Placement]) -> int:
+        """Remember when pods and jobs were placed. Returns the number of jobs."""
+        now, times, under_way, early = self._clock(), self._jobs, self._under_way, self._early
+        jobs: dict[str, tuple[Job, int]] = {}
+        for placement in placements:
+            job, tasks = placement.job, placement.tasks
+            jobs[job.key] = job, jobs.get(job.key, (job, 0))[1] + len(tasks)
+            for task in tasks:
+                under_way[task.uid] = task.created, job.queue
+                if task.uid in early:  # gangs are handed over as they commit: it is bound already
+                    self._arrived(task.uid, early.pop(task.uid, now))
+        for job, count in jobs.values():
+            known = times.pop((job.namespace, job.name), None)
+            # Not when pods of it were placed before us: by a former leader, or before a restart.
+            if (known is None or known.created != job.created) and job.allocated_tasks <= count:
+                age = max(0.0, now - job.created)
+                self._histograms["e2e_job_scheduling_latency_milliseconds"].observe(age * 1000)
+            times[job.namespace, job.name] = JobTimes(job.created, now)
+        _forget_oldest(times)
+        _forget_oldest(under_way)
+        _forget_oldest(early)
+        return len(jobs)
+
+    def _arrived(self, uid: str, now: float) -> bool:
+        """The pod was bound at `now`. False when the session that decided it has not been reported yet."""
+        known = self._under_way.pop(uid, None)
+        if known is None:
+            return False
+        age = max(0.0, now - known[0])
+        self._histograms["task_scheduling_latency_milliseconds"].observe(age * 1000)
+        self._histograms["pod_wait_seconds"].labels(known[1]).observe(age)
+        return True
+
+    def snapshot_seconds(self, seconds: float) -> None:
+        """Taking what changed into the state took this long."""
+        self._histograms["snapshot_seconds"].observe(seconds)
+
+    def internal_errors(self, errors: Iterable[HookError]) -> None:
+        """Failures that were contained."""
+        for error in errors:
+            self._counters["internal_errors_total"].labels(error.plugin, error.hook).inc()
+
+    def internal_error(self, where: str) -> None:
+        """A failure outside of sessions that was contained; `where`: a word for the part of the daemon."""
+        self._counters["internal_errors_total"].labels("", where).inc()
+
+    # --- what the core says -----------------------------------------------------------------------------------------
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether this replica leads and anything may have changed since the last sample."""
+        return self._leading and self._stale
+
+    def plugin_samples(self, sample: CoreSample) -> None:
+        """Serve this sample (`metric_samples.sample_core`) from now on, and forget jobs and queues that are gone.
+
+        One that comes when this replica leads no more is ignored.
+        """
+        if not self._leading:
+            return
+        self._stale = False
+        self._core.publish(sample)
+        for plugin, _ in sample.failed:
+            self._counters["internal_errors_total"].labels(plugin, "metrics").inc()
+        alive = {(job.namespace, job.name) for job in sample.jobs}
+        for key in [key for key in tuple(self._jobs) if key not in alive]:
+            self._jobs.pop(key, None)
+        waits = self._histograms["pod_wait_seconds"]
+        for (queue,) in _label_values(waits):
+            if queue not in sample.queues:
+                waits.remove(queue)
+
+    # --- the API server: kube.observer.Observer ---------------------------------------------------------------------
+
+    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """A request was answered (`code` 0: it was not)."""
+        series = self._requests.get((verb, resource, code))
+        if series is None:
+            series = self._requests[verb, resource, code] = (
+                self._counters["rest_client_requests_total"].labels(str(code), verb, resource),
+                self._histograms["rest_client_request_duration_seconds"].labels(verb, resource),
+            )
+        series[0].inc()
+        series[1].observe(seconds)
+
+    def watch(self, resource: str, event: str, detail: str = "") -> None:  # noqa: ARG002 - details are for logs
+        """A list or watch began, ended or failed."""
+        self._counters["watch_events_total"].labels(resource, event).inc()
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        """A binding succeeded."""
+        self._bound.inc()
+        self._histograms["bind_seconds"].observe(seconds)
+        now = self._clock()
+        if not self._arrived(bind.uid, now):
+            self._early[bind.uid] = now
+            if self._arrived(bind.uid, now):  # reported by the scheduler thread at this very moment
+                self._early.pop(bind.uid, None)
+
+    def bind_failed(self, bind: Bind, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
+        """A binding was refused."""
+        self._counters["bind_errors_total"].inc()
+        self._under_way.pop(bind.uid, None)
+
+    def evicted(self, evict: Evict) -> None:
+        """An eviction succeeded."""
+        self._counters["evictions_total"].labels(evict.reason).inc()
+
+    def evict_failed(self, evict: Evict, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
+        """An eviction was refused."""
+        self._counters["eviction_errors_total"].inc()
+
+    def written(self, kind: str, seconds: float) -> None:  # noqa: ARG002 - the request's duration is counted there
+        """A status, condition, event or annotation was written."""
+        self._counters["api_writes_total"].labels(kind, "written").inc()
+
+    def write_failed(self, kind: str, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
+        """Such a write was given up."""
+        self._counters["api_writes_total"].labels(kind, "failed").inc()
+
+    def dropped(self, kind: str, count: int) -> None:
+        """So many such writes were not worth making any more."""
+        self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
+
+    # --- the daemon -------------------------------------------------------------------------------------------------
+
+    def backlog(self, lane: str, waiting: int) -> None:
+        """So many writes of this lane wait."""
+        self._gauges["api_queue_depth"].labels(lane).set(waiting)
+
+    def cache_age(self, seconds: float) -> None:
+        """Nothing was heard from the watches for so long."""
+        self._gauges["cache_age_seconds"].set(seconds)
+
+    def leader(self, leading: bool) -> None:
+        """This replica leads, or does not. One that does not says nothing of decisions."""
+        if leading != self._leading:
+            self._counters["leader_changes_total"].inc()
+        self._leading = leading
+        self._gauges["leader"].set(float(leading))
+        if not leading:
+            self._core.clear()
+            self._jobs.clear()
+            self._under_way.clear()
+            self._early.clear()
+            self._stale = True
+
+    def conf_reload(self, result: str, digest: str = "") -> None:
+        """A scheduler-conf was `loaded`, `rejected` or `unchanged`; `digest`: hash of the one in use from now on."""
+        self._counters["config_reload_total"].labels(result).inc()
+        self._gauges["config_last_reload_successful"].set(float(result != "rejected"))
+        if result == "loaded":
+            self._gauges["config_last_reload_success_timestamp_seconds"].set(self._clock())
+        if digest and result != "rejected":
+            self._gauges["config_info"].clear()
+            self._gauges["config_info"].labels(digest).set(1)
+
+    # --- scrapes ----------------------------------------------------------------------------------------------------
+
+    def exposition(self) -> bytes:
+        """Everything, in the Prometheus text format 0.0.4. O(series); call it in a thread of its own."""
+        with self._scrape:
+            text = generate_latest(self.registry)
+            for plugin, _ in self._core.rejected:
+                self._counters["internal_errors_total"].labels(plugin, "metrics").inc()
+            gauge = self._gauges["metrics_series_dropped"]
+            gauge.clear()
+            for family, count in self._core.dropped.items():
+                gauge.labels(BY_NAME[family].full_name if family in BY_NAME else family).set(count)
+        for name in _BARE_COUNTERS:
+            text = text.replace(name + b"_total", name)
+        return text
+
+
+def _forget_oldest(remembered: dict[_K, _V]) -> None:
+    """Keep the newest entries only. A dict is in order of insertion."""
+    surplus = len(remembered) - _MOST_REMEMBERED
+    for key in list(remembered)[:surplus] if surplus > 0 else ():
+        remembered.pop(key, None)
+
+
+def _label_values(metric: Histogram) -> list[tuple[str, ...]]:
+    """Label values of all series of a histogram with one label."""
+    return sorted({(sample.labels["queue_name"],) for family in metric.collect() for sample in family.samples})

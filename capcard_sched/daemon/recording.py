@@ -1,0 +1,325 @@
+"""A daemon's history in a file: what came in and what was decided, step by step, for `capcard-sched replay`.
+
+One JSON object a line (`Record`), gzip when the file's name ends in `.gz`: first a `Header`, then the scheduler-conf in
+use, then whatever the scheduler thread took in and decided, in its order. As the core is deterministic, this is all
+that is needed to decide it again.
+
+The scheduler thread only hands references over; a thread of the recording's own encodes and writes. A recording never
+holds the scheduler up and never fails it: one that meets its size limit, a full disk or a disk that is too slow ends,
+with the reason in its last line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import stat
+import threading
+import time
+import zlib
+from queue import SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from capcard_sched import __version__
+from capcard_sched.model.deltas import Delta
+from capcard_sched.model.intents import Intent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from capcard_sched.framework.conf import Conf
+    from capcard_sched.framework.core import StepResult
+
+#: Of the file format; a file of another one is not read.
+FORMAT: Final = 1
+DEFAULT_MAX_BYTES: Final = 1 << 30
+#: Facts and decisions that may wait for the disk.
+_MOST_WAITING: Final = 1_000_000
+#: What stays free for the last line.
+_RESERVE: Final = 4096
+_GZIP_BITS: Final = 31
+
+
+class RecordingError(Exception):
+    """A file that cannot be written, or is no recording; the text names it."""
+
+
+class _Record(msgspec.Struct, frozen=True, tag=True, tag_field="record"):
+    """Base: one line."""
+
+
+class Header(_Record, frozen=True):
+    """The first line: what the core was made with."""
+
+    format: int
+    program: str
+    #: Unix seconds.
+    at: float
+    scheduler_names: tuple[str, ...]
+    default_queue: str
+
+
+class ConfUsed(_Record, frozen=True):
+    """This scheduler-conf is in use from here on. `document` says what the file said, as a mapping."""
+
+    hash: str
+    document: dict[str, Any]
+
+
+class Applied(_Record, frozen=True):
+    """Facts that were taken in without a session: while standing by, or at the takeover."""
+
+    deltas: tuple[Delta, ...]
+
+
+class Stepped(_Record, frozen=True):
+    """One step of the core. `session` is its uid, "" for an idle step; `now` in Unix seconds."""
+
+    now: float
+    deltas: tuple[Delta, ...]
+    intents: tuple[Intent, ...]
+    session: str = ""
+
+
+class Leading(_Record, frozen=True):
+    """This replica began or ceased to lead, at Unix seconds. Changes nothing by itself."""
+
+    leading: bool
+    at: float
+
+
+class Failed(_Record, frozen=True):
+    """Something raised that never should, outside of what the core contains. What follows may not repeat."""
+
+    what: str
+    error: str
+
+
+class End(_Record, frozen=True):
+    """The last line of a recording that was ended, not cut off."""
+
+    reason: str
+
+
+Record: TypeAlias = Header | ConfUsed | Applied | Stepped | Leading | Failed | End
+
+_decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
+
+
+def conf_document(conf: Conf) -> dict[str, Any]:
+    """A document that reads as this conf (its hash aside): for `framework.conf.parse_conf`, as JSON."""
+    return {
+        "actions": ", ".join(conf.actions),
+        "tiers": [
+            {
+                "plugins": [
+                    {"name": option.name, **option.switches, "arguments": option.raw_arguments} for option in tier
+                ]
+            }
+            for tier in conf.tiers
+        ],
+        "configurations": [
+            {"name": name, "arguments": msgspec.to_builtins(arguments)}
+            for name, arguments in conf.action_arguments.items()
+        ],
+        "metrics": conf.metrics,
+    }
+
+
+class Recording:
+    """Writes one file. Methods other than `close` return at once and may be called from any thread.
+
+    The order of the calls is the order of the lines: `conf`, `applied`, `stepped` and `failed` belong into the thread
+    that does what they tell of.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        conf: Conf,
+        *,
+        scheduler_names: Iterable[str],
+        default_queue: str,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        on_end: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Open the file; one that exists is kept as `previous-NAME`. Raises RecordingError.
+
+        `on_end(reason)` is called, in the writing thread, when the recording ends before it is closed.
+        """
+        self._path = path
+        self._max_bytes = max_bytes
+        self._on_end = on_end
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[Record] = SimpleQueue()
+        self._waiting = 0
+        self._ended = False
+        self._file = _create(path)
+        self._written = 0
+        self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_BITS) if path.suffix == ".gz" else None
+        self._put(Header(FORMAT, __version__, clock(), tuple(scheduler_names), default_queue))
+        self.conf(conf)
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def conf(self, conf: Conf) -> None:
+        """The core uses this conf from here on."""
+        self._put(ConfUsed(conf.hash, conf_document(conf)))
+
+    def applied(self, deltas: Sequence[Delta]) -> None:
+        """Facts were taken in without a session."""
+        self._put(Applied(tuple(deltas)), len(deltas))
+
+    def stepped(self, result: StepResult, deltas: Sequence[Delta], now: float) -> None:
+        """A step over `deltas` at `now`, Unix seconds. One over nothing that did nothing is not worth a line."""
+        if not result.idle or deltas or result.intents:
+            record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid)
+            self._put(record, len(deltas) + len(result.intents))
+
+    def leading(self, leading: bool) -> None:
+        """This replica began or ceased to lead."""
+        self._put(Leading(leading, self._clock()))
+
+    def failed(self, what: str, error: Exception) -> None:
+        """The thread contained an exception that the core did not."""
+        self._put(Failed(what, f"{type(error).__name__}: {error}"))
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Write what waits and the last line; waits so many seconds at most."""
+        self._put(End("closed"))
+        self._thread.join(timeout)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is recorded any more."""
+        return self._ended
+
+    def _put(self, record: Record, size: int = 0) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._waiting += size
+            if self._waiting > _MOST_WAITING:
+                record = End(f"the disk is too slow: {_MOST_WAITING} facts and decisions waited to be written")
+            self._ended = isinstance(record, End)
+            self._queue.put(record)
+
+    # --- the writing thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            reason = self._write_all()
+        except Exception as error:  # noqa: BLE001 - a disk may fail in any way; the scheduler goes on without it
+            text = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            reason = f"{self._path}: {text}"
+        with self._lock:
+            self._ended = True
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if reason != "closed" and self._on_end is not None:
+            self._on_end(reason)
+
+    def _write_all(self) -> str:
+        """Write until the end. Returns why it ended."""
+        while True:
+            record = self._queue.get()
+            if isinstance(record, End):
+                self._write(record)
+                return record.reason
+            if not self._write(record):
+                end = End(f"the file reached its limit of {self._max_bytes} bytes")
+                self._write(end)
+                return end.reason
+            if isinstance(record, (Applied, Stepped)):
+                with self._lock:
+                    self._waiting -= len(record.deltas) + (len(record.intents) if isinstance(record, Stepped) else 0)
+            if self._queue.empty():
+                self._file.flush()
+
+    def _write(self, record: Record) -> bool:
+        """Write a line, unless it is beyond the limit. Each is complete in the file: a killed daemon loses no more."""
+        line = msgspec.json.encode(record, enc_hook=repr) + b"\n"
+        packer = self._packer
+        last = isinstance(record, End)
+        if packer is not None:
+            packer = packer.copy()  # what does not fit must not have been packed
+            line = packer.compress(line) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+        if not last and self._written + len(line) + _RESERVE > self._max_bytes:
+            return False
+        self._file.write(line)
+        self._packer = packer
+        self._written += len(line)
+        return True
+
+
+def _create(path: Path) -> IO[bytes]:
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            # A daemon that is restarted must not overwrite what may tell why.
+            if stat.S_ISREG(found.st_mode) and found.st_size:
+                path.replace(path.with_name(f"previous-{path.name}"))
+        # Pods' annotations and labels are in it: for its owner only.
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror or error}") from None
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class RecordingReader:
+    """Reads one file, once. Iterating raises RecordingError when it is no recording."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises RecordingError when the file cannot be opened, or does not begin as a recording does."""
+        self._path = path
+        self._lines = self._read_lines()
+        self._number = 0
+        #: How the recording ended, known when all of it was read; "" when it was cut off.
+        self.end = ""
+        first = self._next()
+        if not isinstance(first, Header):
+            raise RecordingError(f"{path}: this is no recording: expected a file written by `run --record`")
+        if first.format != FORMAT:
+            raise RecordingError(f"{path}: format {first.format} of recordings cannot be read; accepted: {FORMAT}")
+        self.header = first
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records after the header; what a killed daemon left of its last line is not among them."""
+        while (record := self._next()) is not None:
+            if isinstance(record, End):
+                self.end = record.reason
+                return
+            yield record
+
+    def _next(self) -> Record | None:
+        line = next(self._lines, b"")
+        if not line.endswith(b"\n"):
+            return None
+        self._number += 1
+        try:
+            return _decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if self._number == 1:
+                return None
+            raise RecordingError(f"{self._path}: line {self._number}: {error}") from None
+
+    def _read_lines(self) -> Iterator[bytes]:
+        try:
+            with self._path.open("rb") as file:
+                packed = file.read(2) == b"\x1f\x8b"
+                file.seek(0)
+                with gzip.open(file) if packed else file as lines:
+                    while line := lines.readline():
+                        yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            return  # cut off in the middle
+        except OSError as error:
+            raise RecordingError(f"{self._path}: {error.strerror or error}") from None

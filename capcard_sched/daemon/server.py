@@ -1,0 +1,286 @@
+"""The daemon's HTTP: /metrics on one port, /healthz and /readyz on another.
+
+Everybody in the cluster may come to these ports, so nothing here waits for a client for ever: connections, headers,
+bodies and the time to take an answer are limited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gzip
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from aiohttp.typedefs import Middleware
+
+_FAMILY_MISSING: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: 21\r\nConnection: close\r\n\r\ntoo many connections\n"
+)
+#: A scrape waits so long for fresh values from the scheduler thread, and then serves the last ones, seconds.
+_REFRESH_SECONDS: Final = 0.5
+_SMALL: Final = 1024
+#: How long a connection too many may take to say what it wants, seconds.
+_PATIENCE_SECONDS: Final = 1.0
+
+
+class ServeError(Exception):
+    """A port or certificate that cannot be used; the text names the flag's value and the cause."""
+
+
+class Limits(NamedTuple):
+    """What clients may cost. Times in seconds, sizes in bytes."""
+
+    connections: int = 64
+    #: For the headers of a request to be complete, also on an idle connection.
+    header_seconds: float = 75.0
+    #: For an answer to be made and taken.
+    answer_seconds: float = 30.0
+    #: Of one header line. Bodies are not read at all.
+    header_bytes: int = 8190
+    headers: int = 64
+
+
+class Address(Protocol):
+    """Where to listen. `str()` of it is for people."""
+
+    @property
+    def host(self) -> str:
+        """A name or an address; "" means every one, IPv4 and IPv6."""
+
+    @property
+    def port(self) -> int:
+        """0 lets the system choose."""
+
+
+_DEFAULT_LIMITS: Final = Limits()
+
+Page: TypeAlias = "Callable[[web.Request], Awaitable[web.Response]]"
+
+
+class Tls(NamedTuple):
+    """Files in PEM form. With `authorities`, a certificate that a client shows must be signed by one of them."""
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ServeError when a file cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ServeError(f"TLS certificate {self.certificate} with key {self.key}: {_cause(error)}") from None
+        if self.authorities is not None:
+            try:
+                context.load_verify_locations(self.authorities)
+            except (OSError, ssl.SSLError) as error:
+                raise ServeError(f"TLS certificate authorities {self.authorities}: {_cause(error)}") from None
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+
+class HealthState(Protocol):
+    """What `health.Health` says."""
+
+    def illness(self) -> str:
+        """Why a restart might help, or ""."""
+
+    def unreadiness(self) -> str:
+        """Why the replica cannot schedule yet, or ""."""
+
+
+class Exposition(Protocol):
+    """What `metrics.Metrics` says."""
+
+    content_type: str
+
+    def exposition(self) -> bytes:
+        """All metrics, rendered."""
+
+
+class HttpServer:
+    """One port and its pages. `start` once, `stop` once."""
+
+    def __init__(
+        self,
+        address: Address,
+        pages: Mapping[str, Page],
+        *,
+        tls: Tls | None = None,
+        limits: Limits = _DEFAULT_LIMITS,
+    ) -> None:
+        """`pages`: path to what answers GET and HEAD there."""
+        self._address = address
+        self._tls = tls
+        self._limits = limits
+        app = web.Application(middlewares=[_within(limits.answer_seconds)], client_max_size=_SMALL)
+        for path, page in pages.items():
+            app.router.add_get(path, page)
+        self._runner = web.AppRunner(
+            app,
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=limits.header_seconds,
+            lingering_time=0.0,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+            max_headers=limits.headers,
+            shutdown_timeout=1.0,
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on: another than asked for when 0 was."""
+        if self._server is None:
+            raise RuntimeError("the server has not been started")
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Listen. Raises ServeError when the address is taken or unusable, or a TLS file is."""
+        context = None if self._tls is None else self._tls.context()
+        listener = _listen(self._address)
+        await self._runner.setup()
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._accept, sock=listener, ssl=context, ssl_handshake_timeout=10.0 if context is not None else None
+            )
+        except OSError as error:
+            listener.close()
+            await self._runner.cleanup()
+            raise ServeError(f"cannot listen on {self._address}: {_cause(error)}") from None
+
+    async def stop(self) -> None:
+        """Accept nothing more, let answers under way finish for a second, and close."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.Protocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= self._limits.connections:
+            return _Refusal()
+        return server()
+
+
+def _within(seconds: float) -> Middleware:
+    """The page's answer is sent here, so that a client that does not take it in time can be cut off."""
+
+    @web.middleware
+    async def answer(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    response = await handler(request)
+                except web.HTTPException as error:
+                    response = web.Response(status=error.status, text=f"{error.reason}\n", headers=_allowed(error))
+                response.headers["X-Content-Type-Options"] = "nosniff"
+                if request.can_read_body:
+                    response.force_close()  # nobody reads it
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise asyncio.CancelledError from None
+        return response
+
+    return answer
+
+
+def _allowed(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers a request too many: not before it has come, or the client would see a reset instead of the answer."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, transport.abort)
+
+    def data_received(self, _data: bytes) -> None:
+        self._transport.write(_FULL)
+        self._transport.close()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._patience.cancel()
+
+
+def metrics_pages(metrics: Exposition, refresh: Callable[[], Awaitable[object]] | None = None) -> dict[str, Page]:
+    """/metrics. `refresh` is awaited before every scrape, for half a second at the most: it may fetch fresh values."""
+
+    async def page(request: web.Request) -> web.Response:
+        if refresh is not None:
+            with contextlib.suppress(TimeoutError):  # a long session: the last values are served
+                await asyncio.wait_for(refresh(), _REFRESH_SECONDS)
+        accepted = request.headers.get("Accept-Encoding", "")
+        packed = any(coding.split(";")[0].strip() == "gzip" for coding in accepted.split(","))
+        body = await asyncio.to_thread(_render, metrics, packed=packed)
+        headers = {"Content-Type": metrics.content_type, "Vary": "Accept-Encoding"}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, headers=headers)
+
+    return {"/metrics": page}
+
+
+def _render(metrics: Exposition, *, packed: bool) -> bytes:
+    text = metrics.exposition()
+    return gzip.compress(text, 1, mtime=0) if packed else text
+
+
+def health_pages(health: HealthState) -> dict[str, Page]:
+    """/healthz (W-46) and /readyz (W-22): 200 `ok`, or 503 and why."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _verdict(health.illness())
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _verdict(health.unreadiness())
+
+    return {"/healthz": healthz, "/readyz": readyz}
+
+
+def _verdict(problem: str) -> web.Response:
+    return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
+
+
+def _listen(address: Address) -> socket.socket:
+    """One listening socket, IPv4 and IPv6 when no host is given. Raises ServeError."""
+    try:
+        if address.host:
+            family, _, _, _, place = socket.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            return socket.create_server((str(place[0]), int(place[1])), family=family)
+        if socket.has_dualstack_ipv6():
+            try:
+                return socket.create_server(("", address.port), family=socket.AF_INET6, dualstack_ipv6=True)
+            except OSError as error:
+                if error.errno not in _FAMILY_MISSING:
+                    raise
+        return socket.create_server(("", address.port))
+    except OSError as error:
+        raise ServeError(f"cannot listen on {address}: {_cause(error)}") from None
+
+
+def _cause(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "the address is in use; another process listens there"
+    return error.strerror or str(error)

@@ -1,0 +1,581 @@
+"""What /metrics says after things have happened, read back by the Prometheus client's own parser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from capcard_sched.daemon.metric_samples import MOST_SERIES, CoreSample, JobFact, sample_core
+from capcard_sched.daemon.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, Row
+from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.framework.core import Core
+from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.kube.observer import Observer
+from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.testing import EPOCH, Harness
+
+_CARD = "NVIDIA-H200"
+#: Both quota plugins: what one does not report, the other does.
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: gang}, {name: drf}, {name: capacity-card}, {name: proportion}]
+"""
+#: Core reference §6, without what controllers export: name, type, labels.
+_REFERENCE: list[tuple[str, str, set[str]]] = [
+    ("e2e_scheduling_latency_milliseconds", "histogram", set()),
+    ("e2e_job_scheduling_latency_milliseconds", "histogram", set()),
+    ("e2e_job_scheduling_duration", "gauge", {"job_name", "queue", "job_namespace"}),
+    ("e2e_job_scheduling_start_time", "gauge", {"job_name", "queue", "job_namespace"}),
+    ("e2e_job_scheduling_last_time", "gauge", {"job_name", "queue", "job_namespace"}),
+    ("plugin_scheduling_latency_milliseconds", "histogram", {"plugin", "OnSession"}),
+    ("action_scheduling_latency_milliseconds", "histogram", {"action"}),
+    ("task_scheduling_latency_milliseconds", "histogram", set()),
+    ("schedule_attempts_total", "counter", {"result"}),
+    ("pod_preemption_victims", "gauge", set()),
+    ("total_preemption_attempts", "counter", set()),
+    ("unschedule_task_count", "gauge", {"job_id", "job_ns"}),
+    ("unschedule_job_count", "gauge", set()),
+    ("job_retry_counts", "counter", {"job_id", "job_ns"}),
+    ("job_share", "gauge", {"job_ns", "job_id"}),
+    ("namespace_share", "gauge", {"namespace_name"}),
+    ("namespace_weight", "gauge", {"namespace_name"}),
+    ("namespace_weighted_share", "gauge", {"namespace_name"}),
+    *[
+        (f"queue_{kind}_{unit}", "gauge", {"queue_name"} | ({"resource"} if unit == "scalar_resources" else set()))
+        for kind in ("allocated", "request", "deserved", "capacity", "real_capacity")
+        for unit in ("milli_cpu", "memory_bytes", "scalar_resources")
+    ],
+    ("queue_share", "gauge", {"queue_name"}),
+    ("queue_weight", "gauge", {"queue_name"}),
+    ("queue_overused", "gauge", {"queue_name"}),
+    # §7.4, W-44
+    ("pods_bound_total", "counter", set()),
+    ("bind_errors_total", "counter", set()),
+    ("evictions_total", "counter", {"reason"}),
+    ("snapshot_seconds", "histogram", set()),
+    ("cycle_jobs", "gauge", {"result"}),
+    ("api_queue_depth", "gauge", {"lane"}),
+]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = float(EPOCH)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Daemon:
+    """A harness with metrics around it, as the service puts them together."""
+
+    def __init__(self, conf: str | None = _CONF, plugins: tuple[type[Plugin], ...] = ()) -> None:
+        self.clock = Clock()
+        self.metrics = Metrics(self.clock)
+        self.metrics.leader(leading=True)
+        self.h = Harness(conf, run=True, plugins=plugins)
+        self.h.core = Core(self.h.core.conf, self.h._registry, timer=self.clock)
+        self.h.now = self.clock.now = EPOCH + 3600.0  # long after the objects were made
+
+    def step(self, *, bind: bool = True) -> list[Bind]:
+        self.clock.now = self.h.now + 1
+        result = self.h.step(self.clock.now)
+        session = self.h.core.last_session
+        assert session is not None
+        unplaced = len(session.outcomes)
+        self.metrics.session(result.report, 0.002, idle=result.idle, unplaced=0 if result.idle else unplaced)
+        binds = [intent for intent in result.intents if isinstance(intent, Bind)]
+        for intent in binds if bind else ():
+            self.metrics.bound(intent, 0.01)
+        return binds
+
+    def sample(self) -> None:
+        if self.metrics.wants_sample:
+            self.metrics.plugin_samples(sample_core(self.h.core))
+
+    def scrape(self) -> dict[str, Metric]:
+        self.sample()
+        return scrape(self.metrics)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        self.sample()
+        return value(self.metrics, name, **labels)
+
+
+def scrape(metrics: Metrics) -> dict[str, Metric]:
+    """Families by name as the type line has it. The parser names counters without `_total`."""
+    return {family.name: family for family in text_string_to_metric_families(metrics.exposition().decode())}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    found = []
+    for line in metrics.exposition().decode().splitlines():
+        if line.startswith((f"volcano_{name}{{", f"volcano_{name} ", f"{name}{{")):
+            (family,) = text_string_to_metric_families(line + "\n")
+            (sample,) = family.samples
+            if labels.items() <= sample.labels.items():
+                found.append(sample.value)
+    assert len(found) <= 1, found
+    return found[0] if found else None
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    """Two jobs on eight cards: one of four pods runs, one of eight waits."""
+    d = Daemon()
+    d.h.queue("q", cards={_CARD: 16}, capability={"cpu": "512", "memory": "2Ti"})
+    d.h.gpu_node("n", _CARD, 8)
+    for name, pods in (("small", 4), ("big", 8)):
+        d.h.group(name, min_member=pods)
+        for index in range(pods):
+            d.h.pod(f"{name}-{index}", group=name, card=_CARD, cards=1)
+    return d
+
+
+def everything(d: Daemon) -> Metrics:
+    """A run in which every metric gets a value."""
+    metrics = d.metrics
+    d.h.group("greedy", min_member=1)
+    d.h.pod("greedy-0", group="greedy", card=_CARD, cards=17)
+    binds = d.step()
+    metrics.bind_failed(binds[0], 409, "conflict")
+    evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
+    metrics.evicted(evict)
+    metrics.evict_failed(evict, 429, "budget")
+    metrics.snapshot_seconds(0.001)
+    metrics.backlog("bind", 3)
+    metrics.cache_age(0.5)
+    metrics.request("create", "pods/binding", 201, 0.01)
+    metrics.watch("pods", "listed")
+    metrics.written("event", 0.01)
+    metrics.write_failed("event", 500, "x")
+    metrics.dropped("event", 2)
+    metrics.conf_reload("loaded", "0123456789abcdef")
+    metrics.internal_error("dump")
+    d.sample()
+    return metrics
+
+
+@pytest.mark.parametrize("name, kind, labels", _REFERENCE)
+def test_every_metric_of_the_reference_is_served_with_its_type_and_labels(
+    daemon: Daemon, name: str, kind: str, labels: set[str]
+) -> None:
+    text = everything(daemon).exposition().decode()
+    assert f"# TYPE volcano_{name} {kind}\n" in text
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in (f"volcano_{name}", f"volcano_{name}_count", f"volcano_{name}_total")
+    ]
+    assert samples, "declared and never set"
+    assert {frozenset(sample.labels) for sample in samples} == {frozenset(labels)}
+
+
+def test_what_is_served_is_what_the_table_says(daemon: Daemon) -> None:
+    metrics = everything(daemon)
+    served = {}
+    for line in metrics.exposition().decode().splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in served
+            served[name] = kind
+    runtime = {name for name in served if name.startswith(("process_", "python_"))}
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes", "python_info"} <= runtime
+    assert {name: kind for name, kind in served.items() if name not in runtime} == {
+        row.full_name: row.type for row in METRICS
+    }
+
+
+def test_names_in_the_table_are_unique_and_every_row_has_what_its_type_needs() -> None:
+    assert len(BY_NAME) == len(METRICS)
+    for row in METRICS:
+        assert bool(row.buckets) == (row.type == "histogram"), row.name
+        assert row.help
+        assert not row.help.endswith("."), row.name
+        assert list(row.buckets) == sorted(row.buckets)
+
+
+@pytest.mark.parametrize(
+    "name, buckets",
+    [
+        ("e2e_scheduling_latency_milliseconds", LATENCY),
+        ("task_scheduling_latency_milliseconds", LATENCY),
+        ("action_scheduling_latency_milliseconds", LATENCY),
+        ("plugin_scheduling_latency_milliseconds", LATENCY),
+        ("e2e_job_scheduling_latency_milliseconds", JOB_LATENCY),
+    ],
+)
+def test_histograms_have_the_buckets_of_the_reference(name: str, buckets: tuple[float, ...]) -> None:
+    assert BY_NAME[name].buckets == buckets
+    assert LATENCY[0], LATENCY[-1] == (5, 5 * 2**14)
+    assert JOB_LATENCY[0], JOB_LATENCY[-1] == (32, 32 * 2**9)
+
+
+def test_the_exposition_is_the_same_text_for_everybody() -> None:
+    assert Metrics.content_type == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_metrics_can_stand_for_the_observer_of_the_backend() -> None:
+    observer: Observer = Metrics()
+    observer.request("get", "pods", 0, 1.0)
+
+
+# --- latencies --------------------------------------------------------------------------------------------------------
+
+
+def test_the_age_of_a_pod_is_counted_once_when_its_binding_succeeded(daemon: Daemon) -> None:
+    binds = daemon.step(bind=False)
+    assert daemon.value("task_scheduling_latency_milliseconds_count") == 0
+    daemon.clock.now += 2
+    for bind in binds:
+        daemon.metrics.bound(bind, 0.01)
+    assert daemon.value("task_scheduling_latency_milliseconds_count") == len(binds) == 4
+    ages = [daemon.clock.now - daemon.h.task(bind.name).created for bind in binds]
+    assert daemon.value("task_scheduling_latency_milliseconds_sum") == pytest.approx(sum(ages) * 1000)
+    assert daemon.value("pod_wait_seconds_sum", queue_name="q") == pytest.approx(sum(ages))
+    daemon.metrics.bound(binds[0], 0.01)  # told twice: a binding that was repeated
+    assert daemon.value("task_scheduling_latency_milliseconds_count") == 4
+
+
+def test_a_binding_that_succeeds_before_its_session_ends_is_counted_all_the_same(daemon: Daemon) -> None:
+    result = daemon.h.step()
+    binds = [intent for intent in result.intents if isinstance(intent, Bind)]
+    for bind in binds:
+        daemon.metrics.bound(bind, 0.01)
+    bound_at = daemon.clock.now
+    daemon.clock.now += 5
+    daemon.metrics.session(result.report, 0.1, idle=False)
+    ages = [max(0.0, bound_at - daemon.h.task(bind.name).created) for bind in binds]
+    assert daemon.value("task_scheduling_latency_milliseconds_count") == 4
+    assert daemon.value("task_scheduling_latency_milliseconds_sum") == pytest.approx(sum(ages) * 1000)
+    assert not daemon.metrics._early
+
+
+def test_the_age_of_a_job_is_counted_once_however_many_pods_it_has(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("e2e_job_scheduling_latency_milliseconds_count") == 1
+    daemon.h.pod("small-late", group="small", card=_CARD, cards=1)
+    daemon.step()
+    daemon.step()
+    assert daemon.h.binds["small-late"] == "n"
+    assert daemon.value("e2e_job_scheduling_latency_milliseconds_count") == 1
+
+
+def test_a_job_placed_by_a_former_leader_is_not_counted_as_placed_again(daemon: Daemon) -> None:
+    daemon.step()
+    daemon.step()
+    taken_over = Metrics(daemon.clock)
+    taken_over.leader(leading=True)
+    daemon.metrics = taken_over
+    daemon.h.pod("small-late", group="small", card=_CARD, cards=1)
+    daemon.step()
+    assert daemon.value("pods_bound_total") == 1
+    assert daemon.value("e2e_job_scheduling_latency_milliseconds_count") == 0
+
+
+def test_the_times_of_a_job_are_in_the_units_of_the_reference(daemon: Daemon) -> None:
+    daemon.step()
+    job = daemon.h.job("small")
+    labels = {"job_name": "small", "queue": "q", "job_namespace": "default"}
+    assert daemon.value("e2e_job_scheduling_start_time", **labels) == job.created
+    assert daemon.value("e2e_job_scheduling_last_time", **labels) == daemon.clock.now
+    age = (daemon.clock.now - job.created) * 1000
+    assert daemon.value("e2e_job_scheduling_duration", **labels) == pytest.approx(max(0, age))
+    assert daemon.value("e2e_job_scheduling_start_time", job_name="big") == daemon.h.job("big").created
+    assert daemon.value("e2e_job_scheduling_last_time", job_name="big") is None, "it was never placed"
+
+
+def test_sessions_actions_and_plugins_are_timed(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("e2e_scheduling_latency_milliseconds_sum") == pytest.approx(2.0)
+    for action in ("enqueue", "allocate", "backfill"):
+        assert daemon.value("action_scheduling_latency_milliseconds_count", action=action) == 1
+    for phase in ("OnSessionOpen", "OnSessionClose"):
+        assert daemon.value("plugin_scheduling_latency_milliseconds_count", plugin="capacity-card", OnSession=phase)
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_became_of_the_jobs_and_pods_of_a_session_is_counted(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("schedule_attempts_total", result="scheduled") == 4
+    assert daemon.value("schedule_attempts_total", result="unschedulable") == 8
+    assert daemon.value("cycle_jobs", result="visited") == 2
+    assert daemon.value("cycle_jobs", result="placed") == 1
+    assert daemon.value("pods_bound_total") == 4
+
+
+def test_an_idle_step_is_counted_and_nothing_else(daemon: Daemon) -> None:
+    daemon.h.settle()
+    daemon.step()
+    assert daemon.value("cycles_total", result="idle") == 1
+    assert daemon.value("e2e_scheduling_latency_milliseconds_count") == 0
+    daemon.sample()
+    assert daemon.metrics.wants_sample is False
+    daemon.step()
+    assert daemon.metrics.wants_sample is False, "nothing changed: nobody is asked again"
+
+
+@pytest.mark.parametrize(
+    "tell, name, labels, expected",
+    [
+        (lambda m: m.evicted(Evict("n", "p", "u", "reclaim", "")), "evictions_total", {"reason": "reclaim"}, 1),
+        (lambda m: m.evict_failed(Evict("n", "p", "u", "r", ""), 429, ""), "eviction_errors_total", {}, 1),
+        (lambda m: m.bind_failed(Bind("n", "p", "u", "x"), 403, ""), "bind_errors_total", {}, 1),
+        (lambda m: m.backlog("events", 7), "api_queue_depth", {"lane": "events"}, 7),
+        (lambda m: m.watch("pods", "expired"), "watch_events_total", {"resource": "pods", "event": "expired"}, 1),
+        (lambda m: m.dropped("event", 5), "api_writes_total", {"object": "event", "result": "dropped"}, 5),
+        (lambda m: m.cache_age(4.5), "cache_age_seconds", {}, 4.5),
+        (
+            lambda m: m.request("patch", "podgroups", 409, 0.1),
+            "rest_client_requests_total",
+            {"code": "409", "method": "patch", "resource": "podgroups"},
+            1,
+        ),
+        (lambda m: m.internal_error("dump"), "internal_errors_total", {"plugin": "", "hook": "dump"}, 1),
+    ],
+)
+def test_what_the_backend_tells_is_counted(
+    tell: Callable[[Metrics], None], name: str, labels: dict[str, str], expected: float
+) -> None:
+    metrics = Metrics()
+    tell(metrics)
+    assert value(metrics, name, **labels) == expected
+
+
+def test_evictions_of_a_session_count_as_one_attempt(daemon: Daemon) -> None:
+    result = daemon.h.step()
+    result.report.evicted.extend(["a", "b"])
+    daemon.metrics.session(result.report, 0.1, idle=False)
+    assert daemon.value("total_preemption_attempts") == 1
+    assert daemon.value("pod_preemption_victims") == 2
+
+
+def test_reloads_of_the_conf_are_counted_and_the_hash_is_that_of_the_conf_in_use() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    metrics.conf_reload("loaded", "aaaa")
+    assert value(metrics, "config_last_reload_successful") == 1
+    clock.now += 60
+    metrics.conf_reload("rejected")
+    assert value(metrics, "config_last_reload_successful") == 0
+    assert value(metrics, "config_info", hash="aaaa") == 1
+    assert value(metrics, "config_last_reload_success_timestamp_seconds") == EPOCH
+    metrics.conf_reload("loaded", "bbbb")
+    assert value(metrics, "config_info", hash="aaaa") is None
+    assert value(metrics, "config_info", hash="bbbb") == 1
+    assert value(metrics, "config_reload_total", result="loaded") == 2
+    assert value(metrics, "config_reload_total", result="rejected") == 1
+
+
+# --- series come and go with their objects ----------------------------------------------------------------------------
+
+_PER_JOB = [
+    ("e2e_job_scheduling_duration", "job_name"),
+    ("e2e_job_scheduling_start_time", "job_name"),
+    ("e2e_job_scheduling_last_time", "job_name"),
+    ("unschedule_task_count", "job_id"),
+    ("job_share", "job_id"),
+]
+
+
+def test_series_of_a_job_go_with_it(daemon: Daemon) -> None:
+    daemon.step()
+    daemon.step()
+    for name, label in _PER_JOB:
+        assert daemon.value(name, **{label: "small"}) is not None, name
+    for index in range(4):
+        daemon.h.delete_pod(f"small-{index}")
+    daemon.h.delete_group("small")
+    daemon.step()
+    for name, label in _PER_JOB:
+        assert daemon.value(name, **{label: "small"}) is None, name
+    assert ("default", "small") not in daemon.metrics._jobs
+
+
+def test_jobs_of_one_name_in_two_namespaces_have_a_series_each(daemon: Daemon) -> None:
+    daemon.h.group("big", min_member=9, namespace="other")
+    daemon.h.pod("p", group="big", namespace="other", card=_CARD, cards=1)
+    daemon.step()
+    assert daemon.value("unschedule_task_count", job_id="big", job_ns="default") == 8 - 4
+    assert daemon.value("unschedule_task_count", job_id="big", job_ns="other") == 9
+    assert daemon.value("e2e_job_scheduling_start_time", job_name="big", job_namespace="other") is not None
+
+
+def test_series_of_a_queue_go_with_it(daemon: Daemon) -> None:
+    daemon.h.queue("r", cards={_CARD: 1}, capability={"cpu": "8", "memory": "8Gi"})
+    daemon.h.group("other", queue="r")
+    daemon.h.pod("other-0", group="other", card=_CARD, cards=1)
+    daemon.step()
+    assert daemon.value("queue_card_capacity", queue_name="r", card=_CARD) == 1
+    assert daemon.value("pod_wait_seconds_count", queue_name="r") == 1
+    daemon.h.delete_queue("r")
+    daemon.step()
+    text = daemon.metrics.exposition()
+    daemon.sample()
+    assert b'queue_name="r"' in text
+    assert b'queue_name="r"' not in daemon.metrics.exposition()
+
+
+def test_a_pod_without_a_group_gets_no_series_of_its_own(daemon: Daemon) -> None:
+    daemon.h.pod("alone", group=None, requests={"cpu": "1"}, annotations={"scheduling.volcano.sh/queue-name": "q"})
+    daemon.step()
+    assert "alone" in daemon.h.binds
+    assert daemon.value("pods_bound_total") == 5
+    daemon.sample()
+    families = [name for name, _ in _PER_JOB if name.startswith("e2e")]
+    names = {s.labels["job_name"] for family in families for s in scrape(daemon.metrics)[f"volcano_{family}"].samples}
+    assert names == {"small", "big"}
+
+
+def test_a_replica_that_stands_by_says_nothing_of_queues_and_jobs(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("leader") == 1
+    assert daemon.value("queue_card_allocated", queue_name="q", card=_CARD) == 4
+    late = sample_core(daemon.h.core)
+    daemon.metrics.leader(leading=False)
+    daemon.metrics.plugin_samples(late)
+    assert daemon.metrics.wants_sample is False
+    assert value(daemon.metrics, "leader") == 0
+    assert value(daemon.metrics, "leader_changes_total") == 2
+    assert b"queue_card" not in daemon.metrics.exposition()
+    assert b"job_name" not in daemon.metrics.exposition()
+    assert value(daemon.metrics, "pods_bound_total") == 4, "counters go on"
+
+
+# --- samples of plugins -----------------------------------------------------------------------------------------------
+
+
+def plugin(samples: Callable[[], Iterator[Sample]]) -> type[Plugin]:
+    class Odd(Plugin):
+        name = "odd"
+
+        def metrics(self) -> Iterator[Sample]:
+            return samples()
+
+    return Odd
+
+
+def raising() -> Iterator[Sample]:
+    yield Sample("odd_one", {}, 1)
+    raise ZeroDivisionError("division by zero")
+
+
+def run_with(samples: Callable[[], Iterator[Sample]]) -> Daemon:
+    conf = 'actions: "allocate"\ntiers: [{plugins: [{name: odd}, {name: gang}]}]'
+    d = Daemon(conf, plugins=(plugin(samples),))
+    d.h.queue("q")
+    d.h.node("n")
+    d.h.group("g")
+    d.h.pod("p")
+    d.step()
+    return d
+
+
+def test_a_plugin_of_somebody_else_may_report_metrics_of_its_own() -> None:
+    d = run_with(lambda: iter([Sample("odd_total", {"of": 'a "b"\n\\c'}, 3), Sample("odd", {}, float("nan"))]))
+    assert d.value("odd_total", of='a "b"\n\\c') == 3
+    text = d.metrics.exposition().decode()
+    assert "# TYPE volcano_odd_total counter\n" in text
+    assert "# TYPE volcano_odd gauge\n" in text
+
+
+def test_a_plugin_that_raises_loses_its_own_series_only() -> None:
+    d = run_with(raising)
+    assert d.value("odd_one") is None
+    assert d.value("unschedule_job_count") == 0
+    assert d.value("internal_errors_total", plugin="odd", hook="metrics") == 1
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample("pods_bound_total", {}, 5),
+        Sample("e2e_scheduling_latency_milliseconds", {}, 5),
+        Sample("e2e_scheduling_latency_milliseconds_count", {}, 5),
+        Sample("no name", {}, 1),
+        Sample("odd", {"no label": "x"}, 1),
+        Sample("odd", {"__name__": "x"}, 1),
+        Sample("queue_share", {"queue": "q"}, 1),
+        Sample("odd", {}, "many"),  # type: ignore[arg-type]
+        Sample("odd", None, 1),  # type: ignore[arg-type]
+    ],
+)
+def test_a_sample_that_cannot_be_served_is_left_out_and_counted(sample: Sample) -> None:
+    d = run_with(lambda: iter([sample, Sample("fine", {}, 1)]))
+    before = {family for family in d.scrape() if family.startswith("volcano_odd")}
+    assert not any(scrape(d.metrics)[family].samples for family in before)
+    assert d.value("fine") == 1
+    assert (d.value("internal_errors_total", plugin="odd", hook="metrics") or 0) >= 1
+
+
+def test_of_two_plugins_that_report_one_series_the_first_counts() -> None:
+    conf = 'actions: "allocate"\ntiers: [{plugins: [{name: odd}, {name: proportion}]}]'
+    d = Daemon(conf, plugins=(plugin(lambda: iter([Sample("queue_weight", {"queue_name": "q"}, 99)])),))
+    d.h.queue("q", weight=3)
+    d.h.node("n")
+    d.h.group("g")
+    d.h.pod("p")
+    d.step()
+    assert d.value("queue_weight", queue_name="q") == 99
+
+
+def test_a_metric_with_too_many_series_is_cut_and_says_so() -> None:
+    metrics = Metrics()
+    metrics.leader(leading=True)
+    samples = tuple(Sample("odd", {"id": str(i)}, i) for i in range(MOST_SERIES + 3))
+    jobs = tuple(JobFact("default", f"j{i}", "q", float(i)) for i in range(MOST_SERIES + 2))
+    metrics.plugin_samples(CoreSample((("odd", samples),), jobs=jobs))
+    families = scrape(metrics)
+    assert len(families["volcano_odd"].samples) == MOST_SERIES
+    started = families["volcano_e2e_job_scheduling_start_time"].samples
+    assert {"j0", "j1"}.isdisjoint(sample.labels["job_name"] for sample in started), "the oldest are left out"
+    assert value(metrics, "metrics_series_dropped", family="odd") == 3
+    assert value(metrics, "metrics_series_dropped", family="volcano_e2e_job_scheduling_start_time") == 2
+
+
+def test_scrapes_from_several_threads_while_things_happen_are_each_whole(daemon: Daemon) -> None:
+    daemon.step()
+    daemon.sample()
+    broken: list[BaseException] = []
+
+    def scrape_often() -> None:
+        try:
+            for _ in range(20):
+                families = scrape(daemon.metrics)
+                (count,) = [s.value for s in families["volcano_bind_seconds"].samples if s.name.endswith("_count")]
+                assert count >= 4
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            broken.append(error)
+
+    threads = [threading.Thread(target=scrape_often) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for index in range(2000):
+        daemon.metrics.bound(Bind("default", f"p{index}", f"u{index}", "n"), 0.01)
+        daemon.metrics.request("get", f"r{index % 50}", 200, 0.1)
+    for thread in threads:
+        thread.join()
+    assert broken == []
+    assert daemon.value("pods_bound_total") == 2004
+
+
+def test_namespaces_share_what_their_jobs_hold(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("namespace_share", namespace_name="default") == pytest.approx(4 / 8)
+    assert daemon.value("namespace_weight", namespace_name="default") == 1
+    assert daemon.value("namespace_weighted_share", namespace_name="default") == pytest.approx(4 / 8)
+
+
+def test_a_row_knows_its_full_name() -> None:
+    row: Any = Row("x", "gauge", (), "counted", "X")
+    assert row.full_name == "volcano_x"
+    assert row._replace(bare=True).full_name == "x"

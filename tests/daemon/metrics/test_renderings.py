@@ -1,0 +1,94 @@
+"""What is derived from the table of metrics: the page of the docs, and the dashboards that ask for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from capcard_sched.daemon.metric_table import METRICS
+
+ROOT = Path(__file__).parents[3]
+GRAFANA = ROOT / "manifests" / "grafana"
+FILES = sorted(GRAFANA.glob("*.json"))
+#: What Prometheus itself or the process collector adds.
+_ELSEWHERE = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+
+
+def module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"rendering_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def test_the_page_of_metrics_is_current() -> None:
+    page: str = module(ROOT / "docs" / "generate.py").PAGES["metrics.md"]()
+    assert (ROOT / "docs" / "metrics.md").read_text() == page, "run `make docs`"
+    assert all(f"| `{row.full_name}` | {row.type} |" in page for row in METRICS)
+
+
+def test_the_dashboards_are_current() -> None:
+    source = module(GRAFANA / "dashboards.py")
+    assert {path.name for path in FILES} == set(source.DASHBOARDS)
+    for path in FILES:
+        assert path.read_text() == source.render(source.DASHBOARDS[path.name]), "run manifests/grafana/dashboards.py"
+
+
+def panels(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_query_asks_for_metrics_and_labels_that_are_served(path: Path) -> None:
+    series: dict[str, set[str]] = {}
+    for row in METRICS:
+        names = [row.full_name]
+        if row.type == "histogram":
+            names = [f"{row.full_name}_{suffix}" for suffix in ("bucket", "sum", "count")]
+        series |= {name: {*row.labels, *(["le"] if row.type == "histogram" else [])} for name in names}
+    queries = [target["expr"] for panel in panels(path) for target in panel.get("targets", [])]
+    assert queries
+    for query in queries:
+        asked = set(re.findall(r"\b(?:volcano|rest_client|process)_[a-z0-9_]+", query)) - {"rest_client", *_ELSEWHERE}
+        assert asked <= set(series), query
+        labels = {label for name in asked for label in series[name]} | {"instance"}
+        matched = re.findall(r"[{,] *([a-zA-Z_]+) *=", query)
+        grouped = [label.strip() for group in re.findall(r"\bby \(([^)]*)\)", query) for label in group.split(",")]
+        assert {*matched, *grouped} <= labels, query
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_dashboard_is_well_formed(path: Path) -> None:
+    document = json.loads(path.read_text())
+    numbers = [panel["id"] for panel in document["panels"]]
+    assert len(numbers) == len(set(numbers))
+    for one, other in combinations([panel["gridPos"] for panel in document["panels"]], 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+    assert all(place["x"] + place["w"] <= 24 for place in (panel["gridPos"] for panel in document["panels"]))
+    variables = {variable["name"] for variable in document["templating"]["list"]}
+    assert set(re.findall(r"\$\{?([a-z]+)", path.read_text())) <= variables
+
+
+def test_what_users_of_the_reference_and_ours_look_for_is_there() -> None:
+    titles = {path.name: {panel["title"] for panel in panels(path)} for path in FILES}
+    assert json.loads((GRAFANA / "volcano-queue-view.json").read_text())["title"] == "Volcano Queue View"
+    assert {"Tasks scheduled in 1 h", "Fairness", "Effectiveness"} <= titles["volcano-global-overview.json"]
+    assert {"Queues and cards", "Headroom", "Pending requests"} <= titles["capacity-card.json"]
+    wanted = {"Cycle time", "Wait of pods by queue", "Leader", "Reload failures, 1 h"}
+    assert wanted <= titles["scheduler.json"]

@@ -1,0 +1,323 @@
+"""The file of a recording: what is in it, what ends it, and what a cut-off one still says."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from capcard_sched import __version__
+from capcard_sched.daemon import recording as module
+from capcard_sched.daemon.recording import (
+    Applied,
+    ConfUsed,
+    Failed,
+    Header,
+    Leading,
+    Recording,
+    RecordingError,
+    RecordingReader,
+    Stepped,
+    conf_document,
+)
+from capcard_sched.daemon.replay import replay
+from capcard_sched.framework.conf import default_conf, parse_conf
+from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.report import SessionReport
+from capcard_sched.model.deltas import Delta, NodeGone
+from capcard_sched.model.intents import Bind, Intent
+from capcard_sched.testing import registry
+from tests.daemon.recording.day import CONFS, Day, Event, record
+
+_DAY = [
+    Event(what, number)
+    for what, number in (
+        ("gang", 7), ("gang", 6), ("step", 0), ("echo", 0), ("refuse later", 0), ("step", 0), ("retry", 0), ("step", 0),
+        ("takeover", 0), ("gang", 3),
+    )
+]  # fmt: skip
+
+
+def opened(path: Path, **more: Any) -> Recording:
+    conf = default_conf(registry())
+    return Recording(path, conf, scheduler_names=["a", "b"], default_queue="d", clock=lambda: 5.0, **more)
+
+
+def facts(count: int) -> list[Delta]:
+    return [NodeGone(f"node-{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
+def test_a_recording_says_what_happened_in_its_order(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    recording = opened(path)
+    bind = Bind("ns", "p", "u", "n", {"k": "v"})
+    recording.leading(leading=True)
+    recording.applied([NodeGone("x")])
+    recording.stepped(StepResult([bind], SessionReport("session-1"), False), [NodeGone("y")], 7.25)
+    recording.stepped(StepResult([], SessionReport(""), True), [], 8.0)
+    recording.failed("session", ValueError("oops"))
+    recording.close(10)
+    reader = RecordingReader(path)
+    assert reader.header == Header(1, __version__, 5.0, ("a", "b"), "d")
+    conf, *rest = list(reader)
+    assert isinstance(conf, ConfUsed)
+    assert conf.hash == default_conf(registry()).hash
+    assert rest == [
+        Leading(True, 5.0),
+        Applied((NodeGone("x"),)),
+        Stepped(7.25, (NodeGone("y"),), (bind,), "session-1"),
+        Failed("session", "ValueError: oops"),
+    ], "an idle step over nothing is left out"
+    assert reader.end == "closed"
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def example(kind: type[Any]) -> Any:
+    """A message with something in every field."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            required = [item for item in msgspec.structs.fields(field.type) if item.required]
+            values[field.name] = example(field.type) if required else field.type()
+        elif field.type in (float, int):
+            values[field.name] = field.type(3)
+        elif "Literal" in str(field.type):
+            values[field.name] = get_args(field.type)[0]
+        elif str(field.type).startswith("dict"):
+            values[field.name] = {"key": "value"}
+        elif str(field.type).startswith("tuple"):
+            values[field.name] = ()
+        else:
+            values[field.name] = "text"
+    return kind(**values)
+
+
+@pytest.mark.parametrize("kind", [*get_args(Delta), *get_args(Intent)])
+def test_every_fact_and_every_decision_can_be_read_back(tmp_path: Path, kind: type[Any]) -> None:
+    message = example(kind)
+    recording = opened(tmp_path / "f")
+    if kind in get_args(Delta):
+        recording.applied([message])
+    else:
+        recording.stepped(StepResult([message], SessionReport("s"), False), [], 1.0)
+    recording.close(10)
+    _, found = list(RecordingReader(tmp_path / "f"))
+    assert isinstance(found, (Applied, Stepped))
+    assert found == (Applied((message,)) if isinstance(found, Applied) else Stepped(1.0, (), (message,), "s"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *CONFS.values(),
+        """
+actions: "enqueue, allocate"
+tiers:
+- plugins:
+  - name: gang
+    enablePreemptable: false
+  - name: capacity-card
+    arguments: {nodeOrderWeight: 2.5}
+- plugins:
+  - name: binpack
+    arguments: {binpack.weight: 10, binpack.resources: "nvidia.com/gpu", binpack.resources.nvidia.com/gpu: 8}
+configurations:
+- name: allocate
+  arguments: {}
+metrics: {type: prometheus, address: "http://x"}
+""",
+        "",
+    ],
+)
+def test_a_recorded_conf_reads_as_the_one_in_use(text: str) -> None:
+    conf = parse_conf(text, registry=registry()).conf
+    assert conf is not None
+    back = parse_conf(msgspec.json.encode(conf_document(conf)), registry=registry())
+    assert back.conf is not None, back.problems
+    assert msgspec.structs.replace(back.conf, hash="") == msgspec.structs.replace(conf, hash="")
+
+
+# --- what ends a recording --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.jsonl.gz"])
+def test_the_size_limit_ends_a_recording_with_a_mark(tmp_path: Path, name: str) -> None:
+    reasons: list[str] = []
+    path = tmp_path / name
+    recording = opened(path, max_bytes=30_000, on_end=reasons.append)
+    for number in range(2000):
+        recording.applied([NodeGone(f"{number}-{hash(str(number)):x}{os.urandom(40).hex()}")])
+    recording.close(10)
+    assert recording.ended
+    assert path.stat().st_size <= 30_000
+    assert path.stat().st_size > 20_000
+    reader = RecordingReader(path)
+    assert sum(isinstance(item, Applied) for item in reader) > 50
+    assert reader.end == "the file reached its limit of 30000 bytes"
+    assert reasons == [reader.end]
+
+
+def test_a_disk_that_is_too_slow_ends_a_recording_and_never_holds_the_scheduler_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 1000)
+    os.mkfifo(tmp_path / "pipe")
+    ready = threading.Event()
+    release = threading.Event()
+    taken: list[bytes] = []
+
+    def read_late() -> None:
+        with (tmp_path / "pipe").open("rb") as pipe:
+            ready.set()
+            release.wait(30)
+            taken.append(pipe.read())
+
+    reader = threading.Thread(target=read_late)
+    reader.start()
+    reasons: list[str] = []
+    recording = opened(tmp_path / "pipe", on_end=reasons.append)
+    ready.wait(10)
+    began = time.monotonic()
+    for _ in range(100):
+        recording.applied(facts(100))
+    assert time.monotonic() - began < 5
+    assert recording.ended
+    release.set()
+    recording.close(10)
+    reader.join(10)
+    assert reasons == ["the disk is too slow: 1000 facts and decisions waited to be written"]
+    last = taken[0].splitlines()[-1]
+    assert msgspec.json.decode(last) == {"record": "End", "reason": reasons[0]}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_ends_a_recording_and_is_told() -> None:
+    told = threading.Event()
+    reasons: list[str] = []
+
+    def on_end(reason: str) -> None:
+        reasons.append(reason)
+        told.set()
+
+    recording = opened(Path("/dev/full"), on_end=on_end)
+    assert told.wait(10)
+    recording.applied(facts(3))
+    recording.close(10)
+    assert reasons == ["/dev/full: No space left on device"]
+
+
+def test_an_earlier_recording_of_the_name_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl"
+    path.write_text("what a daemon wrote before it was restarted")
+    opened(path).close(10)
+    assert (tmp_path / "previous-day.jsonl").read_text() == "what a daemon wrote before it was restarted"
+    assert RecordingReader(path).header.default_queue == "d"
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=r"no/such/folder/f: No such file or directory"):
+        opened(tmp_path / "no" / "such" / "folder" / "f")
+
+
+def test_handing_over_costs_little_and_everything_arrives(tmp_path: Path) -> None:
+    recording = opened(tmp_path / "f")
+    batch = facts(100)
+
+    def hand_over() -> None:
+        for _ in range(200):
+            recording.applied(batch)
+
+    threads = [threading.Thread(target=hand_over) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recording.close(30)
+    records = [item for item in RecordingReader(tmp_path / "f") if isinstance(item, Applied)]
+    assert len(records) == 400
+    assert recording._waiting == 0
+
+
+# --- what is left of one ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
+def test_a_recording_cut_off_anywhere_replays_up_to_its_last_whole_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    record(path, _DAY)
+    whole = path.read_bytes()
+    lines = (gzip.decompress(whole) if name.endswith(".gz") else whole).splitlines(keepends=True)
+    steps = 0
+    for size in range(2000, len(whole), 997):
+        cut = tmp_path / f"cut-{name}"
+        cut.write_bytes(whole[:size])
+        found = replay(RecordingReader(cut), registry())
+        assert found.same
+        assert found.steps >= steps
+        steps = found.steps
+        assert found.notes[-1] == "the recording was cut off: replayed up to its last whole line"
+    assert 0 < steps <= sum(b'"record":"Stepped"' in line for line in lines)
+
+
+def test_what_was_written_is_in_the_file_at_once(tmp_path: Path) -> None:
+    """A daemon that is killed leaves all but what it was just doing, packed or not."""
+    for name in ("f.jsonl", "f.jsonl.gz"):
+        day = Day(tmp_path / name)
+        day.gang(7)
+        day.step()
+        for _ in range(200):
+            if day.recording._queue.empty() and not day.recording._waiting:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        found = replay(RecordingReader(tmp_path / name), registry())
+        assert found.steps == 1
+        day.close()
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "this is no recording"),
+        (b"hello\n", "this is no recording"),
+        (b'{"record":"Leading","leading":true,"at":1}\n', "this is no recording"),
+        (b"\x1f\x8bnot gzip", "this is no recording"),
+        (
+            b'{"record":"Header","format":99,"program":"x","at":1,"scheduler_names":[],"default_queue":"d"}\n',
+            "format 99 of recordings cannot be read; accepted: 1",
+        ),
+    ],
+)
+def test_a_file_that_is_no_recording_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(RecordingError) as raised:
+        RecordingReader(tmp_path / "f")
+    assert message in str(raised.value)
+    assert str(tmp_path / "f") in str(raised.value)
+
+
+def test_a_line_that_was_damaged_is_told_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    record(path, _DAY)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[4] = b'{"record":"Stepped","now":"noon"}\n'
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(RecordingError, match=r"line 5: Expected `float`, got `str`"):
+        replay(RecordingReader(path), registry())
+
+
+def test_facts_before_a_conf_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    record(path, _DAY)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    with pytest.raises(RecordingError, match="before its scheduler-conf"):
+        replay(RecordingReader(path), registry())

@@ -1,0 +1,336 @@
+"""A recording decided again: the same under the recorded conf, and under another one only what that conf changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from capcard_sched.cli.main import run
+from capcard_sched.daemon.recording import ConfUsed, RecordingError, RecordingReader, Stepped
+from capcard_sched.daemon.replay import Difference, Replayed, _Replay, replay
+from capcard_sched.framework.conf import Conf, parse_conf
+from capcard_sched.model.deltas import Delta
+from capcard_sched.model.intents import Bind, Intent
+from capcard_sched.state.cluster import ClusterState
+from capcard_sched.testing import registry
+from tests.daemon.recording.day import CONFS, EVENTS, Day, Event, conf, record
+
+_COMMAND = "import sys; from capcard_sched.cli.main import main; main()"
+
+
+def parsed(text: str) -> Conf:
+    result = parse_conf(text, registry=registry())
+    assert result.conf is not None
+    return result.conf
+
+
+def again(path: Path, other: str | None = None, most: int = 50) -> Replayed:
+    return replay(RecordingReader(path), registry(), None if other is None else parsed(other), most=most)
+
+
+def placed(state: ClusterState) -> dict[str, str]:
+    """Where pods are, by uid."""
+    return {uid: task.node.name for uid, task in state.tasks.items() if task.node is not None}
+
+
+@pytest.mark.parametrize("name", sorted(CONFS))
+@given(events=EVENTS)
+@settings(max_examples=25)
+def test_what_was_recorded_is_decided_again_to_the_last_intent(name: str, events: list[Event]) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "day.jsonl"
+        day = record(path, events, name)
+        found = again(path)
+        assert found.differences == []
+        assert found.same
+        assert found.decisions == sum(len(result.intents) for result in day.results)
+
+
+@pytest.mark.parametrize("name", sorted(CONFS))
+@given(events=EVENTS, other=st.sampled_from(sorted(CONFS)))
+@settings(max_examples=25)
+def test_under_another_conf_every_step_still_starts_from_what_happened(
+    name: str, events: list[Event], other: str
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "day.jsonl"
+        day = record(path, events, name)
+        replaying = _Replay(RecordingReader(path), registry(), parsed(CONFS[other]), 1000)
+        found = replaying.finish()
+        assert replaying._core is not None
+        state = replaying._core.state
+        assert placed(state) == placed(day.core.state)
+        assert {key: job.phase for key, job in state.jobs.items() if not job.implicit} == {
+            key: job.phase for key, job in day.core.state.jobs.items() if not job.implicit
+        }
+        assert state.nodes.charged.tolist() == day.core.state.nodes.charged.tolist()
+        pods = sum(1 for result in day.results for intent in result.intents if isinstance(intent, Bind))
+        counted = found.queues.values()
+        assert sum(queue.bound for queue in counted) == pods
+        assert sum(queue.same + queue.elsewhere + queue.earlier + queue.not_bound for queue in counted) == pods
+        if other == name and not any(event.what == "reload" for event in events):
+            assert found.same
+
+
+def test_hash_seeds_do_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "day.jsonl.gz"
+    day = Day(path)
+    for number in range(12):
+        day.gang(number)
+    for number in range(12):
+        day.step()
+        for _ in range(2):
+            day.happen(Event("echo", number))
+        day.happen(Event("finish", number))
+        day.happen(Event("quota", number))
+    day.close()
+    assert sum(len(result.intents) for result in day.results) > 100
+    for seed in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", _COMMAND, "replay", str(path), "-o", "json"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["same"] is True
+
+
+# --- what a difference looks like -------------------------------------------------------------------------------------
+
+
+def rewritten(path: Path, change: Callable[[Stepped], Stepped]) -> Path:
+    """The recording with its steps changed."""
+    reader = RecordingReader(path)
+    records = [reader.header, *(change(item) if isinstance(item, Stepped) else item for item in reader)]
+    lines = [msgspec.json.encode(item) for item in records]
+    changed = path.with_name("changed.jsonl")
+    changed.write_bytes(b"\n".join(lines) + b'\n{"record":"End","reason":"closed"}\n')
+    return changed
+
+
+def quiet_day(path: Path, name: str = "plain") -> Day:
+    """One pod without cards at a time, bound and seen."""
+    day = Day(path, name)
+    day.step()
+    for index in range(4):
+        day.h.group(f"g{index}", queue="q", phase="Inqueue")
+        day.h.pod(f"g{index}-0", group=f"g{index}")
+        day.step()
+        for bind in day.under_way:
+            day.echo(bind)
+        day.under_way.clear()
+    day.step()
+    day.close()
+    return day
+
+
+def test_one_decision_that_differs_is_told_once_and_leads_to_no_other(tmp_path: Path) -> None:
+    day = quiet_day(tmp_path / "day.jsonl")
+    taken = day.bound[1]
+    other = "n1" if taken.node == "n2" else "n2"
+
+    def elsewhere(item: Delta | Intent) -> Delta | Intent:
+        text = msgspec.json.encode(item)
+        if b"g1-0" in text:
+            text = text.replace(f'"{taken.node}"'.encode(), f'"{other}"'.encode())
+            text = text.replace(f"to {taken.node}".encode(), f"to {other}".encode())
+        return msgspec.json.decode(text, type=Delta | Intent)  # type: ignore[no-any-return]
+
+    def move(step: Stepped) -> Stepped:
+        deltas, intents = map(elsewhere, step.deltas), map(elsewhere, step.intents)
+        return msgspec.structs.replace(step, deltas=tuple(deltas), intents=tuple(intents))
+
+    found = again(rewritten(tmp_path / "day.jsonl", move))
+    assert found.differences[0] == Difference(
+        3, found.differences[0].now, "bound elsewhere", "Pod default/g1-0", "q", other, taken.node
+    )
+    assert found.kinds == {"bound elsewhere": 1}
+    assert found.queues["q"].elsewhere == 1
+    assert found.queues["q"].same == 3
+
+
+def test_a_decision_that_is_missing_here_comes_with_its_reason(tmp_path: Path) -> None:
+    day = quiet_day(tmp_path / "day.jsonl")
+    strict = conf("gang", "capacity-card")
+    day = Day(tmp_path / "cards.jsonl", "plain")
+    day.h.group("g", queue="r", phase="Inqueue")
+    day.h.pod("g-0", group="g", card="A", cards=2)
+    day.step()
+    day.step()
+    day.close()
+    found = again(tmp_path / "cards.jsonl", strict)
+    (difference,) = [item for item in found.differences if item.what == "not bound"]
+    assert (difference.object, difference.queue, difference.then) == ("Pod default/g-0", "r", "n1")
+    assert "insufficient <A> quota" in difference.why
+    assert "<2000>" in difference.why
+    assert found.queues["r"].not_bound == 1
+
+
+def test_what_another_conf_would_have_done_earlier_is_told_with_both_steps(tmp_path: Path) -> None:
+    day = Day(tmp_path / "day.jsonl", "cards")
+    day.step()
+    day.h.group("g", queue="r", phase="Inqueue")
+    day.h.pod("g-0", group="g", card="A", cards=2)
+    day.h.group("never", queue="r", phase="Inqueue")
+    day.h.pod("never-0", group="never", card="B", cards=1)
+    day.step()
+    day.h.queue("q", cards={"A": 3})
+    day.step()
+    day.h.queue("r", cards={"A": 2}, capability={"cpu": "3", "memory": "100Gi"})
+    day.step()
+    day.close()
+    assert [bind.name for bind in day.under_way] == ["g-0"]
+    found = again(tmp_path / "day.jsonl", CONFS["plain"])
+    told = {item.what: item for item in found.differences}
+    assert told["bound earlier"].step == 2
+    assert told["bound earlier"].then == "n1, step 4"
+    assert told["bound earlier"].here == "n1"
+    assert told["bound only here"].object == "Pod default/never-0"
+    assert (found.queues["r"].earlier, found.queues["r"].only_here) == (1, 1)
+
+
+def test_admissions_that_differ_are_told(tmp_path: Path) -> None:
+    day = Day(tmp_path / "day.jsonl", "plain")
+    day.h.group("g", queue="r", phase="Pending", min_resources={"cpu": "1", "nvidia.com/gpu": 3})
+    day.h.pod("g-0", group="g", card="A", cards=3)
+    day.step()
+    day.close()
+    found = again(tmp_path / "day.jsonl", conf("gang", "capacity-card"))
+    (difference,) = [item for item in found.differences if item.what == "not admitted"]
+    assert difference.object == "PodGroup default/g"
+    assert "quota" in difference.why
+
+
+def test_what_is_written_is_compared_too_under_the_recorded_conf(tmp_path: Path) -> None:
+    quiet_day(tmp_path / "day.jsonl")
+
+    def reword(step: Stepped) -> Stepped:
+        text = msgspec.json.encode(step).decode().replace("Successfully assigned default/g2-0", "Sent default/g2-0")
+        return msgspec.json.decode(text, type=Stepped)
+
+    found = again(rewritten(tmp_path / "day.jsonl", reword))
+    (difference,) = found.differences
+    assert (difference.what, difference.object) == ("written otherwise", "Pod default/g2-0")
+    assert "Sent" in difference.then
+    assert "Successfully" in difference.here
+
+
+def test_another_order_is_a_difference(tmp_path: Path) -> None:
+    record(tmp_path / "day.jsonl", [Event("gang", 7), Event("gang", 3), Event("step", 0)])
+    swapped = rewritten(
+        tmp_path / "day.jsonl", lambda step: msgspec.structs.replace(step, intents=tuple(reversed(step.intents)))
+    )
+    found = again(swapped)
+    assert not found.same
+    assert set(found.kinds) == {"in another order"}
+
+
+def test_only_so_many_differences_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    day = Day(tmp_path / "day.jsonl", "plain")
+    for index in range(4):
+        day.h.group(f"g{index}", queue="r", phase="Inqueue")
+        day.h.pod(f"g{index}-0", group=f"g{index}", card="B", cards=1)
+    day.step()
+    day.close()
+    found = again(tmp_path / "day.jsonl", CONFS["cards"], most=1)
+    assert len(found.differences) == 1
+    assert found.found == 4
+    assert found.kinds == {"not bound": 4}
+
+
+def test_a_recorded_reload_is_followed_or_left_out(tmp_path: Path) -> None:
+    record(tmp_path / "day.jsonl", [Event("gang", 7), Event("reload", 0), Event("gang", 6)])
+    assert again(tmp_path / "day.jsonl").same
+    left_out = again(tmp_path / "day.jsonl", CONFS["cards"])
+    assert any("a reload of the recorded scheduler-conf is left out" in note for note in left_out.notes)
+
+
+def test_a_conf_that_needs_a_plugin_we_do_not_have_is_refused(tmp_path: Path) -> None:
+    quiet_day(tmp_path / "day.jsonl")
+    reader = RecordingReader(tmp_path / "day.jsonl")
+    lines = [msgspec.json.encode(reader.header)]
+    for item in reader:
+        text = msgspec.json.encode(item)
+        lines.append(text.replace(b'"name":"binpack"', b'"name":"theirs"') if isinstance(item, ConfUsed) else text)
+    (tmp_path / "theirs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(RecordingError, match=r"not installed: plugin theirs"):
+        again(tmp_path / "theirs.jsonl")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_says_that_all_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet_day(tmp_path / "day.jsonl")
+    assert run(["replay", str(tmp_path / "day.jsonl")]) == 0
+    assert "same: 6 steps" in capsys.readouterr().out
+
+
+def test_the_command_shows_where_another_conf_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = Day(tmp_path / "day.jsonl", "plain")
+    day.h.group("g", queue="r", phase="Inqueue")
+    day.h.pod("g-0", group="g", card="A", cards=2)
+    day.step()
+    day.close()
+    other = tmp_path / "conf.yaml"
+    other.write_text(conf("gang", "capacity-card"))
+    assert run(["replay", str(tmp_path / "day.jsonl"), "--scheduler-conf", str(other)]) == 0
+    out = capsys.readouterr().out
+    assert "1 not bound" in out
+    assert "Pod default/g-0" in out
+    assert "NOT BOUND" in out
+    assert "step 1 at 2026-01-01T00:00:01Z: Pod default/g-0, queue r: not bound: n1 then: " in out
+    assert run(["replay", str(tmp_path / "day.jsonl"), "--scheduler-conf", str(other), "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["queues"]["r"]["not_bound"] == 1
+    assert document["same"] is False
+
+
+def test_the_command_fails_when_the_recorded_conf_decides_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet_day(tmp_path / "day.jsonl")
+    changed = rewritten(tmp_path / "day.jsonl", lambda step: msgspec.structs.replace(step, intents=()))
+    assert run(["replay", str(changed), "--most", "2"]) == 3
+    out = capsys.readouterr().out
+    assert "bound only here" in out
+    assert "more differences (--most)" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["missing"], "missing: No such file or directory"),
+        (["conf.yaml"], "this is no recording"),
+        (["day.jsonl", "--scheduler-conf", "missing"], "missing: No such file or directory"),
+        (["day.jsonl", "--scheduler-conf", "bad.yaml"], "this scheduler-conf cannot be used"),
+        (["day.jsonl", "--plugins-dir", "missing"], "not a folder"),
+        (["day.jsonl", "--most", "-1"], "--most: -1 is negative"),
+    ],
+)
+def test_bad_input_is_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    quiet_day(tmp_path / "day.jsonl")
+    (tmp_path / "conf.yaml").write_text(CONFS["plain"])
+    (tmp_path / "bad.yaml").write_text("actions: [1]")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert run(["replay", *arguments]) == 2
+    assert message in capsys.readouterr().err

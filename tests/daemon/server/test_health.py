@@ -1,0 +1,88 @@
+"""When the daemon calls itself well, and when ready."""
+
+from __future__ import annotations
+
+from capcard_sched.daemon.health import LIST_SECONDS, Health
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(period: float = 1.0) -> tuple[Health, Clock]:
+    clock = Clock()
+    return Health(period, clock), clock
+
+
+def test_a_replica_that_stands_by_is_well_however_long_nothing_happens() -> None:
+    health, clock = make()
+    health.lists_applied()
+    clock.now += 1e6
+    assert health.illness() == ""
+
+
+def test_a_leader_whose_cycles_stop_is_unwell_after_ten_periods_or_half_a_minute() -> None:
+    for period, limit in ((0.1, 30.0), (1.0, 30.0), (6.0, 60.0)):
+        health, clock = make(period)
+        health.lists_applied()
+        health.leads(leading=True)
+        clock.now += limit
+        assert health.illness() == ""
+        clock.now += 0.5
+        assert "no scheduling cycle was completed" in health.illness()
+        assert f"limit {limit:.0f} s" in health.illness()
+        health.cycle_done()
+        assert health.illness() == ""
+
+
+def test_a_new_leader_has_the_whole_time_for_its_first_cycle() -> None:
+    health, clock = make()
+    health.lists_applied()
+    clock.now += 1e6
+    health.leads(leading=True)
+    assert health.illness() == ""
+    clock.now += 31
+    health.leads(leading=True)  # told again: no new term
+    assert health.illness()
+    health.leads(leading=False)
+    assert health.illness() == ""
+
+
+def test_a_leader_that_lists_afresh_has_more_time() -> None:
+    health, clock = make()
+    health.lists_applied()
+    health.leads(leading=True)
+    clock.now += 20
+    health.lists_outdated()
+    clock.now += LIST_SECONDS
+    assert health.illness() == ""
+    clock.now += 1
+    assert "initial lists" in health.illness()
+    health.lists_applied()
+    assert health.illness() == ""
+
+
+def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
+    health, _ = make()
+    assert "nodes, pods, PodGroups and queues" in health.unreadiness()
+    health.leads(leading=True)
+    assert health.unreadiness()
+    health.leads(leading=False)
+    health.lists_applied()
+    assert health.unreadiness() == ""
+    health.lists_outdated()
+    assert health.unreadiness()
+
+
+def test_the_limit_follows_a_period_that_is_changed() -> None:
+    health, clock = make(1.0)
+    health.lists_applied()
+    health.leads(leading=True)
+    clock.now += 40
+    assert health.illness()
+    health.period = 10.0
+    assert health.illness() == ""

@@ -1,0 +1,358 @@
+"""The daemon's HTTP over real sockets on loopback: pages, limits, addresses, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from capcard_sched.daemon.flag_values import Address
+from capcard_sched.daemon.health import Health
+from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.server import HttpServer, Limits, ServeError, Tls, health_pages, metrics_pages
+
+_LOOPBACK = Address("127.0.0.1", 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def get(server: HttpServer, path: str, **more: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url(server, path), headers=more) as answer:
+        return answer.status, await answer.text()
+
+
+def url(server: HttpServer, path: str) -> str:
+    return f"http://127.0.0.1:{server.port}{path}"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def health(clock: Clock) -> Health:
+    return Health(1.0, clock)
+
+
+@pytest_asyncio.fixture
+async def served(health: Health) -> AsyncIterator[HttpServer]:
+    server = HttpServer(_LOOPBACK, health_pages(health))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health: Health, clock: Clock) -> None:
+    assert await get(served, "/healthz") == (200, "ok\n")
+    status, text = await get(served, "/readyz")
+    assert status == 503
+    assert "not applied yet" in text
+    health.lists_applied()
+    assert await get(served, "/readyz") == (200, "ok\n")
+    health.leads(leading=True)
+    clock.now += 31
+    status, text = await get(served, "/healthz")
+    assert status == 503
+    assert text.startswith("leading, and no scheduling cycle was completed for 31 s (limit 30 s")
+    assert (await get(served, "/readyz"))[0] == 200
+    health.cycle_done()
+    assert await get(served, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_there_and_what_is_not_allowed_is_told_in_a_line(served: HttpServer) -> None:
+    assert await get(served, "/metrics") == (404, "Not Found\n")
+    async with aiohttp.ClientSession() as session:
+        async with session.post(url(served, "/healthz"), data=b"x" * 100_000) as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+        async with session.head(url(served, "/healthz")) as head:
+            assert head.status == 200
+            assert await head.read() == b""
+
+
+@pytest.mark.asyncio
+async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> None:
+    metrics = Metrics()
+    server = HttpServer(_LOOPBACK, metrics_pages(metrics))
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(auto_decompress=False) as session:
+            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "gzip;q=1.0"}) as answer:
+                assert answer.headers["Content-Encoding"] == "gzip"
+                assert answer.headers["Content-Type"] == Metrics.content_type
+                assert b"volcano_leader 0.0\n" in gzip.decompress(await answer.read())
+            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "identity"}) as answer:
+                assert "Content-Encoding" not in answer.headers
+                assert b"volcano_leader 0.0\n" in await answer.read()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_scrape_asks_for_fresh_values_and_does_not_wait_for_them_for_long() -> None:
+    metrics = Metrics()
+    asked: list[str] = []
+
+    async def refresh() -> None:
+        metrics.cache_age(len(asked) + 7.0)
+        asked.append("asked")
+        if len(asked) > 1:
+            await asyncio.sleep(60)
+
+    server = HttpServer(_LOOPBACK, metrics_pages(metrics, refresh))
+    await server.start()
+    try:
+        assert "volcano_cache_age_seconds 7.0\n" in (await get(server, "/metrics"))[1]
+        began = time.monotonic()
+        assert "volcano_cache_age_seconds 8.0\n" in (await get(server, "/metrics"))[1]
+        assert time.monotonic() - began < 5
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_page_that_raises_is_told_as_an_error_and_the_server_goes_on() -> None:
+    class Broken:
+        content_type = "text/plain"
+
+        def exposition(self) -> bytes:
+            raise ValueError("secret detail")
+
+    server = HttpServer(_LOOPBACK, {**metrics_pages(Broken()), **health_pages(Health(1.0))})
+    await server.start()
+    try:
+        status, text = await get(server, "/metrics")
+        assert status == 500
+        assert "secret" not in text
+        assert (await get(server, "/healthz"))[0] == 200
+    finally:
+        await server.stop()
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def limited(health: Health, limits: Limits) -> HttpServer:
+    server = HttpServer(_LOOPBACK, health_pages(health), limits=limits)
+    await server.start()
+    return server
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Health) -> None:
+    server = await limited(health, Limits(header_seconds=0.3))
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        ended = asyncio.ensure_future(reader.read())
+        began = time.monotonic()
+        while not ended.done() and time.monotonic() - began < 10:  # a header line now and then, for ever
+            writer.write(b"X-Slow: 1\r\n")
+            await asyncio.wait({ended}, timeout=0.05)
+        assert ended.done()
+        writer.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
+    class Big:
+        content_type = "text/plain"
+
+        def exposition(self) -> bytes:
+            return b"x" * 50_000_000
+
+    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=Limits(answer_seconds=0.5))
+    await server.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(1.5)  # nothing is read
+        taken = 0
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(1 << 20):
+                taken += len(chunk)
+        assert taken < 50_000_000
+        writer.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_connections_beyond_the_limit_are_refused_and_room_that_comes_free_is_used(health: Health) -> None:
+    server = await limited(health, Limits(connections=3, header_seconds=30))
+    try:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert await get(server, "/healthz") == (503, "too many connections\n")
+        for _, writer in idle:
+            writer.close()
+        for _ in range(50):
+            await asyncio.sleep(0.05)
+            status, _text = await get(server, "/healthz")
+            if status == 200:
+                break
+        assert status == 200
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
+    server = await limited(health, Limits(header_bytes=1000, headers=10))
+    try:
+        assert (await get(server, "/healthz", **{"X-Long": "x" * 5000}))[0] == 400
+        assert (await get(server, "/healthz", **{f"X-{i}": "x" for i in range(50)}))[0] == 400
+        assert (await get(server, "/healthz"))[0] == 200
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_stopping_lets_an_answer_under_way_finish_and_closes_idle_connections() -> None:
+    began = asyncio.Event()
+
+    async def refresh() -> None:
+        began.set()
+        await asyncio.sleep(0.3)
+
+    server = HttpServer(_LOOPBACK, metrics_pages(Metrics(), refresh))
+    await server.start()
+    port = server.port
+    idle, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+    scrape = asyncio.ensure_future(get(server, "/metrics"))
+    await began.wait()
+    stopped = time.monotonic()
+    await server.stop()
+    assert time.monotonic() - stopped < 3
+    assert (await scrape)[0] == 200
+    assert await idle.read() == b""
+    idle_writer.close()
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Health) -> None:
+    second = HttpServer(Address("127.0.0.1", served.port), health_pages(health))
+    with pytest.raises(ServeError) as raised:
+        await second.start()
+    assert str(raised.value) == (
+        f"cannot listen on 127.0.0.1:{served.port}: the address is in use; another process listens there"
+    )
+    await second.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_does_not_exist_is_told_clearly(health: Health) -> None:
+    with pytest.raises(ServeError, match=r"cannot listen on no\.such\.host\.invalid:8080: "):
+        await HttpServer(Address("no.such.host.invalid", 8080), health_pages(health)).start()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "address, reached_at",
+    [
+        (Address("", 0), ["127.0.0.1", "::1"]),
+        (Address("::1", 0), ["::1"]),
+        (Address("localhost", 0), ["localhost"]),
+    ],
+)
+async def test_every_form_of_address_is_listened_on(health: Health, address: Address, reached_at: list[str]) -> None:
+    server = HttpServer(address, health_pages(health))
+    try:
+        await server.start()
+    except ServeError as error:
+        if ":" in address.host and not has_ipv6():
+            pytest.skip(f"no IPv6 here: {error}")
+        raise
+    try:
+        for host in reached_at:
+            if ":" in host and not has_ipv6():
+                continue
+            _reader, writer = await asyncio.open_connection(host, server.port)
+            writer.close()
+    finally:
+        await server.stop()
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    crt, key = folder / "crt", folder / "key"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(crt)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return crt, key
+
+
+@pytest.mark.asyncio
+async def test_the_health_server_speaks_tls_when_told_to(certificate: tuple[Path, Path], health: Health) -> None:
+    server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
+    await server.start()
+    try:
+        trust = ssl.create_default_context(cafile=str(certificate[0]))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as answer,
+        ):
+            assert (answer.status, await answer.text()) == (200, "ok\n")
+        with pytest.raises(aiohttp.ClientError):
+            await get(server, "/healthz")
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("broken", ["missing", "not PEM"])
+async def test_files_that_are_no_certificates_are_told_with_their_names(
+    certificate: tuple[Path, Path], health: Health, tmp_path: Path, broken: str
+) -> None:
+    bad = tmp_path / "bad"
+    if broken == "not PEM":
+        bad.write_text("hello")
+    for tls in (Tls(bad, certificate[1]), Tls(*certificate, authorities=bad)):
+        server = HttpServer(_LOOPBACK, health_pages(health), tls=tls)
+        with pytest.raises(ServeError, match=str(bad)):
+            await server.start()
+
+
+def test_a_port_is_known_only_after_the_start(health: Health) -> None:
+    with pytest.raises(RuntimeError):
+        _ = HttpServer(_LOOPBACK, health_pages(health)).port
