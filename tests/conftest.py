@@ -1,11 +1,21 @@
-"""Hypothesis profiles: `ci` (the default) repeats the same bounded examples every time, `dev` searches on."""
+"""Hypothesis profiles, and the fixtures that give a test a real API server (tests/controlplane/README.md)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Iterator
 
+import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.proxy import Proxy
+
+# `ci` (the default) repeats the same bounded examples every time, `dev` searches on.
 settings.register_profile(
     "ci",
     max_examples=60,
@@ -16,3 +26,51 @@ settings.register_profile(
 )
 settings.register_profile("dev", max_examples=300, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what asks for the control plane, so that `-m 'not controlplane'` leaves it all out."""
+    for item in items:
+        if "control_plane" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.controlplane)
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A running etcd and kube-apiserver, one per process of pytest, started by the first test that asks for it."""
+    try:
+        programs = locate()
+    except UnavailableError as why:
+        if required():
+            pytest.fail(str(why), pytrace=False)
+        pytest.skip(str(why))
+    with ControlPlane(programs) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def cluster(control_plane: ControlPlane) -> AsyncIterator[Cluster]:
+    """A client of the API server as its admin, with our CRDs, an empty cluster and a new namespace."""
+    control_plane.start()  # a test may have left it dead
+    async with Cluster(control_plane) as client:
+        if "ours" not in control_plane.memo:
+            await install_crds(client)
+            control_plane.memo["ours"] = True
+        client.namespace = await client.make_namespace()
+        yield client
+        control_plane.start()
+        await client.wipe()
+
+
+@pytest_asyncio.fixture
+async def kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
+    """Fake kubelets: pods that are bound run, pods that are deleted go."""
+    async with Kubelet(cluster.control_plane) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
+    """A way to the API server on which things go wrong as told."""
+    async with Proxy(cluster.control_plane) as running:
+        yield running

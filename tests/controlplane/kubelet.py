@@ -1,0 +1,226 @@
+"""Fake kubelets: they move bound pods to Running, end pods that are deleted, and send the heartbeats of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+
+from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError
+from tests.controlplane.controlplane import ControlPlane
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_BOUND: Final = "spec.nodeName!="
+
+
+class Kubelet:
+    """The kubelets of all nodes, as user `kubelet`.
+
+    Attributes:
+        start_delay: Seconds from binding to Running, for pods seen from now on. `inf` leaves them Pending.
+        stop_delay: Seconds from a pod's deletion to its end, if its grace period is not over before.
+    """
+
+    def __init__(self, control_plane: ControlPlane, *, start_delay: float = 0.0, stop_delay: float = 0.0) -> None:
+        self.start_delay = start_delay
+        self.stop_delay = stop_delay
+        self._cluster = Cluster(control_plane, user="kubelet")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: list[BaseException] = []
+        #: What is being done for a pod, by uid.
+        self._starting: set[str] = set()
+        self._ending: set[str] = set()
+        self._slots = asyncio.Semaphore(16)
+
+    async def __aenter__(self) -> Self:
+        await self._cluster.__aenter__()
+        self._go(self._follow())
+        return self
+
+    async def __aexit__(self, _type: type[BaseException] | None, _value: object, _trace: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cluster.__aexit__(None, None, None)
+        if self._failures:
+            raise self._failures[0]
+
+    async def finish(self, name: str, *, namespace: str, phase: str = "Succeeded") -> None:
+        """Ends a pod by itself: `phase` is Succeeded or Failed."""
+        await self._patch(namespace, name, {"phase": phase, "conditions": _conditions(ready=False, why="PodCompleted")})
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failures.append(failure)
+
+    async def _follow(self) -> None:
+        """Lists and watches bound pods, afresh whenever a watch ends or fails."""
+        path = await self._cluster.path("pods", namespace=ALL)
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+                listed = await self._cluster.request("GET", path, params={"fieldSelector": _BOUND})
+                for pod in listed["items"]:
+                    self._note(pod)
+                await self._watch(listed["metadata"]["resourceVersion"])
+            await asyncio.sleep(0.1)
+
+    async def _watch(self, version: str) -> None:
+        with contextlib.suppress(RequestError):
+            async for event in self._cluster.watch("pods", fieldSelector=_BOUND, resourceVersion=version):
+                if event["type"] == "ERROR":
+                    break
+                if event["type"] != "DELETED":
+                    self._note(event["object"])
+
+    def _note(self, pod: Manifest) -> None:
+        meta, phase = pod["metadata"], pod["status"].get("phase")
+        uid = meta["uid"]
+        if "deletionTimestamp" in meta:
+            if uid not in self._ending:
+                self._ending.add(uid)
+                self._go(self._end(pod))
+        elif phase == "Pending" and uid not in self._starting:
+            self._starting.add(uid)
+            self._go(self._start(pod))
+
+    async def _start(self, pod: Manifest) -> None:
+        meta = pod["metadata"]
+        await asyncio.sleep(self.start_delay)
+        if meta["uid"] in self._ending:
+            return
+        now = _now()
+        containers = [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": True,
+                "restartCount": 0,
+                "started": True,
+                "state": {"running": {"startedAt": now}},
+            }
+            for container in pod["spec"]["containers"]
+        ]
+        status = {
+            "phase": "Running",
+            "startTime": now,
+            "hostIP": "127.0.0.1",
+            "podIP": "127.0.0.1",
+            "conditions": _conditions(ready=True),
+            "containerStatuses": containers,
+        }
+        await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
+
+    async def _end(self, pod: Manifest) -> None:
+        meta = pod["metadata"]
+        grace = meta.get("deletionGracePeriodSeconds") or 0
+        await asyncio.sleep(min(grace, self.stop_delay))
+        if grace and pod["status"].get("phase") not in _ENDED:
+            # Like the real one since 1.27: a pod is seen to end before it is gone.
+            status = {"phase": "Failed", "conditions": _conditions(ready=False, why="PodFailed")}
+            await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        with _gone_is_fine():
+            async with self._slots:
+                path = await self._cluster.path("pods", meta["name"], namespace=meta["namespace"])
+                await self._cluster.request("DELETE", path, body=body)
+
+    async def _patch(self, namespace: str, name: str, status: Manifest, *, uid: str = "") -> None:
+        # A strategic merge leaves the conditions of others, the scheduler's among them, as they are.
+        patch: Manifest = {"status": status, **({"metadata": {"uid": uid}} if uid else {})}
+        with _gone_is_fine() if uid else contextlib.nullcontext():
+            async with self._slots:
+                await self._cluster.patch(
+                    "pods", name, patch, namespace=namespace, subresource="status", strategy="strategic-merge"
+                )
+
+
+class Heartbeats:
+    """Sends each node's status heartbeat once per `period` seconds, evenly spread, as user `kubelet`.
+
+    Real kubelets do so every five minutes while nothing changes; the default here is thirty times as often.
+
+    Attributes:
+        sent: How many were sent so far.
+    """
+
+    def __init__(self, control_plane: ControlPlane, nodes: Sequence[str], *, period: float = 10.0) -> None:
+        self.sent = 0
+        self._nodes = nodes
+        self._period = period
+        self._cluster = Cluster(control_plane, user="kubelet")
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._cluster.__aenter__()
+        self._task = asyncio.create_task(self._send())
+        return self
+
+    async def __aexit__(self, _type: type[BaseException] | None, _value: object, _trace: TracebackType | None) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        finally:
+            await self._cluster.__aexit__(None, None, None)
+
+    async def _send(self) -> None:
+        """A burst every 50 ms of those that are due; a server that is slower than that is asked less often."""
+        loop = asyncio.get_running_loop()
+        began, position = loop.time(), 0
+        while True:
+            due = int((loop.time() - began) * len(self._nodes) / self._period) - position
+            batch = [self._nodes[(position + offset) % len(self._nodes)] for offset in range(min(due, 64))]
+            await asyncio.gather(*map(self._beat, batch))
+            self.sent += len(batch)
+            position += len(batch) if due <= 64 else due
+            await asyncio.sleep(0.05)
+
+    async def _beat(self, node: str) -> None:
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": _now()}
+        with _gone_is_fine():
+            await self._cluster.request(
+                "PATCH",
+                f"/api/v1/nodes/{node}/status",
+                body={"status": {"conditions": [ready]}},
+                content_type="application/strategic-merge-patch+json",
+            )
+
+
+@contextlib.contextmanager
+def _gone_is_fine() -> Any:
+    """The object was deleted, or replaced by another one of its name, in the meantime."""
+    try:
+        yield
+    except RequestError as answer:
+        if answer.status not in {404, 409}:
+            raise
+
+
+def _conditions(*, ready: bool, why: str = "") -> list[Manifest]:
+    status = "True" if ready else "False"
+    reason = {"reason": why} if why else {}
+    conditions: list[Manifest] = [
+        {"type": row, "status": status, "lastTransitionTime": _now(), **reason} for row in ("Ready", "ContainersReady")
+    ]
+    if ready:
+        conditions.append({"type": "Initialized", "status": "True", "lastTransitionTime": _now()})
+    return conditions
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

