@@ -10,7 +10,7 @@ PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane test lint format check bench docs lock clean
+.PHONY: help demo controlplane test lint format check bench docs manifests lock clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -21,6 +21,7 @@ demo: $(VENV)/run.stamp ## Run a small cluster in the simulator and show who got
 # In CI (CI or CAPCARD_REQUIRE_CONTROLPLANE is set) there must be one; elsewhere tests that need it are skipped.
 controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, once, with Go; `make test` does it too
 	@$(BIN)/python -m tests.controlplane.build
+	@$(BIN)/python -m tests.manifests.helm.build
 
 test: controlplane ## Run all tests
 	$(BIN)/python -m pytest -q -n $(JOBS)
@@ -30,6 +31,7 @@ lint: $(VENV)/dev.stamp ## Check style, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docs/generate.py
+	$(BIN)/mypy manifests/render.py
 	$(BIN)/lint-imports
 
 format: $(VENV)/dev.stamp ## Format the code and mend what can be mended mechanically
@@ -43,6 +45,10 @@ bench: $(VENV)/dev.stamp ## Measure; prints figures, judges nothing
 
 docs: $(VENV)/run.stamp ## Write the docs pages that come from tables
 	$(BIN)/python docs/generate.py
+
+manifests: $(VENV)/run.stamp ## Write the manifests and dashboards that come from others
+	$(BIN)/python manifests/render.py
+	$(BIN)/python manifests/grafana/dashboards.py
 
 lock: $(VENV)/dev.stamp ## Renew requirements/*.lock from pyproject.toml
 	@for pair in run:build dev:dev; do \

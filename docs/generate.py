@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are renderings of tables: hooks, reasons and the arguments of plugins.
+"""Writes the pages of docs/ that are renderings of tables: flags, hooks, reasons, metrics, arguments of plugins.
 
 Run by `make docs`; tests/architecture/test_docs.py fails while a page lags behind its table.
 """
@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.cli.main import app
+from capcard_sched.daemon.ignored import GROUP, NO_EFFECT
+from capcard_sched.daemon.metric_samples import MOST_SERIES
+from capcard_sched.daemon.metric_table import METRICS
+from capcard_sched.daemon.options import ENVIRONMENT
 from capcard_sched.framework.arguments import accepted_form
 from capcard_sched.framework.hooks import HOOKS, SWITCHES, UNASKED, Combine
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model import reasons
 
 if TYPE_CHECKING:
+    from cyclopts import Argument
+
     from capcard_sched.framework.action import Action
     from capcard_sched.framework.plugin import Plugin
 
@@ -113,6 +120,85 @@ def plugins_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def metrics_page() -> str:
+    """Every metric, from `daemon/metric_table.py`."""
+    lines = [
+        GENERATED.format(source="capcard_sched/daemon/metric_table.py"),
+        "",
+        "# Metrics",
+        "",
+        "Served on `--listen-address` at `/metrics` with `--enable-metrics`, in the Prometheus text format, gzip on",
+        "request. `process_*` and `python_*` tell of the process. Dashboards for Grafana: manifests/grafana.",
+        "",
+        "Only the leader says anything of queues, cards, namespaces and jobs. Such series go with their object, and of",
+        f"one metric there are {MOST_SERIES:,} at the most (`volcano_metrics_series_dropped`). *plugin*: the plugin is",
+        "asked at a scrape when something changed since the last one; where two plugins report a series, the first in",
+        "the tiers counts. A plugin's metric that is not in this table is served under its name with the prefix, as a",
+        "counter when it ends in `_total`, else as a gauge.",
+        "",
+        "| Metric | Type | Labels | Value from | What it says |",
+        "|---|---|---|---|---|",
+    ]
+    for row in METRICS:
+        labels = ", ".join(f"`{label}`" for label in row.labels) or "-"
+        about = row.help.replace("|", "\\|")
+        lines.append(f"| `{row.full_name}` | {row.type} | {labels} | {row.source} | {about} |")
+    lines += ["", "## Buckets", "", "| Histogram | Upper bounds |", "|---|---|"]
+    lines += [
+        f"| `{row.full_name}` | {', '.join(f'{bound:g}' for bound in row.buckets)} |" for row in METRICS if row.buckets
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def flags_page() -> str:
+    """Every flag of `run`, from `daemon/options.py`."""
+    lines = [
+        GENERATED.format(source="capcard_sched/daemon/options.py"),
+        "",
+        "# Flags of `capcard-sched run`",
+        "",
+        "Those of Volcano's scheduler, spelled as Go spells them: `--flag=value` or `--flag value`, switches `--flag`",
+        "and `--flag=false`, durations `500ms`, `1s` or `1m30s`. The arguments of an existing deployment work as they",
+        "are.",
+        "",
+        "What differs: `--scheduler-name` is `capcard-sched` unless given, and the Lease is named after it and lies in",
+        "the namespace the scheduler runs in, so that two schedulers of different names never exclude each other.",
+    ]
+    groups: dict[str, list[Argument]] = {}
+    for argument in app["run"].assemble_argument_collection(parse_docstring=True):
+        if argument.show:
+            groups.setdefault(_title_of_group(argument), []).append(argument)
+    for title, arguments in groups.items():
+        ignored = title == GROUP.name
+        lines += ["", f"## {title}", "", "| Flag | Why |" if ignored else "| Flag | Default | |"]
+        lines.append("|---|---|" if ignored else "|---|---|---|")
+        for argument in arguments:
+            value = argument.parameter.metavar or "\\|".join(argument.get_choices() or ())
+            value = f"={value}" if value else ""
+            names = ", ".join(f"`{name}`" for name in (*argument.names[:-1], f"{argument.names[-1]}{value}"))
+            about = " ".join((argument.parameter.help or "").replace("|", "\\|").split())
+            if ignored:
+                lines.append(f"| {names} | {about.removeprefix(NO_EFFECT)} |")
+            else:
+                lines.append(f"| {names} | {_default(argument)} | {about} |")
+    lines += ["", "## Environment", "", "| Variable | |", "|---|---|"]
+    lines += [f"| `{name}` | {about} |" for name, about in ENVIRONMENT.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _title_of_group(argument: Argument) -> str:
+    groups = argument.parameter.group
+    assert isinstance(groups, tuple), argument
+    return "".join(group if isinstance(group, str) else group.name for group in groups)
+
+
+def _default(argument: Argument) -> str:
+    default, show = argument.field_info.default, argument.parameter.show_default
+    if show is False or default in (None, ""):
+        return "-"
+    return f"`{show(default) if callable(show) else default}`"
+
+
 def _section(name: str, part: type[Plugin | Action]) -> list[str]:
     about = inspect.getdoc(part) or ""
     lines = [f"### {name}", "", about.split("\n\n")[0].replace("\n", " "), ""]
@@ -131,7 +217,13 @@ def _title(rule: Combine) -> str:
     return rule.name.lower().replace("_", " ")
 
 
-PAGES = {"hooks.md": hooks_page, "reasons.md": reasons_page, "plugins.md": plugins_page}
+PAGES = {
+    "hooks.md": hooks_page,
+    "reasons.md": reasons_page,
+    "plugins.md": plugins_page,
+    "metrics.md": metrics_page,
+    "flags.md": flags_page,
+}
 
 
 def main() -> int:

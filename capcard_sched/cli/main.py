@@ -19,8 +19,11 @@ app = cyclopts.App(
     version=__version__,
     result_action="return_value",
 )
+app.command("capcard_sched.cli.run:run", name="run")
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
+app.command("capcard_sched.cli.replay:replay", name="replay")
 app.command("capcard_sched.cli.explain:explain", name="explain")
+app.command("capcard_sched.cli.queue:app", name="queue")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
 
@@ -41,6 +44,8 @@ def run(arguments: list[str]) -> int:
         text = str(error)
         if isinstance(error, cyclopts.UnusedCliTokensError):
             text = _UNUSED.format(words=" ".join(error.unused_tokens or ()))
+        elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
+            text += " Accepted: true or false."
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
         return BAD_INPUT
     except (BrokenPipeError, SystemExit) as error:

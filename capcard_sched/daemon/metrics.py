@@ -283,8 +283,12 @@ class Metrics:
         if result == "loaded":
             self._gauges["config_last_reload_success_timestamp_seconds"].set(self._clock())
         if digest and result != "rejected":
-            self._gauges["config_info"].clear()
-            self._gauges["config_info"].labels(digest).set(1)
+            self.conf_in_use(digest)
+
+    def conf_in_use(self, digest: str) -> None:
+        """The hash of the scheduler-conf in use."""
+        self._gauges["config_info"].clear()
+        self._gauges["config_info"].labels(digest).set(1)
 
     # --- scrapes ----------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.outcomes import job_fit_text
-from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, TaskExplanation
+from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
+from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         summary=_summary(session, job, refusals, pending),
         refusals=refusals,
         pending=pending,
-        cards=_cards(core, job.queue),
+        cards=_card_uses(core).get(job.queue, ()),
         ahead=_ahead(session, job),
     )
 
@@ -131,27 +132,52 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Out
     return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, first.node, reasons, evictable)
 
 
-def _cards(core: Core, queue: str) -> tuple[CardUse, ...]:
-    """Per card of the queue: what the quota plugin publishes about it."""
-    figures: dict[str, dict[str, float]] = {}
+def queue_uses(core: Core) -> tuple[QueueUse, ...]:
+    """All queues in order of name: quotas and what is used of them."""
+    uses = _card_uses(core)
+    columns = core.state.columns
+    found: list[QueueUse] = []
+    for name, queue in sorted(core.state.queues.items()):
+        limits = queue.capability or {}
+        allocated = columns.amounts(queue.allocated)
+        cards = uses.get(name, ())
+        wanted = dict.fromkeys([*limits, *allocated])
+        resources = {
+            resource: (limits.get(resource), allocated.get(resource, 0))
+            for resource in sorted(wanted)
+            if resource != PODS and (resource in (CPU, MEMORY) or not cards)
+        }
+        jobs = queue.jobs.values()
+        waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
+        found.append(QueueUse(name, queue.state or "Open", len(jobs), waiting, cards, resources))
+    return tuple(found)
+
+
+def _card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
+    """Per queue and card: what the quota plugin publishes about it."""
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     totals: dict[str, float] = {}
     for _, call in core.dispatch.entries("metrics"):
         for sample in call():
             if sample.name == "card_total":
                 totals[sample.labels["card"]] = sample.value
-            elif sample.name.startswith("queue_card_") and sample.labels.get("queue_name") == queue:
-                figures.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
-    return tuple(
-        CardUse(
-            card,
-            values.get("capacity", 0.0),
-            values.get("allocated", 0.0),
-            values.get("inqueue", 0.0),
-            totals.get(card, 0.0),
+            elif sample.name.startswith("queue_card_"):
+                cards = figures.setdefault(sample.labels["queue_name"], {})
+                cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
+    return {
+        queue: tuple(
+            CardUse(
+                card,
+                values.get("capacity", 0.0),
+                values.get("allocated", 0.0),
+                values.get("inqueue", 0.0),
+                totals.get(card, 0.0),
+            )
+            for card, values in sorted(cards.items())
+            if "|" not in card or any(values.values())
         )
-        for card, values in sorted(figures.items())
-        if "|" not in card or any(values.values())
-    )
+        for queue, cards in figures.items()
+    }
 
 
 def _ahead(session: Session | None, job: Job) -> tuple[str, ...]:

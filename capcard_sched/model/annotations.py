@@ -119,6 +119,10 @@ GPU_INDEX: Final = "volcano.sh/gpu-index"
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 PREDICATE_TIME: Final = "volcano.sh/predicate-time"
 
+# --- replicas -------------------------------------------------------------------------------------------------------
+#: Binding (and so pod), written by us: holder and term of the lease it was decided under, `holder/leaseTransitions`.
+FENCE: Final = "capcard-sched.io/fence"
+
 # --- the simulator --------------------------------------------------------------------------------------------------
 #: Pod: it ends this long after its start.
 SIMULATION_DURATION: Final = "simulation.capcard-sched.io/duration"

@@ -25,6 +25,19 @@ class CardUse(msgspec.Struct, frozen=True):
         return max(0.0, self.quota - self.allocated)
 
 
+class QueueUse(msgspec.Struct, frozen=True):
+    """What one queue may use, and uses."""
+
+    name: str
+    state: str
+    #: Jobs in the queue, and how many of them have pods without a node or are not admitted.
+    jobs: int
+    waiting: int
+    cards: tuple[CardUse, ...]
+    #: Resource to (limit or None, allocated), base units; cards' device resources are left out where cards tell.
+    resources: dict[str, tuple[int | None, int]]
+
+
 class NodeReason(msgspec.Struct, frozen=True):
     """One reason why nodes cannot take a pod, and how many nodes gave it."""
 

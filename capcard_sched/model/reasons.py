@@ -78,6 +78,11 @@ QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused"
 
 # --- the framework itself -------------------------------------------------------------------------------------------
 QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
+CONF_REJECTED = Reason(
+    "InvalidSchedulerConf",
+    "Warning",
+    "The scheduler-conf was changed and cannot be used; the last good one stays: {detail}",
+)
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
 PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
 INQUEUE_TIMEOUT = Reason(

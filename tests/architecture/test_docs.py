@@ -36,7 +36,7 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.parametrize("page", ["hooks.md", "plugins.md", "reasons.md"])
+@pytest.mark.parametrize("page", ["flags.md", "hooks.md", "metrics.md", "plugins.md", "reasons.md"])
 def test_a_generated_page_is_current(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
 
@@ -148,5 +148,5 @@ def test_every_room_holds_a_docstring_and_nothing_else() -> None:
     package = ROOT / "capcard_sched"
     for path in package.iterdir():
         init = path / "__init__.py"
-        if init.exists():
+        if init.exists() and path.name != "testing":  # its harness is imported from the room itself, also by others
             assert re.fullmatch(r'""".*?"""\n', init.read_text(), re.DOTALL), init

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 #: Distribution to import name, where they differ.
-IMPORT_NAMES = {"pyyaml": "yaml"}
+IMPORT_NAMES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 #: Third-party packages a room may import; numpy and msgspec are the core's own tools.
 THIRD_PARTY = {
     "model": {"msgspec", "numpy"},
@@ -20,12 +20,12 @@ THIRD_PARTY = {
     "framework": {"msgspec", "numpy", "yaml"},
     "actions": {"msgspec", "numpy"},
     "plugins": {"msgspec", "numpy"},
-    "kube": {"aiohttp", "kubernetes", "msgspec"},
+    "kube": {"aiohttp", "kubernetes", "msgspec", "yarl"},
     "simulation": {"msgspec", "yaml"},
     "reports": {"msgspec", "rich"},
     "cli": {"cyclopts", "msgspec", "rich", "yaml"},
     "config": set(),
-    "daemon": {"aiohttp", "msgspec", "prometheus_client", "structlog", "watchfiles", "yaml"},
+    "daemon": {"aiohttp", "cyclopts", "msgspec", "numpy", "prometheus_client", "structlog", "watchfiles", "yaml"},
     "testing": {"msgspec", "numpy"},
     "process": set(),
 }

@@ -1,0 +1,174 @@
+"""The cluster a question is about: manifests, simulated first, or a live cluster, read once and left alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Group, Parameter
+
+from capcard_sched.cli.failures import Watched
+from capcard_sched.cli.simulate import BadInputError, build_core, options_of
+from capcard_sched.simulation.admission import ROOT_QUEUE
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.scenario import InputError, load_scenario
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.kube.client import Client
+    from capcard_sched.model.deltas import Delta
+
+#: Where manifests/ and the chart keep the scheduler-conf of a cluster.
+INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
+_CONF_KEY: Final = "scheduler.yaml"
+_NOT_FOUND: Final = 404
+_FORBIDDEN: Final = 403
+
+_SIMULATED: Final = Group("With -f", sort_key=2)
+_LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Which cluster, under which scheduler-conf."""
+
+    file: Annotated[
+        tuple[str, ...],
+        Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False),
+    ] = ()
+    """File, folder or `-` for standard input, YAML or JSON, to be simulated as `simulate` does. Repeatable. Without it
+    the question is about a live cluster."""
+
+    scheduler_conf: Path | None = None
+    """The scheduler-conf to use; when absent the installed one (live), else the built-in one."""
+
+    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    """Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent."""
+
+    default_queue: str = "default"
+    """Queue of PodGroups that name none."""
+
+    plugins_dir: Path | None = None
+    """Folder with further plugins and actions."""
+
+    until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True)] = None
+    """The cluster at this virtual time, such as 10m; when absent, when nothing can change any more."""
+
+    schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True)] = "1s"
+    """Virtual time between sessions."""
+
+    kubeconfig: Annotated[Path | None, Parameter(group=_LIVE)] = None
+    """Kubeconfig file; found as kubectl finds it when absent."""
+
+    context: Annotated[str, Parameter(group=_LIVE, show_default=False)] = ""
+    """Context of the kubeconfig; its current one when absent."""
+
+    installed_conf: Annotated[str, Parameter(group=_LIVE)] = INSTALLED_CONF
+    """ConfigMap with the installed scheduler-conf, NAMESPACE/NAME, unless --scheduler-conf is given."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A core that knows the cluster and has held a session over it. `now` in Unix seconds."""
+
+    core: Core
+    now: float
+    #: Tells contained failures; returns the exit status.
+    report: Callable[[], int]
+    #: For messages: "the simulated cluster" or the address of the API server.
+    where: str
+
+
+def scene(source: Source) -> Scene:
+    """Load it. Raises BadInputError when the input, the connection or the cluster's answer is no use."""
+    return _simulated(source) if source.file else _live(source)
+
+
+def _simulated(source: Source) -> Scene:
+    from capcard_sched.simulation.run import simulate as run
+
+    options = options_of(source.until, source.schedule_period, source.scheduler_name, source.default_queue)
+    try:
+        scenario = load_scenario(source.file, existing_queues=(ROOT_QUEUE, source.default_queue))
+        core = build_core(source.scheduler_conf, source.plugins_dir, options)
+        watched = Watched(core)
+        outcome = run(scenario, watched, options)
+    except InputError as error:
+        raise BadInputError(str(error)) from None
+    for warning in outcome.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return Scene(core, EPOCH + outcome.end / SECOND, watched.report, "the simulated cluster")
+
+
+def _live(source: Source) -> Scene:
+    import asyncio
+    import tempfile
+    import time
+
+    from capcard_sched.kube.client import ApiError, Unreachable
+    from capcard_sched.kube.connection import ConnectionConfigError, load_connection
+
+    options = options_of(None, "1s", source.scheduler_name, source.default_queue)
+    try:
+        connection = load_connection(
+            str(source.kubeconfig) if source.kubeconfig is not None else None, None, source.context or None
+        )
+    except ConnectionConfigError as error:
+        raise BadInputError(f"{error}\nfor a cluster in files, give -f") from None
+    try:
+        conf, facts = asyncio.run(_read(source, connection))
+    except (ApiError, Unreachable) as error:
+        raise BadInputError(f"{connection.server}: {error}") from None
+    if conf is None:
+        core = build_core(source.scheduler_conf, source.plugins_dir, options)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / _CONF_KEY
+            path.write_text(conf)
+            core = build_core(path, source.plugins_dir, options)
+    watched = Watched(core)
+    now = time.time()
+    watched.step(facts, now)
+    return Scene(core, now, watched.report, connection.server)
+
+
+async def _read(source: Source, connection: object) -> tuple[str | None, list[Delta]]:
+    """The installed scheduler-conf, None when there is none to be had, and everything the scheduler would watch."""
+    from capcard_sched.kube.client import Client
+    from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.feed import list_all
+
+    assert isinstance(connection, Connection)
+    async with Client(connection) as client:
+        conf = None if source.scheduler_conf is not None else await _installed_conf(client, source.installed_conf)
+        return conf, await list_all(client)
+
+
+async def _installed_conf(client: Client, name: str) -> str | None:
+    import msgspec
+
+    from capcard_sched.kube.client import ApiError
+    from capcard_sched.kube.paths import CORE, object_path
+
+    class ConfigMap(msgspec.Struct):
+        data: dict[str, str] = {}
+
+    namespace, _, plain = name.partition("/")
+    if not namespace or not plain:
+        raise BadInputError(f"--installed-conf: {name!r}: expected NAMESPACE/NAME")
+    try:
+        body = await client.request("GET", object_path(CORE, "configmaps", plain, namespace=namespace))
+    except ApiError as error:
+        if error.status not in {_NOT_FOUND, _FORBIDDEN}:
+            raise
+        why = "there is none" if error.status == _NOT_FOUND else "it may not be read"
+        print(f"note: ConfigMap {name}: {why}; the built-in scheduler-conf is used", file=sys.stderr)
+        return None
+    conf = msgspec.json.decode(body, type=ConfigMap).data.get(_CONF_KEY)
+    if conf is None:
+        print(f"note: ConfigMap {name} has no key {_CONF_KEY}; the built-in scheduler-conf is used", file=sys.stderr)
+    return conf

@@ -1,0 +1,196 @@
+"""What the scheduler has in memory, as a file (core reference §1.5, `--cache-dump-dir`).
+
+Nodes, jobs and queues with their amounts, phases and card figures: what is needed to see why something is where it is.
+Of annotations and labels only those of cards are written, and nothing of containers: no environment, no arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
+from capcard_sched.model.cards import CARD, discover_cards
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+    from capcard_sched.state.cluster import ClusterState
+
+_UNITS: Final = {
+    "cpu": "thousandths of a core",
+    "memory": "bytes, as ephemeral-storage and huge pages",
+    "pods": "pods",
+    "other resources": "thousandths of a unit: one device is 1000",
+    "cards": "cards",
+}
+#: Figures of the quota plugin that are about one card of one queue.
+_CARD_FIGURES: Final = "queue_card_"
+
+Json = dict[str, Any]
+
+
+def snapshot(core: Core, now: float) -> bytes:
+    """The state as JSON text. For the scheduler thread, between two steps; `now` in Unix seconds.
+
+    Changes nothing. What a plugin fails to say about its cards is left out, with the error in its place.
+    """
+    state = core.state
+    cards, failures = _card_figures(core)
+    tiers = [[option.name for option in tier] for tier in core.conf.tiers]
+    document: Json = {
+        "time": format_timestamp(now),
+        "units": _UNITS,
+        "schedulerNames": sorted(state.scheduler_names),
+        "schedulerConf": {"hash": core.conf.hash, "actions": core.conf.actions, "tiers": tiers},
+        "total": {
+            "nodes": len(state.nodes),
+            "jobs": len(state.jobs),
+            "queues": len(state.queues),
+            "tasks": len(state.tasks),
+            "allocatable": state.columns.amounts(state.nodes.total_allocatable),
+            "used": state.columns.amounts(state.nodes.total_used),
+        },
+        "queues": [_queue(state, queue, cards.get(name, {})) for name, queue in sorted(state.queues.items())],
+        "jobs": [_job(state, job) for _, job in sorted(state.jobs.items())],
+        "nodes": _nodes(state),
+        "tasksWithoutJob": [_task(task) for task in _in_order(state.tasks.values()) if task.job is None],
+        "unreadable": {
+            f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": problem
+            for ref, problem in sorted(state.problems.items())
+        },
+    }
+    if failures:
+        document["failures"] = failures
+    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+
+
+def write_snapshot(folder: Path, content: bytes, now: float) -> Path:
+    """Write `snapshot-<unix seconds>.json`, whole or not at all, for its owner only. Raises OSError."""
+    target = folder / f"snapshot-{int(now)}.json"
+    part = folder / f".{target.name}.{os.getpid()}"
+    # Never through somebody else's link: the folder is often one that everybody may write to.
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        part.replace(target)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _queue(state: ClusterState, queue: Queue, cards: Json) -> Json:
+    return {
+        "name": queue.name,
+        "state": queue.state or "Open",
+        "weight": queue.weight,
+        "priority": queue.priority,
+        "parent": queue.parent,
+        "reclaimable": queue.reclaimable,
+        "capability": queue.capability,
+        "deserved": queue.deserved,
+        "guarantee": queue.guarantee,
+        "allocated": state.columns.amounts(queue.allocated),
+        "cards": cards,
+        "jobs": sorted(queue.jobs),
+    }
+
+
+def _job(state: ClusterState, job: Job) -> Json:
+    return {
+        "name": job.key,
+        "uid": job.uid,
+        "madeUp": job.implicit,
+        "queue": job.queue,
+        "visible": job.key in state.schedulable,
+        "phase": job.phase.value,
+        "minMember": job.min_available,
+        "minTaskMember": job.min_task_member,
+        "minResources": job.min_resources,
+        "priority": job.priority,
+        "created": format_timestamp(job.created),
+        "allocated": state.columns.amounts(job.allocated),
+        "requested": state.columns.amounts(job.total_request),
+        "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
+        "conditions": [(condition.type, condition.status, condition.reason) for condition in job.conditions],
+        "tasks": [_task(task) for task in _in_order(job.tasks.values())],
+    }
+
+
+def _task(task: Task) -> Json:
+    found: Json = {
+        "name": f"{task.namespace}/{task.name}",
+        "uid": task.uid,
+        "status": task.status.title,
+        "node": task.node.name if task.node is not None else "",
+        "request": task.cls.requests,
+        "priority": task.priority,
+        "role": task.role,
+        "card": task.cls.annotations.get(CARD_NAME, "") or task.cls.annotations.get(CARD_NAME_ALIAS, ""),
+        "assignedCard": task.assigned_card,
+        "nominatedNode": task.nominated_node,
+        "gated": task.gated,
+        "held": task.held,
+        "deleting": task.deleting,
+        "foreign": not task.ours,
+    }
+    return {key: value for key, value in found.items() if value or key == "priority"}
+
+
+def _nodes(state: ClusterState) -> list[Json]:
+    table, amounts = state.nodes, state.columns.amounts
+    found = []
+    for name, node in sorted(table.by_name.items()):
+        row = node.row
+        used, releasing, pipelined = table.used[row], table.releasing[row], table.pipelined[row]
+        cards = discover_cards(node.labels, node.allocatable).cards
+        found.append(
+            {
+                "name": name,
+                "unschedulable": node.unschedulable,
+                "taints": [f"{taint.key}={taint.value or ''}:{taint.effect}" for taint in node.taints],
+                "cards": {card: amount / CARD for card, (amount, _) in cards.items()},
+                "allocatable": amounts(table.allocatable[row]),
+                "used": amounts(used),
+                "releasing": amounts(releasing),
+                "pipelined": amounts(pipelined),
+                "idle": amounts(table.allocatable[row] - used),
+                "tasks": sorted(f"{task.namespace}/{task.name}" for task in node.tasks.values()),
+            }
+        )
+    # Pods may stand on nodes that nobody has described.
+    gone: dict[str, list[str]] = {}
+    for task in state.tasks.values():
+        if task.node is not None and not task.node.known:
+            gone.setdefault(task.node.name, []).append(f"{task.namespace}/{task.name}")
+    return found + [{"name": name, "unknown": True, "tasks": sorted(tasks)} for name, tasks in sorted(gone.items())]
+
+
+def _card_figures(core: Core) -> tuple[dict[str, Json], list[str]]:
+    """Queue to card to figures (capacity, allocated, ...), as the quota plugin publishes them; and failures."""
+    found: dict[str, Json] = {}
+    failures = []
+    for plugin, call in core.dispatch.entries("metrics"):
+        try:
+            for sample in call():
+                if sample.name.startswith(_CARD_FIGURES) and "queue_name" in sample.labels:
+                    cards = found.setdefault(sample.labels["queue_name"], {})
+                    figures = cards.setdefault(sample.labels["card"], {})
+                    figures[sample.name.removeprefix(_CARD_FIGURES)] = sample.value
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            failures.append(f"plugin {plugin}, metrics: {type(error).__name__}: {error}")
+    return found, failures
+
+
+def _in_order(tasks: Any) -> list[Task]:
+    return sorted(tasks, key=lambda task: (task.namespace, task.name))

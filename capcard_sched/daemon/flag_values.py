@@ -1,0 +1,158 @@
+"""What the flags of `capcard-sched run` accept: one reader per kind of value, in the spellings of Go programs.
+
+A reader takes what stands behind the flag and raises ValueError with the accepted form; the command line puts the
+flag's name in front.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from cyclopts import Token
+
+from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
+
+_Value = TypeVar("_Value")
+_Reader = Callable[[Any, Sequence[Token]], _Value]
+
+#: An IPv6 address in brackets or any other host, and a port.
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]\s]*)):([0-9]{1,5})")
+_MOST_PORT: Final = 65535
+_LONGEST_SHOWN: Final = 60
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a server listens."""
+
+    #: "" is every interface.
+    host: str
+    #: 0 lets the system choose.
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class LabelMatch(msgspec.Struct, frozen=True):
+    """One entry of `--node-selector`: nodes that carry exactly this."""
+
+    label: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.label}:{self.value}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}...")
+
+
+def _one(read: Callable[[str], _Value]) -> _Reader[_Value]:
+    """A reader of a flag that is given once."""
+
+    def convert(_: Any, tokens: Sequence[Token]) -> _Value:
+        return read(tokens[-1].value)
+
+    return convert
+
+
+def _several(read: Callable[[str], _Value], *, split: bool) -> _Reader[tuple[_Value, ...]]:
+    """A reader of a flag that may be repeated, and written with commas where `split`; repetitions collapse."""
+
+    def convert(_: Any, tokens: Sequence[Token]) -> tuple[_Value, ...]:
+        parts = [part for token in tokens for part in (token.value.split(",") if split else [token.value])]
+        return tuple(dict.fromkeys(read(part.strip()) for part in parts if part.strip() or not split))
+
+    return convert
+
+
+def _read_duration(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except DurationError as error:
+        raise ValueError(str(error)) from None
+    if seconds < 0:
+        raise ValueError(f"{_shown(text)} is negative; accepted: a duration such as 500ms, 1s or 1m30s")
+    return seconds
+
+
+def _read_period(text: str) -> float:
+    seconds = _read_duration(text)
+    if not seconds:
+        raise ValueError(f"{_shown(text)} is no time at all; accepted: a duration such as 500ms, 1s or 1m30s")
+    return seconds
+
+
+def _read_address(text: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > _MOST_PORT:
+        raise ValueError(
+            f"{_shown(text)} is not an address; accepted: host:port such as :8080, 127.0.0.1:8080 or [::1]:8080"
+        )
+    return Address(match[1] or match[2] or "", int(match[3]))
+
+
+def _read_match(text: str) -> LabelMatch:
+    label, colon, value = text.partition(":")
+    if not colon or not label.strip():
+        raise ValueError(f"{_shown(text)} is not a selector; accepted: label:value such as zone:a, several with commas")
+    return LabelMatch(label.strip(), value.strip())
+
+
+def _read_name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty; accepted: a name")
+    return text.strip()
+
+
+def _read_path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def whole(least: int, most: int) -> _Reader[int]:
+    """A whole number within both bounds."""
+
+    def read(text: str) -> int:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) < 12 and least <= int(text) <= most:
+            return int(text)
+        raise ValueError(f"{_shown(text)} is not accepted; accepted: a whole number from {least} to {most}")
+
+    return _one(read)
+
+
+def _read_rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise ValueError(f"{_shown(text)} is not a rate; accepted: a number above 0 and below 1e9, such as 2000")
+    return rate
+
+
+#: Seconds; `period` must be longer than nothing.
+duration: Final = _one(_read_duration)
+period: Final = _one(_read_period)
+address: Final = _one(_read_address)
+#: Requests per second.
+rate: Final = _one(_read_rate)
+name: Final = _one(_read_name)
+names: Final = _several(_read_name, split=False)
+#: May be repeated and written with commas.
+words: Final = _several(_read_name, split=True)
+matches: Final = _several(_read_match, split=True)
+#: "" is None, as if the flag were absent.
+path: Final = _one(_read_path)
+
+
+def show_duration(seconds: float) -> str:
+    """For `--help`."""
+    return format_duration(seconds)
+
+
+def show_list(items: Sequence[object]) -> str:
+    """For `--help`."""
+    return ", ".join(map(str, items)) or "none"

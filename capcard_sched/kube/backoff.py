@@ -1,0 +1,25 @@
+"""How long to wait before the next attempt: doubling, jittered, from the start again after a success."""
+
+from __future__ import annotations
+
+import random
+
+
+class Backoff:
+    """Delays between `first` and `longest` seconds; each lies in the upper half of what its turn allows."""
+
+    def __init__(self, first: float = 0.2, longest: float = 30.0, rng: random.Random | None = None) -> None:
+        self._first = first
+        self._longest = longest
+        self._rng = rng or random.Random()  # noqa: S311 -- jitter, not a secret
+        self._failures = 0
+
+    def next(self) -> float:
+        """Seconds to wait after one more failure."""
+        self._failures += 1
+        bound = min(self._longest, self._first * 2.0 ** min(self._failures, 64))
+        return max(self._first, self._rng.uniform(bound / 2, bound))
+
+    def reset(self) -> None:
+        """It works again."""
+        self._failures = 0

@@ -1,0 +1,335 @@
+"""Requests to a Kubernetes API server: kept-alive connections, timeouts, tokens, a client-side limit, typed errors.
+
+Errors are told apart by what the caller may conclude: `ApiError` is an answer, `Unreachable` is none, and says whether
+the request can have had an effect. Whether to try again is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Self
+
+import aiohttp
+from yarl import URL
+
+from capcard_sched.kube.answers import ApiError, Unreachable, api_error
+from capcard_sched.kube.connection import ConnectionConfigError
+from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.paths import resource_of, verb_of
+from capcard_sched.kube.throttle import Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from types import TracebackType
+
+    from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.observer import Observer
+
+__all__ = ["ApiError", "Client", "Stream", "Unreachable"]
+
+#: The longest wait for a free connection and for its opening, in seconds; at most half of the whole timeout.
+_CONNECT_SECONDS = 10.0
+#: How old a token may get before its source is asked again, in seconds: the kubelet renews minutes ahead of expiry.
+_TOKEN_SECONDS = 10.0
+#: The largest answer to a request about one object: etcd stores no larger ones.
+_OBJECT_BYTES = 8 * 2**20
+#: What is read ahead of a slow reader, in bytes.
+_READ_AHEAD = 2**20
+#: How long an unused connection stays open, in seconds.
+_KEEPALIVE_SECONDS = 60.0
+
+
+class Client:
+    """Requests to one API server. An async context manager; belongs to the event loop it is entered in."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        connections: int = 32,
+        qps: float = 2000,
+        burst: int = 2000,
+        timeout: float = 30.0,
+        user_agent: str = "capcard-sched",
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """At most `connections` at a time, streams not counted; `timeout` in seconds for a whole request."""
+        self.connection = connection
+        self._connections = connections
+        self._timeout = timeout
+        self._throttle = Throttle(qps, burst, clock)
+        self._observer = observer or NullObserver()
+        self._clock = clock
+        # Answers are read as they are: unpacking a list costs more than carrying it over a cluster's network.
+        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        self._token: str | None = None
+        self._token_read: float | None = None
+        self._token_lock = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        # Streams stay for minutes: they have a pool of their own, or requests would wait for them.
+        self._sessions = (self._session(self._connections), self._session(0))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sessions, self._sessions = self._sessions or (), None
+        for session in sessions:
+            await session.close()
+
+    def _session(self, limit: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=limit,
+            ssl=self.connection.ssl if self.connection.ssl is not None else True,
+            keepalive_timeout=_KEEPALIVE_SECONDS,
+            ttl_dns_cache=10,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            auto_decompress=False,
+            read_bufsize=_READ_AHEAD,
+        )
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float | None = None,  # noqa: ASYNC109 -- told apart from the caller's own timeouts: Unreachable
+        throttled: bool = True,
+        limit: int = _OBJECT_BYTES,
+    ) -> bytes:
+        """The body of a 2xx answer of at most `limit` bytes. Raises ApiError or Unreachable.
+
+        `throttled=False` goes past the client-side limit: for the election. An answer 401 is asked again once, with a
+        renewed token; nothing else is.
+        """
+        if throttled:
+            await self._throttle.wait()
+        seconds = self._timeout if timeout is None else timeout
+        token = await self._present_token()
+        try:
+            return await self._attempt(token, method, path, params, body, content_type, seconds, limit)
+        except ApiError as error:
+            if error.status != HTTPStatus.UNAUTHORIZED or not await self._renew(token):
+                raise
+        return await self._attempt(self._token, method, path, params, body, content_type, seconds, limit)
+
+    async def _attempt(
+        self,
+        token: str | None,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        body: bytes | None,
+        content_type: str,
+        seconds: float,
+        limit: int,
+    ) -> bytes:
+        headers = _authorization(token)
+        if body is not None:
+            headers["Content-Type"] = content_type
+        timeout = aiohttp.ClientTimeout(total=seconds, connect=min(_CONNECT_SECONDS, seconds / 2))
+        resource, collection = resource_of(path)
+        verb = verb_of(method, collection=collection)
+        code = 0
+        started = self._clock()
+        try:
+            async with self._open(0).request(
+                method,
+                self._url(path, params),
+                data=body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                proxy=self.connection.proxy,
+                server_hostname=self.connection.server_name,
+            ) as response:
+                content = await _content(response, limit)
+                code = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(error, f"{method} {path}", seconds) from error
+        finally:
+            self._observer.request(verb, resource, code, self._clock() - started)
+        if not HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES:
+            raise api_error(code, response.headers, content)
+        return content
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        params: Mapping[str, str],
+        *,
+        silence: float = 90.0,
+        timeout: float | None = None,  # noqa: ASYNC109 -- as in `request`
+    ) -> AsyncIterator[Stream]:
+        """Open a watch; `timeout` seconds until its first byte at the latest, `silence` seconds between two.
+
+        Raises ApiError or Unreachable. An answer 401 is asked again once, with a renewed token.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        token = await self._present_token()
+        response = await self._opened(token, path, params, seconds, silence)
+        if response.status == HTTPStatus.UNAUTHORIZED and await self._renew(token):
+            response.close()
+            response = await self._opened(self._token, path, params, seconds, silence)
+        try:
+            if response.status != HTTPStatus.OK:
+                try:
+                    async with asyncio.timeout(seconds):
+                        content = await _content(response, _OBJECT_BYTES)
+                except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                    raise _unreachable(error, f"GET {path}", seconds) from error
+                raise api_error(response.status, response.headers, content)
+            yield Stream(response, path)
+        finally:
+            response.close()  # a watch has no end to read up to: its connection cannot be used again
+
+    async def _opened(
+        self, token: str | None, path: str, params: Mapping[str, str], seconds: float, silence: float
+    ) -> aiohttp.ClientResponse:
+        resource, _ = resource_of(path)
+        code = 0
+        started = self._clock()
+        timeout = aiohttp.ClientTimeout(total=None, connect=min(_CONNECT_SECONDS, seconds / 2), sock_read=silence)
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._open(1).get(
+                    self._url(path, params),
+                    headers=_authorization(token),
+                    timeout=timeout,
+                    allow_redirects=False,
+                    proxy=self.connection.proxy,
+                    server_hostname=self.connection.server_name,
+                )
+            code = response.status
+            return response
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(error, f"GET {path}", seconds) from error
+        finally:
+            self._observer.request("watch", resource, code, self._clock() - started)
+
+    def _open(self, pool: int) -> aiohttp.ClientSession:
+        if self._sessions is None:
+            raise RuntimeError("the client is not open: use `async with client`")
+        return self._sessions[pool]
+
+    def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
+        url = URL(self.connection.server + path, encoded=True)  # paths come quoted from kube.paths
+        return url.with_query(dict(params)) if params else url
+
+    # --- tokens -----------------------------------------------------------------------------------------------------
+
+    async def _present_token(self) -> str | None:
+        """The token; when it has aged its source is asked, in a thread: that may run a program."""
+        if self._aged():
+            async with self._token_lock:
+                if self._aged():
+                    try:
+                        self._token = await asyncio.to_thread(self.connection.token)
+                    except ConnectionConfigError as error:
+                        if self._token is None:
+                            raise Unreachable(str(error), sent=False) from error
+                        # The last token may still be good: the server says so if it is not.
+                    self._token_read = self._clock()
+        return self._token
+
+    def _aged(self) -> bool:
+        return self._token_read is None or self._clock() - self._token_read >= _TOKEN_SECONDS
+
+    async def _renew(self, refused: str | None) -> bool:
+        """Whether there is another token than the one that was refused."""
+        async with self._token_lock:
+            if self._token == refused:  # else another request has renewed it meanwhile
+                try:
+                    await asyncio.to_thread(self.connection.renew)
+                    self._token = await asyncio.to_thread(self.connection.token)
+                except ConnectionConfigError:
+                    return False
+                self._token_read = self._clock()
+        return self._token != refused
+
+
+class Stream:
+    """The body of a watch, as it arrives."""
+
+    def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
+        self._response = response
+        self._path = path
+
+    async def rest(self, seconds: float) -> None:
+        """Read nothing for a while: what comes meanwhile is then read in one go, which costs much less."""
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        if transport is None:
+            return  # the end has come
+        transport.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            transport.resume_reading()
+
+    async def read(self) -> bytes:
+        """All bytes that arrived since the last time, at least one; b"" at a proper end.
+
+        Raises Unreachable when the connection breaks, TimeoutError when nothing comes for too long.
+        """
+        try:
+            return await self._response.content.readany()
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"GET {self._path}: the stream broke: {_text(error)}", sent=True) from error
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    """The header that says who we are."""
+    if token is None:
+        return {}
+    return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}
+
+
+async def _content(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The whole body. Raises ApiError when it is larger than `limit` bytes."""
+    parts: list[bytes] = []
+    size = response.content_length or 0
+    if size <= limit:
+        size = 0
+        while part := await response.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                break
+        else:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    response.close()
+    raise ApiError(response.status, "TooLarge", f"the answer has more than {limit} bytes")
+
+
+def _unreachable(error: Exception, what: str, seconds: float) -> Unreachable:
+    """Why there was no answer. Only failures to connect leave the server certainly untouched."""
+    unsent = isinstance(
+        error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.ClientHttpProxyError
+    )
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
+        return Unreachable(f"{what}: no answer within {seconds:g} s", sent=True)
+    return Unreachable(f"{what}: {_text(error)}", sent=not unsent)
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

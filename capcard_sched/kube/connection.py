@@ -1,0 +1,214 @@
+"""Which API server, and as whom: kubeconfig or service account, read by the `kubernetes` library.
+
+The library stays behind `load_connection`: it is imported there (about 1 s and 20 MB), parses files, runs exec plugins
+and knows when tokens expire; requests are made by `kube.client`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+#: Where a pod finds the credentials of its service account.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_DEFAULT_KUBECONFIG = "~/.kube/config"
+_SCHEMES = ("http://", "https://")
+
+
+class ConnectionConfigError(Exception):
+    """The kubeconfig, the service account or a flag does not say how to reach an API server."""
+
+
+def _nothing() -> None:
+    """A token that cannot be renewed."""
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """How to reach one API server."""
+
+    #: Such as `https://10.96.0.1:443`, without a slash at the end.
+    server: str
+    #: None for plain http.
+    ssl: ssl.SSLContext | None
+    #: The bearer token as of now ("Basic ..." for user and password), None without one. May block: reads files, runs
+    #: exec plugins.
+    token: Callable[[], str | None]
+    #: Default namespace of the context or the service account.
+    namespace: str
+    #: Get a new token after the server refused the present one. May block. Raises ConnectionConfigError.
+    renew: Callable[[], None] = _nothing
+    #: `proxy-url` of the kubeconfig; variables of the environment are not looked at.
+    proxy: str | None = None
+    #: `tls-server-name` of the kubeconfig: the name the certificate is checked against.
+    server_name: str | None = None
+
+
+class _Configuration(Protocol):
+    """What we read of `kubernetes.client.Configuration`."""
+
+    host: str
+    ssl_ca_cert: str | None
+    cert_file: str | None
+    key_file: str | None
+    verify_ssl: bool
+    tls_server_name: str | None
+    proxy: str | None
+
+    def get_api_key_with_prefix(self, identifier: str) -> str | None: ...
+
+
+class _Login:
+    """The library's configuration, and how to make it afresh."""
+
+    def __init__(self, load: Callable[[], _Configuration]) -> None:
+        self._load = load
+        self.configuration = load()
+
+    def token(self) -> str | None:
+        # Asking runs the library's hook, which reads an aged token file again and renews an expired token.
+        try:
+            said = self.configuration.get_api_key_with_prefix("BearerToken")
+        except Exception as error:  # whatever a credential plugin or a file can raise
+            raise ConnectionConfigError(f"cannot read the token: {error}") from error
+        if not said:
+            return None
+        scheme, _, token = said.strip().partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else said.strip()
+
+    def renew(self) -> None:
+        self.configuration = self._load()
+
+
+def load_connection(kubeconfig: str | None = None, master: str | None = None, context: str | None = None) -> Connection:
+    """From `kubeconfig` (path, or several as in KUBECONFIG), else KUBECONFIG, else ~/.kube/config, else in-cluster.
+
+    `master` replaces the server of the kubeconfig, and alone means that server without credentials. Blocks. Raises
+    ConnectionConfigError.
+    """
+    if master and not master.startswith(_SCHEMES):
+        raise ConnectionConfigError(
+            f"master {master!r} is no address: accepted are http://host:port, https://host:port"
+        )
+    path = kubeconfig or os.environ.get("KUBECONFIG") or ""
+    if not path and Path(_DEFAULT_KUBECONFIG).expanduser().is_file():
+        path = _DEFAULT_KUBECONFIG
+    if path:
+        return _from_kubeconfig(path, master, context)
+    if context:
+        raise ConnectionConfigError(f"context {context!r} was asked for, but there is no kubeconfig")
+    if master:
+        context_of_master = ssl_context() if master.startswith("https://") else None
+        return Connection(master.rstrip("/"), context_of_master, lambda: None, "default")
+    return in_cluster()
+
+
+def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
+    """As the service account of the pod we run in. Raises ConnectionConfigError."""
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException
+    from kubernetes.config.incluster_config import InClusterConfigLoader
+
+    def load() -> _Configuration:
+        configuration: _Configuration = Configuration(proxy="")
+        try:
+            loader = InClusterConfigLoader(  # type: ignore[no-untyped-call]
+                str(folder / "token"), str(folder / "ca.crt"), environ=os.environ
+            )
+            loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            raise ConnectionConfigError(
+                f"no kubeconfig was named, KUBECONFIG is not set, {_DEFAULT_KUBECONFIG} does not exist, and this is no "
+                f"pod with a service account: {error}"
+            ) from error
+        return configuration
+
+    try:
+        namespace = (folder / "namespace").read_text(encoding="utf-8").strip()
+    except OSError:
+        namespace = ""
+    return _connection(_Login(load), "", namespace)
+
+
+def _from_kubeconfig(path: str, master: str | None, context: str | None) -> Connection:
+    from kubernetes.client import Configuration
+    from kubernetes.config import ConfigException
+    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+    namespace = ""
+
+    def load() -> _Configuration:
+        nonlocal namespace
+        configuration: _Configuration = Configuration(proxy="")
+        try:
+            document = KubeConfigMerger(path).config  # type: ignore[no-untyped-call]
+            if document is None:
+                raise ConnectionConfigError(f"kubeconfig {path}: no such file")
+            loader = KubeConfigLoader(  # type: ignore[no-untyped-call]
+                document, active_context=context, config_base_path=None
+            )
+            loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
+            chosen = document["contexts"].get_with_name(context or document["current-context"])["context"]
+            namespace = chosen.safe_get("namespace") or ""
+            user = document["users"].get_with_name(chosen["user"], safe=True) if chosen.safe_get("user") else None
+        except ConnectionConfigError:
+            raise
+        except Exception as error:  # the library raises whatever malformed YAML leads to
+            if isinstance(error, ConfigException):
+                raise ConnectionConfigError(f"kubeconfig {path}: {error}") from error
+            raise ConnectionConfigError(f"kubeconfig {path}: {type(error).__name__}: {error}") from error
+        plugin = user["user"].safe_get("exec") if user is not None else None
+        if plugin and not configuration.cert_file and not configuration.get_api_key_with_prefix("BearerToken"):
+            raise ConnectionConfigError(f"kubeconfig {path}: exec plugin {plugin['command']!r} gave no credentials")
+        return configuration
+
+    login = _Login(load)
+    return _connection(login, master or "", namespace)
+
+
+def _connection(login: _Login, master: str, namespace: str) -> Connection:
+    found = login.configuration
+    server = (master or found.host or "").rstrip("/")
+    if not server.startswith(_SCHEMES):
+        raise ConnectionConfigError(
+            f"server {server!r} is no address: accepted are http://host:port, https://host:port"
+        )
+    context = None
+    if server.startswith("https://"):
+        context = ssl_context(found.ssl_ca_cert, found.cert_file, found.key_file, verify=found.verify_ssl)
+    return Connection(
+        server=server,
+        ssl=context,
+        token=login.token,
+        namespace=namespace or "default",
+        renew=login.renew,
+        proxy=found.proxy or None,
+        server_name=found.tls_server_name or None,
+    )
+
+
+def ssl_context(
+    ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None, *, verify: bool = True
+) -> ssl.SSLContext:
+    """TLS as API servers speak it. Without `ca_file` the system's authorities count.
+
+    Raises ConnectionConfigError when a file cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if cert_file:
+            context.load_cert_chain(cert_file, key_file)
+    except (OSError, ssl.SSLError) as error:
+        names = ", ".join(name for name in (ca_file, cert_file, key_file) if name)
+        raise ConnectionConfigError(f"certificates in {names or 'the system'} cannot be read: {error}") from error
+    # Authorities that installers of clusters make often lack the extensions that RFC 5280 asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["http/1.1"])
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,202 @@
+"""From the bytes of lists and watches to objects: typed, many at a time, and one bad object spoils only itself."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from capcard_sched.kube.answers import Status, decode_status
+from capcard_sched.model.objects import ObjectMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.kube.kinds import Kind
+
+T = TypeVar("T")
+
+ADDED = "ADDED"
+MODIFIED = "MODIFIED"
+DELETED = "DELETED"
+BOOKMARK = "BOOKMARK"
+ERROR = "ERROR"
+
+#: A line that never ends is not kept beyond this: no object is so large.
+_LONGEST_LINE = 64 * 2**20
+_LOCATION = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`$", re.DOTALL)
+
+
+class Event(msgspec.Struct, Generic[T], frozen=True):
+    """One event of a watch; a BOOKMARK has metadata only."""
+
+    type: str
+    object: T
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """An object with a field of a wrong type: who it is, and what is wrong. `type` is "" for an item of a list."""
+
+    type: str
+    metadata: ObjectMeta
+    problem: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An ERROR event, or a line that is no event (`code` 0): the end of the stream."""
+
+    status: Status
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One answer to a list: objects in order, `version` of the whole list, `following` "" on the last page."""
+
+    items: list[T | Unreadable]
+    version: str
+    following: str
+
+
+AnyEvent: TypeAlias = "Event[T] | Event[_Metadata] | Unreadable | Failure"
+
+
+class _Identity(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Anonymous(msgspec.Struct, frozen=True):
+    metadata: _Identity = _Identity()
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    following: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct, Generic[T], frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: list[T] | None = None
+
+
+_LINE = msgspec.json.Decoder(Event[msgspec.Raw])
+_RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
+_METADATA = msgspec.json.Decoder(_Metadata)
+_ANONYMOUS = msgspec.json.Decoder(_Anonymous)
+
+
+class LineBuffer:
+    """Cuts a stream into lines wherever its pieces end. Every byte is copied at most twice, however long a line is."""
+
+    def __init__(self, longest: int = _LONGEST_LINE) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._longest = longest
+
+    def feed(self, piece: bytes) -> bytes:
+        """All lines that `piece` completes, with their ends; b"" when it completes none.
+
+        Raises ValueError when an unfinished line has grown beyond all measure.
+        """
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._keep(piece)
+            return b""
+        if end == len(piece):
+            lines, rest = piece, b""
+        else:
+            lines, rest = piece[:end], piece[end:]
+        if self._parts:
+            self._parts.append(lines)
+            lines = b"".join(self._parts)
+            self._parts.clear()
+        self._size = 0
+        if rest:
+            self._keep(rest)
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > self._longest:
+            raise ValueError(f"a line of more than {self._longest} bytes")
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a line whose end has not come."""
+        return self._size
+
+
+class KindDecoder(Generic[T]):
+    """Decodes lists and watches of one kind."""
+
+    def __init__(self, kind: Kind[T]) -> None:  # type: ignore[type-var]
+        self._event = msgspec.json.Decoder(Event[kind.type])  # type: ignore[name-defined]
+        self._list = msgspec.json.Decoder(_List[kind.type])  # type: ignore[name-defined]
+        self._object = msgspec.json.Decoder(kind.type)
+
+    def events(self, lines: bytes) -> Sequence[AnyEvent[T]]:
+        """The events of complete lines, in order. Nothing follows a Failure."""
+        try:
+            events: list[Event[T]] = self._event.decode_lines(lines)
+        except msgspec.DecodeError:
+            pass  # a bookmark, whose lists are null, or a bad object, or an error: find out which
+        else:
+            # An error, which comes last, can pass for an object of a kind that has no field of a Status's names.
+            if not events or events[-1].type != ERROR:
+                return events
+        return list(self._one_by_one(lines))
+
+    def _one_by_one(self, lines: bytes) -> Iterator[AnyEvent[T]]:
+        for line in lines.split(b"\n"):
+            if not line:
+                continue
+            try:
+                event = _LINE.decode(line)
+                if event.type == ERROR:
+                    yield Failure(decode_status(bytes(event.object)))
+                    return
+                if event.type == BOOKMARK:
+                    yield Event(BOOKMARK, _METADATA.decode(event.object))
+                    continue
+                item = self._read(bytes(event.object), event.type)
+            except msgspec.DecodeError as error:
+                shown = line[:80].decode("utf-8", "replace")
+                yield Failure(Status(message=f"{describe(error)} in {shown!r}"))
+                return
+            yield item if isinstance(item, Unreadable) else Event(event.type, item)
+
+    def page(self, body: bytes) -> Page[T]:
+        """A list, or a part of one. Raises msgspec.DecodeError when it is not even that."""
+        try:
+            found = self._list.decode(body)
+        except msgspec.ValidationError:
+            raw = _RAW_LIST.decode(body)
+            items = [self._read(bytes(item), "") for item in raw.items or ()]
+            return Page(items, raw.metadata.resource_version, raw.metadata.following)
+        return Page(found.items or [], found.metadata.resource_version, found.metadata.following)
+
+    def _read(self, data: bytes, kind: str) -> T | Unreadable:
+        try:
+            return self._object.decode(data)
+        except msgspec.ValidationError as error:
+            who = _ANONYMOUS.decode(data).metadata
+            metadata = ObjectMeta(
+                name=who.name, namespace=who.namespace, uid=who.uid, resource_version=who.resource_version
+            )
+            return Unreadable(kind, metadata, describe(error))
+
+
+def describe(error: msgspec.DecodeError) -> str:
+    """Field first: "spec.weight: Expected `int`, got `str`"."""
+    text = str(error)
+    found = _LOCATION.match(text)
+    if found is None:
+        return text
+    return f"{found['where']}{', a key' if found['key'] else ''}: {found['what']}"

@@ -1,0 +1,179 @@
+"""Evictions: say why on the pod, then delete it with its own grace period (core reference §5.4, W-12, W-42).
+
+Whether a pod still has to be deleted is read off its deletion timestamp, never off its conditions. With the eviction
+subresource the disruption budgets are asked first, and nothing is written on a pod that they protect.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.effects import bodies
+from capcard_sched.kube.effects.live_pod import LivePod, decode_pod, read_pod
+from capcard_sched.kube.effects.verdict import Verdict, asked_wait, code_of, names_another_uid, text_of, verdict
+from capcard_sched.kube.paths import pod_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.kube.effects.permit import Permit
+    from capcard_sched.model.intents import Evict
+
+#: The cause in a refusal by a disruption budget: other answers 429 only mean that the server is busy.
+_BUDGET = "DisruptionBudget"
+#: So many server errors in answer to a deletion count as a refusal: unlike a binding, nothing hangs on knowing.
+_MAX_ERRORS = 5
+
+
+class Eviction:
+    """An eviction on its way."""
+
+    __slots__ = ("attempts", "errors", "evict", "marked", "term")
+
+    def __init__(self, evict: Evict, term: int) -> None:
+        self.evict = evict
+        self.term = term
+        self.attempts = 0
+        self.errors = 0
+        #: The pod as it was when its conditions were written.
+        self.marked: LivePod | None = None
+
+
+class Fate(enum.Enum):
+    """How an attempt ended."""
+
+    EVICTED = "evicted"
+    #: There is no such pod any more.
+    GONE = "gone"
+    #: A definite refusal.
+    REFUSED = "refused"
+    #: Not known, or not possible right now: the same again.
+    AGAIN = "again"
+
+
+class Ending(NamedTuple):
+    """The end of one attempt."""
+
+    fate: Fate
+    code: int = 0
+    message: str = ""
+    wait: float = 0.0
+    throttled: bool = False
+
+
+class Evictor:
+    """Makes single attempts.
+
+    `stamp()` is the time for conditions; `mark_failed(code, message)` hears of conditions that could not be written,
+    which holds no eviction up.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        permit: Permit,
+        *,
+        scheduler_name: str,
+        use_eviction_api: bool,
+        stamp: Callable[[], str],
+        mark_failed: Callable[[int, str], None],
+    ) -> None:
+        self._client = client
+        self._permit = permit
+        self._preempting = f"{scheduler_name}: preempting to accommodate a higher priority pod"
+        self._use_eviction_api = use_eviction_api
+        self._stamp = stamp
+        self._mark_failed = mark_failed
+
+    async def attempt(self, job: Eviction) -> Ending:
+        """Go on where the last attempt stopped. Raises Revoked."""
+        job.attempts += 1
+        try:
+            if self._use_eviction_api:
+                return await self._ask(job)
+            if job.marked is None:
+                gone = await self._mark(job)
+                if gone is not None:
+                    return gone
+            if job.marked is None or not job.marked.deleting:
+                await self._delete(job)
+        except (ApiError, Unreachable) as error:
+            return await self._judge(job, error)
+        return Ending(Fate.EVICTED)
+
+    async def _ask(self, job: Eviction) -> Ending:
+        """By the subresource; the conditions follow, while the pod takes leave."""
+        evict = job.evict
+        await self._permit.wait(job.term)
+        body = bodies.eviction(evict.namespace, evict.name, evict.uid)
+        await self._client.request("POST", pod_path(evict.namespace, evict.name, "eviction"), body=body)
+        await self._mark(job)
+        return Ending(Fate.EVICTED)
+
+    async def _delete(self, job: Eviction) -> None:
+        evict = job.evict
+        await self._permit.wait(job.term)
+        await self._client.request("DELETE", pod_path(evict.namespace, evict.name), body=bodies.deletion(evict.uid))
+
+    async def _mark(self, job: Eviction) -> Ending | None:
+        """Write the conditions. Returns an ending when the pod turns out to be gone."""
+        evict = job.evict
+        await self._permit.wait(job.term)
+        now = self._stamp()
+        conditions = (
+            bodies.Condition("Ready", "False", "Evict", because(evict), now),
+            bodies.Condition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
+        )
+        try:
+            answer = await self._client.request(
+                "PATCH",
+                pod_path(evict.namespace, evict.name, "status"),
+                body=bodies.pod_conditions(evict.uid, conditions),
+                content_type=bodies.STRATEGIC,
+            )
+        except (ApiError, Unreachable) as error:
+            found = verdict(error)
+            if found is Verdict.ABSENT or names_another_uid(error):
+                return Ending(Fate.GONE, code_of(error), text_of(error))
+            self._mark_failed(code_of(error), text_of(error))
+            if found in (Verdict.LATER, Verdict.UNKNOWN) and not self._use_eviction_api:
+                raise
+            return None
+        job.marked = decode_pod(answer)
+        return None
+
+    async def _judge(self, job: Eviction, error: ApiError | Unreachable) -> Ending:
+        evict, found = job.evict, verdict(error)
+        code, message, wait = code_of(error), text_of(error), asked_wait(error)
+        if found is Verdict.ABSENT:
+            return Ending(Fate.GONE, code, message)
+        if found is Verdict.REFUSED or is_protected(error):
+            return Ending(Fate.REFUSED, code, message, wait)
+        if found is Verdict.CONFLICT and await self._is_gone(evict):
+            return Ending(Fate.GONE, code, message)
+        if code:
+            job.errors += found is not Verdict.LATER
+            if job.errors >= _MAX_ERRORS:
+                return Ending(Fate.REFUSED, code, message)
+        return Ending(Fate.AGAIN, code, message, wait, throttled=found is Verdict.LATER or not code)
+
+    async def _is_gone(self, evict: Evict) -> bool:
+        """Whether another pod has the name, or none: the words of a conflict differ from place to place."""
+        try:
+            return await read_pod(self._client, evict.namespace, evict.name, evict.uid) is None
+        except (ApiError, Unreachable):
+            return False
+
+
+def because(evict: Evict) -> str:
+    """What the pod's condition and its event say."""
+    return f"Pod is evicted, because of {evict.message}"
+
+
+def is_protected(error: ApiError | Unreachable) -> bool:
+    """Whether a disruption budget forbids the eviction for now."""
+    if not isinstance(error, ApiError) or error.status != 429:
+        return False
+    return any(cause.reason == _BUDGET for cause in error.details.causes or ())

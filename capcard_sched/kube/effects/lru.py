@@ -1,0 +1,47 @@
+"""A mapping of bounded size that forgets what was not used for longest."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
+
+
+class Lru(Generic[K, V]):
+    """At most `capacity` entries; reading or writing one makes it the newest."""
+
+    __slots__ = ("_capacity", "_entries")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """The entry, now the newest; None when it is not (or no longer) known."""
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+        return found
+
+    def put(self, key: K, value: V) -> V | None:
+        """Keep an entry. Returns the one that had to go for it, if any."""
+        entries = self._entries
+        entries[key] = value
+        entries.move_to_end(key)
+        return entries.popitem(last=False)[1] if len(entries) > self._capacity else None
+
+    def pop(self, key: K) -> V | None:
+        """Forget an entry and return it."""
+        return self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()

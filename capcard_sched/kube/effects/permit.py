@@ -1,0 +1,71 @@
+"""The right to write: asked before every request, lost with the leadership."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.kube.client import Client
+
+#: How often somebody who may not write at the moment asks again, in seconds.
+_ASK_AGAIN = 0.05
+
+
+class Revoked(Exception):  # noqa: N818 -- no error: a piece of work ends
+    """What was to be written belongs to a time of leadership that is over."""
+
+
+class Permit:
+    """Says when a write may leave.
+
+    `may_write` is the lease's own answer. While it is no, writers wait: a renewal that came late is no reason to forget
+    what was decided. A real loss is told by `revoke`, and everything of before is then void, also when the leadership
+    returns at once: each piece of work carries the `term` it was submitted in.
+    """
+
+    def __init__(self, may_write: Callable[[], bool]) -> None:
+        self.may_write = may_write
+        self.term = 0
+
+    def revoke(self) -> None:
+        """Everything submitted so far is void."""
+        self.term += 1
+
+    async def wait(self, term: int) -> None:
+        """Return when a write of this term may leave now. Raises Revoked when it never may."""
+        while term == self.term:
+            if self.may_write():
+                return
+            await asyncio.sleep(_ASK_AGAIN)
+        raise Revoked
+
+
+class PermittedClient:
+    """The requests of somebody else's longer piece of work: each is made only while its term lasts.
+
+    What changes something waits for the permit; reading ends with the term, too.
+    """
+
+    def __init__(self, client: Client, permit: Permit, term: int) -> None:
+        self._client = client
+        self._permit = permit
+        self._term = term
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """As `Client.request`. Raises Revoked, too."""
+        if method != "GET":
+            await self._permit.wait(self._term)
+        elif self._term != self._permit.term:
+            raise Revoked
+        return await self._client.request(method, path, params=params, body=body, content_type=content_type)

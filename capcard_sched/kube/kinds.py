@@ -1,0 +1,191 @@
+"""What is watched: one row per kind, from which lists, watches, decoding and deltas are derived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from capcard_sched.kube import paths
+from capcard_sched.model import deltas
+from capcard_sched.model.objects import (
+    NodeObject,
+    ObjectMeta,
+    PodGroupObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
+from capcard_sched.model.volumes import (
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class Watched(Protocol):
+    """Any decoded object."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Who it is."""
+
+
+T = TypeVar("T", bound=Watched)
+
+
+class MetadataObject(msgspec.Struct, frozen=True):
+    """An object of which only the metadata counts."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """One kind of objects that the scheduler is told of."""
+
+    #: As in the objects themselves.
+    name: str
+    #: Of the collection over all namespaces.
+    path: str
+    type: type[T]
+    changed: Callable[[T], deltas.Delta]
+    #: From metadata of which namespace and name are set, and the uid where it is known.
+    gone: Callable[[ObjectMeta], deltas.Delta]
+    #: Whether a session may begin without it; one that is not required may also be missing or forbidden.
+    required: bool = False
+    #: Attributes besides the metadata that count: an update that changes none of them is not told. None: all fields.
+    #: Left out is what a live cluster rewrites all the time and no plugin reads.
+    reads: tuple[str, ...] | None = None
+    #: Whether an object is to be known at all; one that no longer is counts as gone (W-37). None: all are.
+    admits: Callable[[T], bool] | None = None
+    #: Seconds for which changes may wait for further ones, to be read and told together: a change that comes alone
+    #: costs twice as much as one among ten. The first after a pause never waits.
+    gather: float = 0.01
+
+    @property
+    def resource(self) -> str:
+        """As in RBAC and metrics: `pods`."""
+        return self.path.rpartition("/")[2]
+
+    def unreadable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:  # noqa: ARG002 -- the observer is told
+        """What to tell of an object with a field of a wrong type: nothing can be decided by it, as if it were gone."""
+        return self.gone(meta)
+
+
+def _by_name(gone: Callable[[str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
+    return lambda meta: gone(meta.name)
+
+
+def _by_namespace(gone: Callable[[str, str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
+    return lambda meta: gone(meta.namespace or "", meta.name)
+
+
+def _by_uid(gone: Callable[[str, str, str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
+    return lambda meta: gone(meta.namespace or "", meta.name, meta.uid)
+
+
+def _namespace_changed(obj: MetadataObject) -> deltas.Delta:
+    return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {})
+
+
+KINDS: Final[tuple[Kind[Any], ...]] = (
+    Kind(
+        "Node",
+        paths.NODES,
+        NodeObject,
+        deltas.NodeChanged,
+        _by_name(deltas.NodeGone),
+        required=True,
+        reads=("spec", "status.allocatable", "status.capacity", "status.images"),
+        gather=0.1,  # heartbeats: of 5,000 nodes there are 500 a second
+    ),
+    Kind(
+        "Pod",
+        paths.PODS,
+        PodObject,
+        deltas.PodChanged,
+        _by_uid(deltas.PodGone),
+        required=True,
+        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
+    ),
+    Kind(
+        "PodGroup",
+        paths.POD_GROUPS,
+        PodGroupObject,
+        deltas.PodGroupChanged,
+        _by_uid(deltas.PodGroupGone),
+        required=True,
+    ),
+    Kind("Queue", paths.QUEUES, QueueObject, deltas.QueueChanged, _by_name(deltas.QueueGone), required=True),
+    Kind(
+        "PriorityClass",
+        paths.PRIORITY_CLASSES,
+        PriorityClassObject,
+        deltas.PriorityClassChanged,
+        _by_name(deltas.PriorityClassGone),
+    ),
+    Kind("Namespace", paths.NAMESPACES, MetadataObject, _namespace_changed, _by_name(deltas.NamespaceGone)),
+    Kind(
+        "PersistentVolumeClaim",
+        paths.CLAIMS,
+        PersistentVolumeClaimObject,
+        deltas.PersistentVolumeClaimChanged,
+        _by_namespace(deltas.PersistentVolumeClaimGone),
+    ),
+    Kind(
+        "PersistentVolume",
+        paths.VOLUMES,
+        PersistentVolumeObject,
+        deltas.PersistentVolumeChanged,
+        _by_name(deltas.PersistentVolumeGone),
+    ),
+    Kind(
+        "StorageClass",
+        paths.STORAGE_CLASSES,
+        StorageClassObject,
+        deltas.StorageClassChanged,
+        _by_name(deltas.StorageClassGone),
+    ),
+    Kind("CSINode", paths.CSI_NODES, CSINodeObject, deltas.CSINodeChanged, _by_name(deltas.CSINodeGone)),
+    Kind("CSIDriver", paths.CSI_DRIVERS, CSIDriverObject, deltas.CSIDriverChanged, _by_name(deltas.CSIDriverGone)),
+    Kind(
+        "CSIStorageCapacity",
+        paths.CSI_CAPACITIES,
+        CSIStorageCapacityObject,
+        deltas.CSIStorageCapacityChanged,
+        _by_namespace(deltas.CSIStorageCapacityGone),
+    ),
+    Kind(
+        "VolumeAttachment",
+        paths.VOLUME_ATTACHMENTS,
+        VolumeAttachmentObject,
+        deltas.VolumeAttachmentChanged,
+        _by_name(deltas.VolumeAttachmentGone),
+    ),
+)
+
+
+def chosen_kinds(
+    *, node_selector: Iterable[tuple[str, str]] = (), priority_classes: bool = True
+) -> tuple[Kind[Any], ...]:
+    """`KINDS` under the flags: nodes with one of these labels (all when there is none), PriorityClasses or not."""
+    wanted = tuple(node_selector)
+
+    def selected(node: NodeObject) -> bool:
+        labels = node.metadata.labels or {}
+        return any(labels.get(key) == value for key, value in wanted)
+
+    return tuple(
+        replace(kind, admits=selected) if kind.name == "Node" and wanted else kind
+        for kind in KINDS
+        if priority_classes or kind.name != "PriorityClass"
+    )

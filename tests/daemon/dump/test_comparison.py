@@ -1,0 +1,494 @@
+"""Memory against a fresh list: nothing is found where they agree, and whatever was tampered with is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from capcard_sched.daemon.comparison import Difference, compare, differences, lasting, rebuild
+from capcard_sched.model import deltas
+from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.status import TaskStatus
+from tests import objects
+from tests.accounting import raw
+from tests.daemon.dump.listed import Listed
+
+CARD = "NVIDIA-H200"
+
+
+def cluster() -> Listed:
+    """Two nodes and two queues; a gang that runs, one that waits, a foreign pod, an ended one and a lonely one."""
+    h = Listed(run=True)
+    h.gpu_node("n1", count=4)
+    h.gpu_node("n2", count=4)
+    h.queue("q", cards={CARD: 4}, capability={"cpu": "64", "memory": "1Ti"})
+    h.queue("r", cards={CARD: 2})
+    h.priority_class("high", 100)
+    h.group("runs", min_member=2, priority_class="high")
+    h.group("waits", queue="r", min_member=2, min_task_member={"worker": 2})
+    for name in ("a", "b"):
+        h.pod(name, group="runs", card=CARD, cards=2)
+    for name in ("c", "d"):
+        h.pod(name, group="waits", card=CARD, cards=2, role="worker")
+    h.pod("foreign", group=None, node="n2", scheduler="default-scheduler")
+    h.pod("ended", group="runs", node="n1", phase="Succeeded")
+    h.pod("lonely", group=None, annotations={"scheduling.volcano.sh/queue-name": "q"})
+    h.step()
+    h.settle()
+    return h
+
+
+def unexpected(found: list[Difference]) -> list[Difference]:
+    return [difference for difference in found if not difference.expected]
+
+
+def test_a_cluster_that_has_come_to_rest_equals_its_list() -> None:
+    h = cluster()
+    assert set(h.binds) == {"a", "b", "lonely"}
+    assert compare(h.state, h.listing()) == []
+    assert compare(h.state, h.listing()[::-1]) == []
+
+
+def test_comparing_changes_nothing() -> None:
+    h = cluster()
+    before = raw(h.state)
+    compare(h.state, [])
+    assert raw(h.state) == before
+    assert h.step().idle
+
+
+def test_what_is_assumed_and_not_bound_yet_is_expected() -> None:
+    h = cluster()
+    h.echo = "none"
+    h.group("next", min_member=2)
+    h.pod("e", group="next")
+    h.pod("f", group="next")
+    h.step()
+    h.deliver()
+    found = compare(h.state, h.listing())
+    nodes = {name: h.binds[name] for name in ("e", "f")}
+    assert found == [
+        Difference("Pod", f"default/{name}", "status", f"Binding on {node}", "Pending", expected=True)
+        for name, node in nodes.items()
+    ]
+
+
+def test_a_binding_that_the_watch_has_not_shown_yet_is_expected() -> None:
+    h = cluster()
+    h.queue("s", cards={CARD: 4})
+    h.group("next", queue="s")
+    h.echo = "late"
+    h.pod("e", group="next", card=f"{CARD}|NVIDIA-A100", cards=1)
+    h.step()
+    h.deliver()
+    node = h.binds["e"]
+    assert h.bind_annotations["e"] == {CARD_ASSIGNED: CARD}
+    assert compare(h.state, h.listing()) == [
+        Difference("Pod", "default/e", "status", f"Binding on {node}", f"Running on {node}", expected=True)
+    ]
+    h.catch_up()
+    h.settle()
+    assert compare(h.state, h.listing()) == []
+
+
+def shown(h: Listed, name: str, node: str) -> deltas.Delta:
+    """The pod as the API server has it once it is bound there and runs."""
+    delta = h.objects["Pod", f"default/{name}"]
+    assert isinstance(delta, deltas.PodChanged)
+    spec = msgspec.structs.replace(delta.pod.spec, node_name=node)
+    status = msgspec.structs.replace(delta.pod.status, phase="Running")
+    return deltas.PodChanged(msgspec.structs.replace(delta.pod, spec=spec, status=status))
+
+
+def test_a_binding_that_came_out_on_another_node_is_named() -> None:
+    h = cluster()
+    h.echo = "none"
+    h.pod("e", group="runs", requests={"cpu": "2"})
+    h.step()
+    h.deliver()
+    node = h.binds["e"]
+    other = "n1" if node == "n2" else "n2"
+    found = unexpected(compare(h.state, [*h.listing(), shown(h, "e", other)]))
+    assert Difference("Pod", "default/e", "node", node, other) in found
+    assert {(item.kind, item.name) for item in found if item.field == "used"} == {("Node", "n1"), ("Node", "n2")}
+
+
+def test_an_eviction_under_way_is_expected() -> None:
+    h = cluster()
+    task = h.task("a")
+    assert task.node is not None
+    node = task.node.name
+    h.state.release(task)
+    assert compare(h.state, h.listing()) == [
+        Difference("Pod", "default/a", "status", f"Releasing on {node}", f"Running on {node}", expected=True)
+    ]
+
+
+def test_a_pod_left_alone_after_a_refused_binding_is_no_difference() -> None:
+    h = cluster()
+    h.echo = "none"
+    h.pod("e", group="runs", requests={"cpu": "2"})
+    h.step()
+    h.apply(deltas.BindFailed("default", "e", h.task("e").uid, "no", retry_after=5.0))
+    h._deltas, kept = [d for d in h._deltas if not isinstance(d, deltas.BindFailed)], h._deltas[-1]
+    h.deliver()
+    h.state.apply(kept)
+    assert h.task("e").held
+    assert compare(h.state, h.listing()) == []
+
+
+# --- tampering --------------------------------------------------------------------------------------------------------
+
+
+def _used(h: Listed) -> None:
+    h.state.nodes.used[h.state.nodes.by_name["n1"].row, 0] += 1
+
+
+def _releasing(h: Listed) -> None:
+    h.state.nodes.releasing[h.state.nodes.by_name["n1"].row, 1] += 1
+
+
+def _nonzero(h: Listed) -> None:
+    h.state.nodes.nonzero_used[h.state.nodes.by_name["n2"].row, 1] += 1
+
+
+def _total(h: Listed) -> None:
+    h.state.nodes.total_used[0] += 1
+
+
+def _queue_allocated(h: Listed) -> None:
+    h.state.queues["q"].allocated[0] += 1
+
+
+def _queue_quota(h: Listed) -> None:
+    h.state.queues["q"].annotations = {"volcano.sh/card.quota": '{"NVIDIA-H200": 40}'}
+
+
+def _job_allocated(h: Listed) -> None:
+    job = h.job("runs")
+    job.allocated = job.allocated + np.int64(1)
+
+
+def _job_counts(h: Listed) -> None:
+    h.job("runs").counts[TaskStatus.RUNNING] += 1
+
+
+def _job_phase(h: Listed) -> None:
+    h.job("waits").phase = type(h.job("waits").phase).RUNNING
+
+
+def _job_pending(h: Listed) -> None:
+    h.job("waits").pending.clear()
+
+
+def _job_roles(h: Listed) -> None:
+    h.job("waits").roles["worker"][0] += 1
+
+
+def _job_hidden(h: Listed) -> None:
+    del h.state.schedulable["default/waits"]
+
+
+def _pod_priority(h: Listed) -> None:
+    h.task("c").priority = 7
+
+
+def _pod_card(h: Listed) -> None:
+    h.task("a").assigned_card = "NVIDIA-A100"
+
+
+def _pod_request(h: Listed) -> None:
+    task = h.task("c")
+    task.cls.requests = {**task.cls.requests, "cpu": 5}
+
+
+def _node_labels(h: Listed) -> None:
+    h.state.nodes.by_name["n1"].labels = {}
+
+
+def _node_tasks(h: Listed) -> None:
+    tasks = h.state.nodes.by_name["n2"].tasks
+    del tasks[h.task("foreign").uid]
+
+
+def _node_gone(h: Listed) -> None:
+    h.state.apply(deltas.NodeGone("n2"))
+
+
+def _pod_gone(h: Listed) -> None:
+    h.state.apply(deltas.PodGone("default", "c"))
+
+
+def _queue_gone(h: Listed) -> None:
+    h.state.apply(deltas.QueueGone("r"))
+
+
+def _group_gone(h: Listed) -> None:
+    h.state.apply(deltas.PodGroupGone("default", "waits"))
+
+
+def _pod_more(h: Listed) -> None:
+    h.state.apply(objects.pod("more", group="runs", node="n1"))
+
+
+def _namespace(h: Listed) -> None:
+    h.state.namespaces["default"] = {"a": "b"}
+
+
+def _unreadable(h: Listed) -> None:
+    h.state.apply(objects.pod("bad", group="runs", requests={"cpu": "?"}))
+
+
+TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
+    (_used, "Node n1: used: cache {'cpu': "),
+    (_releasing, "Node n1: releasing: cache {'memory': 1}, API {}"),
+    (_nonzero, "Node n2: nonzero_used: cache ["),
+    (_total, "Cluster: total_used: cache "),
+    (_queue_allocated, "Queue q: allocated: cache {'cpu': "),
+    (_queue_quota, "Queue q: annotations: cache {'volcano.sh/card.quota': '{\"NVIDIA-H200\": 40}'}, API "),
+    (_job_allocated, "PodGroup default/runs: allocated: cache "),
+    (
+        _job_counts,
+        "PodGroup default/runs: counts: cache {'Running': 3, 'Succeeded': 1}, API {'Running': 2, 'Succeeded'",
+    ),
+    (_job_phase, "PodGroup default/waits: phase: cache Running, API Inqueue"),
+    (_job_pending, "PodGroup default/waits: pending: cache also nothing, API also default-c-uid, default-d-uid"),
+    (_job_roles, "PodGroup default/waits: roles: cache {'worker': [3, "),
+    (_job_hidden, "PodGroup default/waits: schedulable: cache False, API True"),
+    (_pod_priority, "Pod default/c: priority: cache 7, API 1"),
+    (_pod_card, "Pod default/a: assigned_card: cache NVIDIA-A100, API "),
+    (_pod_request, "Pod default/c: requests: cache {'cpu': 5, "),
+    (_node_labels, "Node n1: labels: cache {}, API {'kubernetes.io/hostname': 'n1', "),
+    (_node_tasks, "Node n2: tasks: cache also nothing, API also default-foreign-uid"),
+    (_node_gone, "Node n2: object: cache none, API uid cluster-n2-uid"),
+    (_pod_gone, "Pod default/c: object: cache none, API Pending, uid default-c-uid"),
+    (_queue_gone, "Queue r: object: cache none, API uid cluster-r-uid"),
+    (_group_gone, "PodGroup default/waits: uid: cache none, API default-waits-uid"),
+    (_pod_more, "Pod default/more: object: cache Running on n1, uid "),
+    (_namespace, "Namespace default: object: cache {'a': 'b'}, API none"),
+    (_unreadable, "Cluster: unreadable: cache {'Pod default/bad': "),
+]
+
+
+@pytest.mark.parametrize("tamper, line", TAMPERING, ids=[tamper.__name__[1:] for tamper, _ in TAMPERING])
+def test_what_was_tampered_with_is_named(tamper: Callable[[Listed], None], line: str) -> None:
+    h = cluster()
+    tamper(h)
+    lines = [difference.render() for difference in unexpected(compare(h.state, h.listing()))]
+    assert any(found.startswith(line) for found in lines), lines
+
+
+def test_only_what_both_comparisons_found_and_nobody_expected_lasts() -> None:
+    late = Difference("Pod", "default/a", "node", "n1", "n2")
+    wrong = Difference("Node", "n1", "used", "{}", "{'cpu': 1}")
+    under_way = Difference("Pod", "default/b", "status", "Binding on n1", "Pending", expected=True)
+    assert lasting([late, wrong, under_way], [wrong, under_way]) == [wrong]
+
+
+def test_resources_that_were_met_in_another_order_are_the_same_resources() -> None:
+    h = Listed()
+    h.node("n1", resources={"a.com/x": 1})
+    h.node("n2", resources={f"b.com/{i}": i for i in range(1, 12)})
+    h.step()
+    assert compare(h.state, h.listing()[::-1]) == []
+    h.state.nodes.allocatable[0, h.state.columns.column("b.com/3")] += 1000
+    found = compare(h.state, h.listing()[::-1])
+    assert [(item.kind, item.name, item.field) for item in found] == [("Node", "n1", "allocatable")]
+
+
+# --- storage ----------------------------------------------------------------------------------------------------------
+
+
+def stored() -> Listed:
+    """A bound claim, one that waits for its pod, and everything that has a say in where volumes may be."""
+    h = Listed(run=True)
+    h.node("n1")
+    h.queue("q")
+    h.storage_class("fast")
+    h.volume("disk", storage_class="fast", claim="data", driver="csi.test")
+    h.claim("data", storage_class="fast", volume="disk")
+    h.claim("scratch", storage_class="fast")
+    h.csi_node("n1", csi_test=3)
+    h.csi_driver("csi.test", storage_capacity=True)
+    h.storage_capacity("here", storage_class="fast", capacity="10Gi", labels={})
+    h.attachment("a1", node="n1", volume="disk")
+    h.settle()
+    return h
+
+
+STORAGE: list[tuple[deltas.Delta, str]] = [
+    (deltas.PersistentVolumeClaimGone("default", "data"), "PersistentVolumeClaim default/data: object: cache none, "),
+    (deltas.PersistentVolumeGone("disk"), "PersistentVolume disk: object: cache none, "),
+    (deltas.PersistentVolumeGone("disk"), "Cluster: reserved: cache {}, API {'default/data': ['disk']}"),
+    (deltas.PersistentVolumeGone("disk"), "Cluster: volumes_of_class: cache {}, API {'fast': ['disk']}"),
+    (deltas.StorageClassGone("fast"), "StorageClass fast: object: cache none, "),
+    (deltas.CSINodeGone("n1"), "CSINode n1: object: cache none, API {'csi.test': 3}"),
+    (deltas.CSIDriverGone("csi.test"), "Cluster: measured_drivers: cache also nothing, API also csi.test"),
+    (
+        deltas.CSIStorageCapacityGone("kube-system", "here"),
+        "CSIStorageCapacity kube-system/here: object: cache none, ",
+    ),
+    (deltas.VolumeAttachmentGone("a1"), "VolumeAttachment n1: object: cache none, API {'a1': 'disk'}"),
+]
+
+
+@pytest.mark.parametrize("lost, line", STORAGE, ids=[line for _, line in STORAGE])
+def test_storage_that_memory_has_lost_is_named(lost: deltas.Delta, line: str) -> None:
+    h = stored()
+    assert compare(h.state, h.listing()) == []
+    assert compare(h.state, h.listing()[::-1]) == []
+    h.state.apply(lost)
+    lines = [difference.render() for difference in compare(h.state, h.listing())]
+    assert any(found.startswith(line) for found in lines), lines
+
+
+def test_a_claim_that_is_settled_with_a_binding_makes_no_difference_before_or_after() -> None:
+    h = stored()
+    h.echo = "none"
+    h.group("g")
+    h.pod("writer", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "scratch"}}])
+    h.step()
+    assert h.binds == {"writer": "n1"}
+    assert h.state.volumes.assumed
+    h.deliver()
+    assert unexpected(compare(h.state, h.listing())) == []
+
+
+# --- histories --------------------------------------------------------------------------------------------------------
+
+_names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
+_groups = st.sampled_from(["g", "h"])
+_echoes: st.SearchStrategy[Literal["shown", "late", "none"]] = st.sampled_from(["late", "none", "shown"])
+
+
+class Histories(RuleBasedStateMachine):
+    """Objects come, change and go and sessions run in between: memory and list agree at every moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = Listed()
+        self.births = 0
+        self.alive: dict[str, str] = {}
+
+    @initialize()
+    def start(self) -> None:
+        self.h.queue("q", cards={CARD: 4})
+        self.h.queue("default", cards={CARD: 2})
+        for name in ("n1", "n2"):
+            self.h.gpu_node(name, count=4, cpu="4")
+        for name in ("g", "h"):
+            self.h.group(name, queue="q", phase="Pending")
+
+    @rule(name=st.sampled_from(["n1", "n2"]), cards=st.integers(0, 4))
+    def node(self, name: str, cards: int) -> None:
+        self.h.gpu_node(name, count=cards, cpu="4")
+
+    @rule(name=st.sampled_from(["n1", "n2"]))
+    def drop_node(self, name: str) -> None:
+        self.h.delete_node(name)
+
+    @rule(name=_groups, members=st.integers(1, 3), queue=st.sampled_from(["q", "r", "default"]), roles=st.booleans())
+    def group(self, name: str, members: int, queue: str, roles: bool) -> None:
+        known = self.h.objects.get(("PodGroup", f"default/{name}"))
+        phase = known.group.status.phase if isinstance(known, deltas.PodGroupChanged) else "Pending"
+        minimums = {"worker": 1} if roles else None
+        self.h.group(name, min_member=members, queue=queue, phase=phase or "Pending", min_task_member=minimums)
+
+    @rule(name=_groups)
+    def drop_group(self, name: str) -> None:
+        self.h.delete_group(name)
+
+    @rule(queue=st.sampled_from(["q", "r"]))
+    def queue(self, queue: str) -> None:
+        if ("Queue", f"/{queue}") not in self.h.objects:
+            self.h.queue(queue, cards={CARD: 3})
+
+    @rule(queue=st.sampled_from(["q", "r"]))
+    def drop_queue(self, queue: str) -> None:
+        self.h.delete_queue(queue)
+
+    @rule(
+        base=_names,
+        group=st.sampled_from(["g", "h", "missing", None]),
+        cards=st.integers(0, 2),
+        role=st.sampled_from(["", "worker"]),
+        ours=st.sampled_from([True, True, True, False]),
+    )
+    def pod(self, base: str, group: str | None, cards: int, role: str, *, ours: bool) -> None:
+        if base in self.alive:
+            return
+        self.births += 1
+        name = self.alive[base] = f"{base}{self.births}"
+        card = f"{CARD}|NVIDIA-A100" if cards > 1 else CARD if cards else None
+        scheduler, node = ("capcard-sched", None) if ours else ("other", "n1")
+        self.h.pod(name, group=group, card=card, cards=cards, role=role, scheduler=scheduler, node=node)
+
+    @rule(base=_names, phase=st.sampled_from(["Running", "Succeeded", "Failed"]))
+    def progress(self, base: str, phase: str) -> None:
+        name = self.alive.get(base)
+        if name is not None and self.h._pods[f"default/{name}"]["spec"].get("nodeName"):
+            self.h.set_phase(name, phase)
+
+    @rule(base=_names)
+    def terminate(self, base: str) -> None:
+        if base in self.alive:
+            self.h.terminate(self.alive[base])
+
+    @rule(base=_names)
+    def drop_pod(self, base: str) -> None:
+        name = self.alive.pop(base, None)
+        if name is not None:
+            self.h.delete_pod(name)
+
+    @rule(name=_groups, count=st.integers(1, 3), echo=_echoes)
+    def gang(self, name: str, count: int, echo: Literal["shown", "late", "none"]) -> None:
+        self.watch(echo)
+        for base in "abcdef"[:count]:
+            self.pod(base, name, 1, "worker", ours=True)
+        self.h.step()
+        self.h.step()
+
+    @rule()
+    def session(self) -> None:
+        self.h.step()
+
+    @rule(echo=_echoes)
+    def watch(self, echo: Literal["shown", "late", "none"]) -> None:
+        self.h.catch_up()
+        self.h.echo = echo
+
+    @precondition(lambda self: self.h.binds)
+    @rule()
+    def restart(self) -> None:
+        """Bindings that have not arrived come to nothing."""
+        self.h.catch_up()
+        self.h.deliver()
+        self.h.state.apply(deltas.Takeover())
+
+    @invariant()
+    def agree(self) -> None:
+        self.h.deliver()
+        found = compare(self.h.state, self.h.listing())
+        assert unexpected(found) == []
+        binding = {f"default/{t.name}" for t in self.h.state.tasks.values() if t.status is TaskStatus.BINDING}
+        assert {item.name for item in found} == binding
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=80, stateful_step_count=20, deadline=None)
+
+
+@given(seed=st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_the_order_of_the_list_does_not_matter(seed: object) -> None:
+    h = cluster()
+    listing = h.listing()
+    seed.shuffle(listing)  # type: ignore[attr-defined]
+    assert differences(h.state, rebuild(h.state, listing)) == []

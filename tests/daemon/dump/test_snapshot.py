@@ -1,0 +1,175 @@
+"""The snapshot file: what stands in it, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.daemon.dump import snapshot, write_snapshot
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.testing import Harness
+from tests.accounting import raw
+
+CARD = "NVIDIA-H200"
+NOW = 1767225600.25
+SECRET = "hunter2"
+
+
+def cluster() -> Harness:
+    h = Harness(run=True)
+    h.gpu_node("n1", count=4, cpu="16", taints=[{"key": "k", "value": "v", "effect": "PreferNoSchedule"}])
+    h.node("plain", annotations={"note": SECRET}, labels={"secret-label": SECRET})
+    h.queue("q", cards={CARD: 3}, capability={"cpu": "8", "memory": "64Gi"}, annotations={"token": SECRET})
+    h.group("runs", min_member=2, annotations={"password": SECRET})
+    h.group("waits", min_member=2)
+    for name in ("a", "b"):
+        h.pod(name, group="runs", card=CARD, cards=1, annotations={"x": SECRET}, labels={"y": SECRET})
+    for name in ("c", "d"):
+        h.pod(
+            name,
+            group="waits",
+            requests={"cpu": "2", "nvidia.com/gpu": 2},
+            limits={"nvidia.com/gpu": 2},
+            card=CARD,
+            containers=[
+                {
+                    "name": "main",
+                    "env": [{"name": "TOKEN", "value": SECRET}],
+                    "args": [SECRET],
+                    "resources": {"requests": {"cpu": "2", "nvidia.com/gpu": 2}, "limits": {"nvidia.com/gpu": 2}},
+                }
+            ],
+        )
+    h.pod("foreign", group=None, node="elsewhere", scheduler="default-scheduler")
+    h.settle()
+    return h
+
+
+def document(h: Harness) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(snapshot(h.core, NOW))
+    return found
+
+
+def test_a_queue_is_written_with_its_amounts_and_card_figures() -> None:
+    (queue,) = document(cluster())["queues"]
+    assert (queue["name"], queue["state"], queue["weight"]) == ("q", "Open", 1)
+    assert queue["capability"] == {"cpu": 8000, "memory": 64 << 30}
+    assert queue["allocated"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
+    assert queue["jobs"] == ["default/runs", "default/waits"]
+    figures = queue["cards"][CARD]
+    assert (figures["capacity"], figures["allocated"], figures["inqueue"]) == (3.0, 2.0, 4.0)
+
+
+def test_a_job_is_written_with_phase_counts_amounts_and_tasks() -> None:
+    runs, waits = document(cluster())["jobs"]
+    assert (runs["name"], runs["phase"], runs["counts"]) == ("default/runs", "Running", {"Running": 2})
+    assert runs["allocated"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
+    assert runs["tasks"][0] == {
+        "name": "default/a",
+        "uid": "default-a-uid",
+        "status": "Running",
+        "node": "n1",
+        "request": {"cpu": 1000, "nvidia.com/gpu": 1000, "pods": 1},
+        "priority": 1,
+        "card": CARD,
+    }
+    assert (waits["counts"], waits["allocated"]) == ({"Pending": 2}, {})
+    assert waits["requested"]["nvidia.com/gpu"] == 4000
+    assert waits["conditions"][0][:2] == ["Unschedulable", "True"]
+
+
+def test_a_node_is_written_with_cards_amounts_and_tasks() -> None:
+    n1, plain, elsewhere = document(cluster())["nodes"]
+    assert n1["cards"] == {CARD: 4.0}
+    assert n1["taints"] == ["k=v:PreferNoSchedule"]
+    assert n1["tasks"] == ["default/a", "default/b"]
+    assert n1["idle"]["cpu"] == n1["allocatable"]["cpu"] - n1["used"]["cpu"] == 14000
+    assert (plain["name"], plain["cards"], plain["used"]) == ("plain", {}, {})
+    assert elsewhere == {"name": "elsewhere", "unknown": True, "tasks": ["default/foreign"]}
+
+
+def test_the_head_says_when_under_which_conf_and_how_much() -> None:
+    h = cluster()
+    found = document(h)
+    assert found["time"] == "2026-01-01T00:00:00Z"
+    assert found["schedulerConf"]["hash"] == h.core.conf.hash
+    assert found["schedulerConf"]["actions"] == ["enqueue", "allocate", "backfill"]
+    assert "capacity-card" in found["schedulerConf"]["tiers"][1]
+    assert (found["total"]["nodes"], found["total"]["tasks"]) == (2, 5)
+    assert [task["name"] for task in found["tasksWithoutJob"]] == ["default/foreign"]
+
+
+def test_annotations_labels_environment_and_arguments_stay_out() -> None:
+    assert SECRET.encode() not in snapshot(cluster().core, NOW)
+
+
+def test_a_snapshot_changes_nothing_and_is_the_same_twice() -> None:
+    h = cluster()
+    before = raw(h.state)
+    first = snapshot(h.core, NOW)
+    assert snapshot(h.core, NOW) == first
+    assert raw(h.state) == before
+    assert h.step().idle
+
+
+def test_a_plugin_that_fails_is_named_and_the_rest_is_written() -> None:
+    class Broken(Plugin):
+        name = "broken"
+
+        def metrics(self) -> Any:
+            raise ValueError("no figures")
+
+    h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: broken}]}]', plugins=[Broken])
+    h.queue("q")
+    h.step()
+    found = document(h)
+    assert found["failures"] == ["plugin broken, metrics: ValueError: no figures"]
+    assert [queue["name"] for queue in found["queues"]] == ["q"]
+
+
+def test_objects_that_cannot_be_read_are_listed() -> None:
+    h = Harness()
+    h.node("n1", cpu="?")
+    h.step()
+    assert list(document(h)["unreadable"]) == ["Node n1"]
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_named_by_the_second_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path = write_snapshot(tmp_path, b"{}", NOW)
+    assert path == tmp_path / "snapshot-1767225600.json"
+    assert path.read_bytes() == b"{}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_snapshots_within_a_second_leave_the_later_one(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, b"1", NOW)
+    assert write_snapshot(tmp_path, b"2", NOW + 0.5).read_bytes() == b"2"
+
+
+def test_a_link_that_somebody_left_there_is_replaced_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "snapshot-1767225600.json").symlink_to(victim)
+    write_snapshot(tmp_path, b"{}", NOW)
+    assert victim.read_text() == "mine"
+
+
+def test_a_folder_that_does_not_exist_is_an_os_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_snapshot(tmp_path / "none", b"{}", NOW)
+
+
+def test_a_target_that_cannot_be_replaced_leaves_no_part_behind(tmp_path: Path) -> None:
+    (tmp_path / "snapshot-1767225600.json").mkdir()
+    with pytest.raises(OSError, match=os.strerror(21)):
+        write_snapshot(tmp_path, b"{}", NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot-1767225600.json"]

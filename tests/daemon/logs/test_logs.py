@@ -1,0 +1,256 @@
+"""The log: shape of its lines, what each verbosity shows, and that nothing private gets out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+
+import pytest
+import structlog
+
+from capcard_sched.daemon.logs import Format, Logs, SessionLog
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.testing import Harness
+
+CARD = "NVIDIA-H200"
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def logging_to(out: StringIO, verbosity: int = 0, form: Format = "json") -> Iterator[Logs]:
+    with Logs(verbosity, form, out) as logs:
+        yield logs
+
+
+def lines(out: StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_a_line_is_one_json_object_with_time_level_logger_message_and_fields_in_this_order() -> None:
+    out = StringIO()
+    with logging_to(out):
+        structlog.get_logger("capcard_sched.daemon.x").info("started", path="/é", message="own", count=3)
+    (line,) = lines(out)
+    assert list(line) == ["time", "level", "logger", "msg", "path", "message", "count"]
+    assert line["time"].endswith("Z")
+    assert {key: line[key] for key in list(line)[1:]} == {
+        "level": "info",
+        "logger": "capcard_sched.daemon.x",
+        "msg": "started",
+        "path": "/é",
+        "message": "own",
+        "count": 3,
+    }
+    assert "é" in out.getvalue()
+
+
+def test_values_that_json_does_not_know_and_line_breaks_stay_on_one_line() -> None:
+    out = StringIO()
+    with logging_to(out):
+        structlog.get_logger("capcard_sched.x").info("a\nb", kind={1}, error=ValueError("x\ny"))
+    (line,) = lines(out)
+    assert (line["msg"], line["kind"], line["error"]) == ("a\nb", "{1}", "ValueError('x\\ny')")
+
+
+def test_for_people_a_line_begins_with_time_level_and_message() -> None:
+    out = StringIO()
+    with logging_to(out, form="console"):
+        structlog.get_logger("capcard_sched.x").warning("conf rejected", file="/x", note="two words")
+    (line,) = out.getvalue().splitlines()
+    assert "[warning  ] conf rejected" in line
+    assert line.endswith("[capcard_sched.x] file=/x note='two words'")
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("stream, is_json", [(StringIO(), True), (Terminal(), False)])
+def test_the_form_follows_the_stream_unless_told(stream: StringIO, is_json: bool) -> None:
+    with logging_to(stream, form="auto"):
+        structlog.get_logger("capcard_sched.x").info("hello")
+    assert stream.getvalue().startswith("{") == is_json
+    assert ("\x1b[" in stream.getvalue()) != is_json
+
+
+def test_what_libraries_and_warnings_say_takes_the_same_way() -> None:
+    out = StringIO()
+    with logging_to(out):
+        logging.getLogger("aiohttp.server").error("request %s failed", 7, extra={"peer": "p"})
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+    first, second = lines(out)
+    assert (first["level"], first["logger"], first["msg"]) == ("error", "aiohttp.server", "request 7 failed")
+    assert first["peer"] == "p"
+    assert second["logger"] == "py.warnings"
+
+
+SHOWN = [
+    (0, ["info", "warning", "error"], ["warning"]),
+    (3, ["info", "warning", "error"], ["warning"]),
+    (4, ["debug", "info", "warning", "error"], ["warning"]),
+    (5, ["debug", "info", "warning", "error"], ["debug", "info", "warning"]),
+    (10, ["debug", "info", "warning", "error"], ["debug", "info", "warning"]),
+]
+
+
+@pytest.mark.parametrize("verbosity, ours, theirs", SHOWN)
+def test_a_verbosity_shows_these_levels_of_ours_and_of_libraries(
+    verbosity: int, ours: list[str], theirs: list[str]
+) -> None:
+    out = StringIO()
+    with logging_to(out, verbosity):
+        log = structlog.get_logger("capcard_sched.daemon.x")
+        for level in ("debug", "info", "warning", "error"):
+            getattr(log, level)("x")
+        for level in ("debug", "info", "warning"):
+            getattr(logging.getLogger("asyncio"), level)("x")
+    found = lines(out)
+    assert [line["level"] for line in found if line["logger"] != "asyncio"] == ours
+    assert [line["level"] for line in found if line["logger"] == "asyncio"] == theirs
+
+
+def test_the_verbosity_can_be_changed_while_running() -> None:
+    out = StringIO()
+    with logging_to(out) as logs:
+        log = structlog.get_logger("capcard_sched.daemon.x")
+        for verbosity in (0, 4, 0):
+            logs.verbosity = verbosity
+            log.debug("x", at=verbosity)
+    assert [line["at"] for line in lines(out)] == [4]
+
+
+def test_a_client_library_that_logs_whole_answers_never_does() -> None:
+    out = StringIO()
+    with logging_to(out, 10):
+        logging.getLogger("kubernetes.client.rest").debug("response body: token")
+        logging.getLogger("kubernetes.client.rest").info("fine")
+    assert [line["msg"] for line in lines(out)] == ["fine"]
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_trace_shows_where_and_not_the_values_of_variables(form: Format) -> None:
+    out = StringIO()
+    with logging_to(out, form=form):
+        token = "hunter2"
+        try:
+            int(token + "!")
+        except ValueError:
+            structlog.get_logger("capcard_sched.x").exception("failed")
+    assert "Traceback" in out.getvalue()
+    assert "int(token" in out.getvalue()
+    assert f"token = '{token}'" not in out.getvalue()
+    assert "ValueError" in out.getvalue()
+
+
+def test_afterwards_logging_is_as_it_was() -> None:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    with logging_to(StringIO(), 5):
+        assert (root.handlers[:], root.level) != before
+    assert (root.handlers[:], root.level) == before
+    assert not structlog.is_configured()
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def gang() -> Harness:
+    h = Harness(run=True)
+    h.gpu_node("n1", count=4)
+    h.queue("q", cards={CARD: 2})
+    h.group("g", min_member=2)
+    for name in ("a", "b"):
+        h.pod(name, card=CARD, cards=1)
+    h.group("h")
+    h.pod("more", group="h", card=CARD, cards=2)
+    h.group("fresh", phase="Pending")
+    return h
+
+
+def told(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
+    out = StringIO()
+    with logging_to(out, verbosity) as logs:
+        log = SessionLog(logs, Watch())
+        for _ in range(steps):
+            log.step(h.step(), 0.01234, backlog=3)
+    return lines(out)
+
+
+def test_a_session_that_decided_something_is_one_line_with_its_figures() -> None:
+    (line,) = told(0, gang())
+    assert {key: value for key, value in line.items() if key != "time"} == {
+        "level": "info",
+        "logger": "capcard_sched.daemon.session",
+        "msg": "session",
+        "session": "session-1",
+        "milliseconds": 12.3,
+        "jobs": 2,
+        "bound": 2,
+        "enqueued": 1,
+        "refused": 1,
+        "backlog": 3,
+    }
+
+
+def test_sessions_that_decided_nothing_are_told_from_verbosity_3_and_idle_steps_never() -> None:
+    for verbosity, messages in ((0, ["session"]), (2, ["session"]), (3, ["session", "session"])):
+        h = gang()
+        assert [line["msg"] for line in told(verbosity, h, 2)] == messages
+        h.settle()
+        assert told(3, h, 3) == []
+
+
+def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
+    found = told(4, gang())
+    assert [(line["msg"], line.get("pod")) for line in found] == [
+        ("bind", "default/a"),
+        ("bind", "default/b"),
+        ("refused", None),
+        ("session", None),
+    ]
+    assert found[0]["node"] == "n1"
+    refused = found[2]
+    assert refused["object"] == "Pod default/more"
+    assert (refused["plugin"], refused["hook"]) == ("capacity-card", "allocatable")
+    assert refused["why"].startswith("Queue <q> has insufficient <NVIDIA-H200> quota")
+
+
+def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came() -> None:
+    class Broken(Plugin):
+        name = "broken"
+        time_dependent = True
+
+        def job_valid(self, job: Any) -> Any:
+            raise ValueError("always")
+
+    h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: broken}]}]', plugins=[Broken])
+    h.queue("q")
+    h.group("g")
+    h.pod("a")
+    out, watch = StringIO(), Watch()
+    with logging_to(out) as logs:
+        log = SessionLog(logs, watch)
+        for second in range(0, 130, 10):
+            watch.now = float(second)
+            log.step(h.step(), 0.001)
+    failures = [line for line in lines(out) if line["level"] == "error"]
+    assert [line["repeated"] for line in failures] == [0, 5, 5]
+    assert {(line["plugin"], line["hook"], line["error"]) for line in failures} == {
+        ("broken", "job_valid", "ValueError: always")
+    }

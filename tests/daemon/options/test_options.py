@@ -1,0 +1,354 @@
+"""The flags of `run`: those of the reference with their defaults, Go's spellings, errors that say what to write."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import cyclopts
+import pytest
+
+from capcard_sched.cli.main import app, run
+from capcard_sched.daemon.flag_values import Address, LabelMatch
+from capcard_sched.daemon.options import ENVIRONMENT, Options
+
+
+def parse(*arguments: str) -> Options:
+    """The options that a command line comes to."""
+    _, bound, *_ = app.parse_args(["run", *arguments], exit_on_error=False, print_error=False)
+    options = bound.arguments.get("options", Options())
+    assert isinstance(options, Options)
+    return options
+
+
+def refusal(*arguments: str) -> str:
+    """What is said to a command line that cannot be used."""
+    with pytest.raises(cyclopts.CycloptsError) as caught:
+        parse(*arguments)
+    return " ".join(str(caught.value).split())
+
+
+@pytest.fixture(scope="module")
+def wide_help() -> str:
+    """The help, on a terminal so wide that nothing is wrapped."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setenv("COLUMNS", "300")
+        assert run(["run", "--help"]) == 0
+    return out.getvalue()
+
+
+# Core reference §1.5, and the flags of logging that come with it.
+REFERENCE = {
+    "master": "",
+    "kubeconfig": None,
+    "scheduler_conf": None,
+    "schedule_period": 1.0,
+    "default_queue": "default",
+    "leader_elect": True,
+    "leader_elect_lease_duration": 15.0,
+    "leader_elect_renew_deadline": 10.0,
+    "leader_elect_retry_period": 2.0,
+    "leader_elect_resource_lock": "leases",
+    "lock_object_namespace": "",
+    "kube_api_qps": 2000.0,
+    "kube_api_burst": 2000,
+    "listen_address": Address("", 8080),
+    "enable_metrics": False,
+    "enable_healthz": False,
+    "healthz_address": Address("", 11251),
+    "ca_cert_file": None,
+    "tls_cert_file": None,
+    "tls_private_key_file": None,
+    "priority_class": True,
+    "plugins_dir": None,
+    "node_selector": (),
+    "cache_dumper": True,
+    "cache_dump_dir": Path("/tmp"),
+    # Ours: the reference says `volcano`, and our Lease follows the scheduler name and the namespace we run in.
+    "scheduler_name": ("capcard-sched",),
+    "leader_elect_resource_name": "",
+    "leader_elect_resource_namespace": "",
+}
+WITHOUT_EFFECT = {
+    "resync_period": 0.0,
+    "minimum_feasible_nodes": 100,
+    "minimum_percentage_nodes_to_find": 5,
+    "percentage_nodes_to_find": 0,
+    "csi_storage": False,
+    "node_worker_threads": 20,
+    "ignored_provisioners": (),
+    "feature_gates": "",
+    "enable_pprof": False,
+    "log_flush_frequency": 5.0,
+}
+
+
+def spelled(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("field, default", REFERENCE.items(), ids=list(REFERENCE))
+def test_every_flag_of_the_reference_has_its_default_and_stands_in_the_help(
+    field: str, default: object, wide_help: str
+) -> None:
+    assert getattr(parse(), field) == default
+    assert f" {spelled(field)} " in wide_help
+
+
+@pytest.mark.parametrize("field, default", WITHOUT_EFFECT.items(), ids=list(WITHOUT_EFFECT))
+def test_a_flag_without_meaning_here_is_accepted_and_the_help_says_why(
+    field: str, default: object, wide_help: str
+) -> None:
+    assert getattr(parse().ignored, field) == default
+    value = {bool: "true", int: "7", float: "7s"}.get(type(default), "x")
+    options = parse(f"{spelled(field)}={value}")
+    assert getattr(options.ignored, field) != default
+    assert list(options.without_effect()) == [spelled(field)]
+    line = next(line for line in wide_help.splitlines() if f" {spelled(field)} " in line)
+    assert "No effect: " in line
+
+
+def test_the_arguments_of_the_users_deployments_are_accepted_as_they_are() -> None:
+    options = parse(
+        "--logtostderr",
+        "--scheduler-conf=/volcano.scheduler/volcano-scheduler.conf",
+        "--enable-healthz=true",
+        "--enable-metrics=true",
+        "--leader-elect=true",
+        "--kube-api-qps=2000",
+        "--kube-api-burst=2000",
+        "--schedule-period=3s",
+        "--node-worker-threads=20",
+        "-v=3",
+        "2>&1",
+    )
+    assert options.summary() == {
+        "scheduler_conf": "/volcano.scheduler/volcano-scheduler.conf",
+        "enable_healthz": True,
+        "enable_metrics": True,
+        "schedule_period": 3.0,
+        "verbosity": 3,
+    }
+    assert options.without_effect() == {}
+    assert options.problems() == []
+
+
+ACCEPTED = [
+    (["--enable-healthz"], "enable_healthz", True),
+    (["--enable-healthz=true"], "enable_healthz", True),
+    (["--enable-healthz=1"], "enable_healthz", True),
+    (["--leader-elect=false"], "leader_elect", False),
+    (["--leader-elect=F"], "leader_elect", False),
+    (["--leader_elect=false"], "leader_elect", False),
+    (["-v", "3"], "verbosity", 3),
+    (["-v=4"], "verbosity", 4),
+    (["-v5"], "verbosity", 5),
+    (["--v=2"], "verbosity", 2),
+    (["--v", "2"], "verbosity", 2),
+    (["--schedule-period", "500ms"], "schedule_period", 0.5),
+    (["--schedule-period=1m30s"], "schedule_period", 90.0),
+    (["--scheduler-name=a", "--scheduler-name", "b", "--scheduler-name=a"], "scheduler_name", ("a", "b")),
+    (["--scheduler-conf="], "scheduler_conf", None),
+    (["--kubeconfig", "~/x"], "kubeconfig", Path("~/x")),
+    (["--kube-api-qps=0.5"], "kube_api_qps", 0.5),
+    (["--listen-address=127.0.0.1:0"], "listen_address", Address("127.0.0.1", 0)),
+    (["--listen-address=[::1]:80"], "listen_address", Address("::1", 80)),
+    (["--healthz-address=localhost:65535"], "healthz_address", Address("localhost", 65535)),
+    (
+        ["--node-selector=zone:a,kubernetes.io/arch:arm64", "--node-selector", "x:"],
+        "node_selector",
+        (LabelMatch("zone", "a"), LabelMatch("kubernetes.io/arch", "arm64"), LabelMatch("x", "")),
+    ),
+    (["--log-format=console"], "log_format", "console"),
+    (["--record", "/tmp/r.jsonl"], "record", Path("/tmp/r.jsonl")),
+    (["--use-eviction-api", "--fence"], "fence", True),
+]
+
+
+@pytest.mark.parametrize("arguments, field, value", ACCEPTED, ids=[" ".join(case[0]) for case in ACCEPTED])
+def test_a_value_is_read_in_every_spelling_of_go(arguments: list[str], field: str, value: object) -> None:
+    assert getattr(parse(*arguments), field) == value
+
+
+REFUSED = [
+    (["--leader-elect=maybe"], "--leader-elect: unable to convert", "bool"),
+    (["--leader-elect", "false"], "'false' belongs to no flag", "values are written --flag=value"),
+    (["volcano"], "'volcano' belongs to no flag", "values are written --flag=value"),
+    (["--schedule-period=10"], "--schedule-period: '10' is not a duration", "use 30s, 5m or 1h30m"),
+    (["--schedule-period=0s"], "--schedule-period: '0s' is no time at all", "500ms, 1s or 1m30s"),
+    (["--schedule-period=-1s"], "--schedule-period: '-1s' is negative", "500ms, 1s or 1m30s"),
+    (["--schedule-period"], "--schedule-period requires an argument", ""),
+    (["--leader-elect-retry-period=2"], "--leader-elect-retry-period: '2' is not a duration", "use 30s"),
+    (["--leader-elect-resource-lock=endpoints"], "--leader-elect-resource-lock", 'Choose from: "leases"'),
+    (["--listen-address=8080"], "--listen-address: '8080' is not an address", "host:port such as :8080"),
+    (["--listen-address=:"], "--listen-address: ':' is not an address", "host:port such as :8080"),
+    (["--listen-address=::1:80"], "--listen-address: '::1:80' is not an address", "[::1]:8080"),
+    (["--listen-address=[::1:80"], "--listen-address: '[::1:80' is not an address", "[::1]:8080"),
+    (["--healthz-address=:65536"], "--healthz-address: ':65536' is not an address", "host:port such as :8080"),
+    (["--healthz-address=:٣"], "--healthz-address: ", "host:port such as :8080"),
+    (["--kube-api-qps=0"], "--kube-api-qps: '0' is not a rate", "a number above 0"),
+    (["--kube-api-qps=nan"], "--kube-api-qps: 'nan' is not a rate", "a number above 0"),
+    (["--kube-api-qps=many"], "--kube-api-qps: 'many' is not a rate", "a number above 0"),
+    (["--kube-api-burst=0"], "--kube-api-burst: '0'", "a whole number from 1 to 1000000"),
+    (["--kube-api-burst=1.5"], "--kube-api-burst: '1.5'", "a whole number from 1 to 1000000"),
+    (["--bind-workers=999"], "--bind-workers: '999'", "a whole number from 1 to 256"),
+    (["-v=11"], "-v: '11'", "a whole number from 0 to 10"),
+    (["-v=-1"], "-v: '-1'", "a whole number from 0 to 10"),
+    (["--v=info"], "--v: 'info'", "a whole number from 0 to 10"),
+    (["--scheduler-name="], "--scheduler-name: must not be empty", "a name"),
+    (["--default-queue= "], "--default-queue: must not be empty", "a name"),
+    (["--node-selector=zone"], "--node-selector: 'zone' is not a selector", "label:value such as zone:a"),
+    (["--node-selector=:a"], "--node-selector: ':a' is not a selector", "label:value such as zone:a"),
+    (["--log-format=xml"], "--log-format", '"json"'),
+    (["--node-worker-threads=many"], "--node-worker-threads: 'many'", "a whole number"),
+    (["--resync-period=5"], "--resync-period: '5' is not a duration", "use 30s"),
+    (["--v=1", "--v=2"], "--v specified multiple times", ""),
+    (["--shedule-period=1s"], "Unknown option: --shedule-period=1s", "Did you mean --schedule-period?"),
+    (["--no-leader-elect"], "Unknown option: --no-leader-elect", "Did you mean --leader-elect?"),
+    (["--ignored.csi-storage"], "Unknown option", "--csi-storage"),
+]
+
+
+@pytest.mark.parametrize("arguments, what, accepted", REFUSED, ids=[" ".join(case[0]) for case in REFUSED])
+def test_a_wrong_value_is_refused_with_the_flag_and_the_accepted_form(
+    arguments: list[str], what: str, accepted: str
+) -> None:
+    text = refusal(*arguments)
+    assert what in text
+    assert accepted in text
+
+
+def test_a_wrong_command_line_is_one_line_and_exit_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--leader-elect=maybe"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        'error: Invalid value for --leader-elect: unable to convert "maybe" into bool. Accepted: true or false.\n'
+    )
+
+
+TOGETHER = [
+    (["--leader-elect-lease-duration=10s"], "--leader-elect-lease-duration: 10s must be longer than "),
+    (["--leader-elect-renew-deadline=2400ms"], "--leader-elect-renew-deadline: 2.4s must be longer than 1.2 times "),
+    (["--leader-elect-resource-name=My_Lock"], "--leader-elect-resource-name: 'My_Lock' is no object name; accepted: "),
+    (["--tls-cert-file=/c"], "--tls-cert-file and --tls-private-key-file: give both"),
+    (["--tls-private-key-file=/k"], "--tls-cert-file and --tls-private-key-file: give both"),
+    (["--ca-cert-file=/c"], "--ca-cert-file: needs --tls-cert-file"),
+    (["--fence", "--leader-elect=false"], "--fence: needs --leader-elect"),
+    (["--strict-conf"], "--strict-conf: needs --scheduler-conf"),
+    (
+        [
+            *("--enable-metrics", "--enable-healthz", "--healthz-address=:8080"),
+            *("--tls-cert-file=/c", "--tls-private-key-file=/k"),
+        ],
+        "--healthz-address: must differ from --listen-address",
+    ),
+]
+
+
+@pytest.mark.parametrize("arguments, text", TOGETHER, ids=[" ".join(case[0]) for case in TOGETHER])
+def test_flags_that_do_not_go_together_are_refused_by_name(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (problem,) = parse(*arguments).problems()
+    assert problem.startswith(text)
+    assert run(["run", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {problem}\n"
+
+
+def test_what_start_up_cannot_use_is_one_line_and_exit_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", f"--kubeconfig={tmp_path}/none"]) == 2
+    assert capsys.readouterr().err == f"error: kubeconfig {tmp_path}/none: no such file\n"
+
+
+def test_everything_that_does_not_go_together_is_told_at_once() -> None:
+    assert len(parse("--fence", "--leader-elect=false", "--strict-conf", "--ca-cert-file=/c").problems()) == 3
+
+
+# --- the Lease --------------------------------------------------------------------------------------------------------
+
+LEASES = [
+    (["--scheduler-name=volcano"], "volcano"),
+    (["--scheduler-name=b", "--scheduler-name=a"], "a-b"),
+    (["--leader-elect-resource-name=mine"], "mine"),
+    ([], "capcard-sched"),
+]
+
+
+@pytest.mark.parametrize("arguments, name", LEASES)
+def test_the_lease_is_named_after_the_scheduler_unless_told(arguments: list[str], name: str) -> None:
+    assert parse(*arguments).lease_name == name
+
+
+def test_scheduler_names_that_no_object_may_have_still_get_leases_of_their_own() -> None:
+    names = ["My_Scheduler", "my-scheduler", "my_scheduler", "x" * 300, "x" * 301, "-", "a/b", "日本"]
+    leases = [parse(f"--scheduler-name={name}").lease_name for name in names]
+    assert len(set(leases)) == len(names)
+    for lease in leases:
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", lease)
+        assert len(lease) <= 253
+
+
+def test_the_older_name_of_the_namespace_wins() -> None:
+    assert parse().lease_namespace == ""
+    assert parse("--leader-elect-resource-namespace=a").lease_namespace == "a"
+    assert parse("--leader-elect-resource-namespace=a", "--lock-object-namespace=b").lease_namespace == "b"
+
+
+def test_events_come_from_the_scheduler_name_if_there_is_one() -> None:
+    assert parse("--scheduler-name=volcano").component == "volcano"
+    assert parse("--scheduler-name=a", "--scheduler-name=b").component == "capcard-sched"
+
+
+# --- help, environment ------------------------------------------------------------------------------------------------
+
+
+def test_the_help_is_grouped_and_what_does_nothing_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--help"]) == 0
+    titles = re.findall(r"╭─ (.*?) ─+╮", capsys.readouterr().out)
+    assert titles == [
+        "The cluster",
+        "Scheduling",
+        "Leader election",
+        "Metrics and health",
+        "Logs and diagnosis",
+        "Accepted for the sake of existing deployments; without effect",
+    ]
+
+
+def test_the_page_about_the_flags_is_current() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    spec = importlib.util.spec_from_file_location("docs_generate", docs / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (docs / "flags.md").read_text()
+    assert page == module.PAGES["flags.md"](), "run `make docs`"
+    for field in (*REFERENCE, *WITHOUT_EFFECT):
+        assert f"`{spelled(field)}" in page
+
+
+def test_the_version_can_be_asked_of_the_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--version"])
+    version = capsys.readouterr().out
+    run(["run", "--version"])
+    assert capsys.readouterr().out == version
+
+
+def test_the_folder_of_the_debug_socket_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse().debug_socket_dir is None
+    monkeypatch.setenv("DEBUG_SOCKET_DIR", "/run/debug")
+    assert parse().debug_socket_dir == Path("/run/debug")
+    assert parse("--debug-socket-dir=/elsewhere").debug_socket_dir == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("variable", sorted(set(ENVIRONMENT) - {"DEBUG_SOCKET_DIR"}))
+def test_other_variables_of_the_reference_change_nothing(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "3")
+    assert parse() == Options()
+    assert ENVIRONMENT[variable].startswith("ignored")

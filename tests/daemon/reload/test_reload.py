@@ -1,0 +1,438 @@
+"""The scheduler-conf as a file: what a change of it does, on real files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from capcard_sched.daemon.reload import ConfFile
+from capcard_sched.framework.conf import Conf, ConfError, default_conf
+from capcard_sched.framework.problems import ConfProblem
+from capcard_sched.testing import registry
+
+GOOD = 'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}, {name: capacity-card}]}]\n'
+OTHER = 'actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]\n'
+BAD = 'actions: 3\ntiers: [{plugins: [{name: gang, enableJobOrder: "yes"}]}]\n'
+BROKEN = 'actions: "enqueue\n'
+
+#: Longer than a change is gathered for, by far.
+PATIENCE = 20.0
+#: Long enough for a change to be noticed and read, had it been one.
+QUIET = 1.0
+
+
+class Told:
+    """What the callbacks were told, in order."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, object]] = []
+        self._news = asyncio.Event()
+
+    def accepted(self, conf: Conf, digest: str) -> None:
+        assert conf.hash == digest
+        self._add("accepted", conf.actions)
+
+    def rejected(self, problems: tuple[ConfProblem, ...]) -> None:
+        self._add("rejected", tuple(problem.message for problem in problems if problem.severity == "error"))
+
+    def unchanged(self) -> None:
+        self._add("unchanged", ())
+
+    def _add(self, word: str, detail: object) -> None:
+        self.log.append((word, detail))
+        self._news.set()
+
+    @property
+    def words(self) -> list[str]:
+        return [word for word, _ in self.log]
+
+    async def next(self) -> tuple[str, object]:
+        async with asyncio.timeout(PATIENCE):
+            await self._news.wait()
+        self._news.clear()
+        return self.log[-1]
+
+
+def conf_file(path: Path | None, told: Told, *, strict: bool = False, poll_seconds: float = 60.0) -> ConfFile:
+    return ConfFile(
+        path,
+        registry(),
+        strict=strict,
+        on_accepted=told.accepted,
+        on_rejected=told.rejected,
+        on_unchanged=told.unchanged,
+        poll_seconds=poll_seconds,
+    )
+
+
+@asynccontextmanager
+async def watching(path: Path, told: Told, *, poll_seconds: float = 60.0) -> AsyncIterator[ConfFile]:
+    """A file that is loaded and watched; by notice only, unless `poll_seconds` is short."""
+    file = conf_file(path, told, poll_seconds=poll_seconds)
+    file.load()
+    told.log.clear()
+    told._news.clear()
+    task = asyncio.create_task(file.run())
+    await asyncio.sleep(0.3)  # the watch is set
+    try:
+        yield file
+        assert not task.done(), "the watch must never end by itself"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# --- the first load ---------------------------------------------------------------------------------------------------
+
+FIRST = [
+    ("good", GOOD, ["accepted"], ()),
+    ("empty", "", ["rejected"], ("the file is empty",)),
+    ("blank", " \n\n", ["rejected"], ("the file is empty",)),
+    ("only comments", "# nothing\n", ["rejected"], ("the file is empty",)),
+    ("an empty map", "{}\n", ["rejected"], ("the file is empty",)),
+    ("no file", None, ["rejected"], ("cannot be read: No such file or directory",)),
+    (
+        "several errors",
+        BAD,
+        ["rejected"],
+        ("expected a string, got the number 3", 'expected true or false, got the string "yes"'),
+    ),
+    ("no YAML", BROKEN, ["rejected"], None),
+]
+
+
+@pytest.mark.parametrize("text, words, problems", [case[1:] for case in FIRST], ids=[case[0] for case in FIRST])
+def test_the_first_load_uses_the_file_or_else_the_built_in_one_and_tells_everything(
+    text: str | None, words: list[str], problems: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "scheduler.conf"
+    if text is not None:
+        path.write_text(text)
+    told = Told()
+    file = conf_file(path, told)
+    conf = file.load()
+    assert told.words == words
+    assert file.rejected == (words == ["rejected"])
+    assert (conf.hash == default_conf(registry()).hash) == file.rejected
+    assert (file.conf, file.digest) == (conf, conf.hash)
+    if file.rejected and problems is not None:
+        assert told.log[0][1] == problems
+
+
+@pytest.mark.parametrize("text", [case[1] for case in FIRST[1:]], ids=[case[0] for case in FIRST[1:]])
+def test_a_strict_first_load_fails_where_the_built_in_one_would_be_used(text: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    if text is not None:
+        path.write_text(text)
+    told = Told()
+    with pytest.raises(ConfError) as caught:
+        conf_file(path, told, strict=True).load()
+    assert str(caught.value)
+    assert told.words == []
+
+
+def test_a_strict_first_load_of_a_good_file_is_a_load(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    assert conf_file(path, Told(), strict=True).load().actions == ("enqueue", "allocate")
+
+
+def test_a_warning_does_not_reject_and_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD + "colour: blue\n")
+    told = Told()
+    file = conf_file(path, told)
+    file.load()
+    assert told.words == ["accepted"]
+    assert [(problem.severity, problem.path) for problem in file.problems] == [("warning", "colour")]
+    assert not file.rejected
+
+
+def test_every_problem_is_a_line_of_the_log_and_so_is_what_is_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(BAD)
+    with capture_logs() as lines:
+        conf = conf_file(path, Told()).load()
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("error", "scheduler-conf"),
+        ("error", "scheduler-conf"),
+        ("error", "scheduler-conf rejected"),
+    ]
+    assert lines[0]["problem"].startswith("actions (line 1): expected a string, got the number 3; accepted: ")
+    assert lines[1]["problem"].startswith("tiers[0].plugins[0].enableJobOrder (line 2): ")
+    assert (lines[2]["hash"], lines[2]["note"]) == (conf.hash, "the built-in one is used")
+    assert {line["file"] for line in lines} == {str(path)}
+
+
+@pytest.mark.asyncio
+async def test_without_a_file_the_built_in_one_is_used_for_good() -> None:
+    told = Told()
+    file = conf_file(None, told)
+    assert file.load().hash == default_conf(registry()).hash
+    async with asyncio.timeout(1):
+        await file.run()
+    assert told.words == ["accepted"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "x")
+    told = Told()
+    conf_file(tmp_path / "x", told).load()
+    ((word, problems),) = told.log
+    assert word == "rejected"
+    assert str(problems).startswith("('cannot be read: ")
+
+
+def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"#" * (1 << 21))
+    told = Told()
+    conf_file(path, told).load()
+    assert told.log == [("rejected", (f"longer than {1 << 20} bytes",))]
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+async def _write(path: Path, text: str) -> None:
+    path.write_text(text)  # noqa: ASYNC240 - the loop has nothing better to do, here and below
+
+
+async def _rename(path: Path, text: str) -> None:
+    part = path.with_name(".part")
+    part.write_text(text)
+    part.rename(path)
+
+
+async def _remove_and_write(path: Path, text: str) -> None:
+    path.unlink()  # noqa: ASYNC240
+    await asyncio.sleep(0.05)
+    path.write_text(text)  # noqa: ASYNC240
+
+
+async def _write_slowly(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        for start in range(0, len(text), 20):
+            file.write(text[start : start + 20])
+            file.flush()
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("change", [_write, _rename, _remove_and_write, _write_slowly])
+async def test_a_change_is_taken_over_once_however_the_file_is_written(
+    change: Callable[[Path, str], Awaitable[None]], tmp_path: Path
+) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told) as file:
+        await change(path, OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+        assert file.conf.actions == ("allocate",)
+        await asyncio.sleep(QUIET)
+        assert told.words == ["accepted"]
+
+
+class ConfigMap:
+    """A folder as the kubelet fills it: files link through `..data` to a folder that is replaced by a rename."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder = folder
+        self.file = folder / "scheduler.conf"
+        self._serial = 0
+        self.put(text)
+        self.file.symlink_to(Path("..data") / "scheduler.conf")
+
+    def put(self, text: str) -> None:
+        self._serial += 1
+        fresh = self.folder / f"..2026_{self._serial}"
+        fresh.mkdir(parents=True)
+        (fresh / "scheduler.conf").write_text(text)
+        link = self.folder / "..data_tmp"
+        link.symlink_to(fresh.name)
+        before = self.folder / "..data"
+        old = before.resolve() if before.exists() else None
+        link.rename(before)
+        if old is not None:
+            shutil.rmtree(old)
+
+
+@pytest.mark.asyncio
+async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Path) -> None:
+    mounted = ConfigMap(tmp_path / "etc", GOOD)
+    told = Told()
+    async with watching(mounted.file, told) as file:
+        for text, actions in ((OTHER, ("allocate",)), (GOOD, ("enqueue", "allocate"))):
+            mounted.put(text)
+            assert await told.next() == ("accepted", actions)
+        mounted.put(BAD)
+        assert (await told.next())[0] == "rejected"
+        assert file.conf.actions == ("enqueue", "allocate")
+        mounted.put(OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+        await asyncio.sleep(QUIET)
+        assert told.words == ["accepted", "accepted", "rejected", "accepted"]
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_says_the_same_in_other_words_is_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told) as file:
+        before = file.conf
+        path.write_text(f"# a comment\n{GOOD}")
+        assert await told.next() == ("unchanged", ())
+        assert file.conf is before
+
+
+@pytest.mark.asyncio
+async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told):
+        path.write_text(GOOD)
+        path.touch()
+        (tmp_path / "scheduler.conf.swp").write_text("x")
+        await asyncio.sleep(QUIET)
+        assert told.words == []
+
+
+REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\udcff")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", [case[1] for case in REJECTED], ids=[case[0] for case in REJECTED])
+async def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once_until_it_is_mended(
+    text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told, poll_seconds=0.2) as file:
+        good = file.conf
+        path.write_text(text, errors="surrogateescape")
+        word, problems = await told.next()
+        assert word == "rejected"
+        assert problems
+        assert (file.conf, file.rejected) == (good, True)
+        await asyncio.sleep(QUIET)  # looked at again and again by now
+        assert told.words == ["rejected"]
+        path.write_text(GOOD)
+        assert await told.next() == ("unchanged", ())
+        assert (file.conf, file.rejected) == (good, False)
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told) as file:
+        path.unlink()
+        assert await told.next() == ("rejected", ("cannot be read: No such file or directory",))
+        assert file.conf.actions == ("enqueue", "allocate")
+        path.write_text(OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+
+
+@pytest.mark.asyncio
+async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: Path) -> None:
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    path = folder / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    async with watching(path, told, poll_seconds=0.2) as file:
+        shutil.rmtree(folder)
+        assert (await told.next())[0] == "rejected"
+        assert file.conf.actions == ("enqueue", "allocate")
+        folder.mkdir()
+        path.write_text(OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+        await asyncio.sleep(QUIET)
+        path.write_text(GOOD)
+        assert await told.next() == ("accepted", ("enqueue", "allocate"))
+
+
+@pytest.mark.asyncio
+async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_path: Path) -> None:
+    folder, fresh = tmp_path / "etc", tmp_path / "fresh"
+    for place, text in ((folder, GOOD), (fresh, OTHER)):
+        place.mkdir()
+        (place / "scheduler.conf").write_text(text)
+    told = Told()
+    async with watching(folder / "scheduler.conf", told, poll_seconds=10.0):
+        folder.rename(tmp_path / "old")
+        fresh.rename(folder)
+        assert await told.next() == ("accepted", ("allocate",))
+        began = asyncio.get_running_loop().time()
+        for text, actions in ((GOOD, ("enqueue", "allocate")), (OTHER, ("allocate",)), (GOOD, ("enqueue", "allocate"))):
+            await asyncio.sleep(QUIET)
+            (folder / "scheduler.conf").write_text(text)
+            assert await told.next() == ("accepted", actions)
+        # By notice: looking every now and then would have taken three times ten seconds.
+        assert asyncio.get_running_loop().time() - began < 9
+
+
+@pytest.mark.asyncio
+async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "later" / "scheduler.conf"
+    told = Told()
+    async with watching(path, told, poll_seconds=0.2):
+        path.parent.mkdir()
+        path.write_text(OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+
+
+@pytest.mark.asyncio
+async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere" / "real.conf"
+    real.parent.mkdir()
+    real.write_text(GOOD)
+    (tmp_path / "etc").mkdir()
+    path = tmp_path / "etc" / "scheduler.conf"
+    path.symlink_to(real)
+    told = Told()
+    async with watching(path, told, poll_seconds=0.2):
+        real.write_text(OTHER)
+        assert await told.next() == ("accepted", ("allocate",))
+
+
+@pytest.mark.asyncio
+async def test_what_changed_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    told = Told()
+    file = conf_file(path, told)
+    file.load()
+    path.write_text(OTHER)
+    told._news.clear()
+    task = asyncio.create_task(file.run())
+    assert await told.next() == ("accepted", ("allocate",))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_the_watch_ends_at_once_when_it_is_cancelled(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.conf"
+    path.write_text(GOOD)
+    file = conf_file(path, Told())
+    file.load()
+    task = asyncio.create_task(file.run())
+    await asyncio.sleep(0.5)
+    task.cancel()
+    async with asyncio.timeout(2):
+        with pytest.raises(asyncio.CancelledError):
+            await task

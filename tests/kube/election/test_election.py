@@ -1,0 +1,525 @@
+"""Elections over a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.kube.election import Happening
+from capcard_sched.kube.observer import NullObserver
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.proxy import Proxy
+from tests.kube.election.electors import LEASE, Elector, Watchman, until
+
+RULES = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [LEASE],
+        "verbs": ["get", "update"],
+    },
+]
+WATCH_TOO = {
+    "apiGroups": ["coordination.k8s.io"],
+    "resources": ["leases"],
+    "resourceNames": [LEASE],
+    "verbs": ["watch"],
+}
+
+
+@pytest.fixture
+def kubeconfig(control_plane: ControlPlane) -> Path:
+    return control_plane.kubeconfig_for("scheduler-a")
+
+
+async def spec(cluster: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = (await cluster.get("leases", LEASE))["spec"]
+    return found
+
+
+async def make_lease(cluster: Cluster, **spec: Any) -> None:
+    await cluster.create(
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}, "spec": spec}
+    )
+
+
+async def recovered(elector: Elector, times: int) -> None:
+    await until(lambda: len(elector.told(Happening.RECOVERED)) == times, "better times")
+
+
+async def allow(cluster: Cluster, user: str, *rules: dict[str, Any]) -> None:
+    group = "rbac.authorization.k8s.io"
+    name = f"{user}-{len(rules)}"
+    await cluster.create(
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": name}, "rules": list(rules)}
+    )
+    await cluster.create(
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        }
+    )
+
+
+# --- one replica ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, kubeconfig: Path) -> None:
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        took = await until(lambda: one.leads, "a leader")
+        assert took < 2.0
+        assert one.changes == [True]
+        found = await cluster.get("leases", LEASE)
+        assert found["metadata"]["labels"] == {"app": "capcard-sched"}
+        said = found["spec"]
+        assert (said["holderIdentity"], said["leaseDurationSeconds"], said["leaseTransitions"]) == ("a", 4, 0)
+        acquired = datetime.fromisoformat(said["acquireTime"])
+        assert abs((datetime.now(UTC) - acquired).total_seconds()) < 30
+        assert (one.election.holder, one.election.transitions) == ("a", 0)
+
+
+@pytest.mark.asyncio
+async def test_a_leader_renews_every_retry_period_with_one_request(cluster: Cluster, kubeconfig: Path) -> None:
+    class Counting(NullObserver):
+        def __init__(self) -> None:
+            self.counts: Counter[str] = Counter()
+
+        def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+            self.counts[verb] += 1
+
+    seen = Counting()
+    async with Elector(kubeconfig, cluster.namespace, "a", observer=seen) as one:
+        await until(lambda: one.leads, "a leader")
+        before = await spec(cluster)
+        seen.counts.clear()
+        await asyncio.sleep(3.2)
+        assert one.changes == [True]
+        assert 4 <= seen.counts["update"] <= 7
+        assert set(seen.counts) == {"update"}
+        age = one.election.renewal_age()
+        assert age is not None
+        assert 0.0 <= age < 2.0
+    after = await spec(cluster)
+    assert after["renewTime"] > before["renewTime"]
+    assert after["acquireTime"] == before["acquireTime"]
+    assert after["leaseTransitions"] == before["leaseTransitions"]
+
+
+@pytest.mark.asyncio
+async def test_renewals_pass_the_client_side_limit(cluster: Cluster, kubeconfig: Path) -> None:
+    async with Elector(kubeconfig, cluster.namespace, "a", qps=0.01) as one:
+        await until(lambda: one.leads, "a leader")
+        await asyncio.sleep(4.0)
+        assert one.changes == [True]
+        assert one.leads
+
+
+@pytest.mark.asyncio
+async def test_a_jump_of_the_wall_clock_changes_nothing(cluster: Cluster, kubeconfig: Path) -> None:
+    jumps = iter([timedelta(0), timedelta(days=-4000), timedelta(days=4000)] * 100)
+    calendar = lambda: datetime.now(UTC) + next(jumps)  # noqa: E731
+    async with (
+        Elector(kubeconfig, cluster.namespace, "a", calendar=calendar) as one,
+        Elector(kubeconfig, cluster.namespace, "b") as two,
+        Watchman([one, two]) as watchman,
+    ):
+        await until(lambda: one.leads or two.leads, "a leader")
+        first = one if one.leads else two
+        await asyncio.sleep(6.0)
+        assert first.changes == [True]
+        assert not watchman.together
+
+
+@pytest.mark.asyncio
+async def test_what_others_wrote_on_the_lease_stays_and_a_conflict_costs_no_term(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        for number in range(12):  # each makes the version the leader knows outdated
+            await cluster.patch("leases", LEASE, {"metadata": {"annotations": {"somebody": str(number)}}})
+            await asyncio.sleep(0.3)
+        assert one.changes == [True]
+        assert one.leads
+        await asyncio.sleep(1.0)
+        found = await cluster.get("leases", LEASE)
+        assert found["metadata"]["annotations"] == {"somebody": "11"}
+        assert found["spec"]["leaseTransitions"] == 0
+
+
+@pytest.mark.asyncio
+async def test_a_renewal_written_whose_answer_was_lost_costs_no_term(cluster: Cluster, proxy: Proxy) -> None:
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        for count, harm in enumerate((proxy.lose_answer, proxy.reset), 1):
+            fault = harm("PUT", LEASE, times=2)  # the HTTP client repeats a PUT on a connection that broke
+            await fault.struck(2)
+            await recovered(one, count)
+        fault = proxy.replace_answer("PUT", LEASE, 504)
+        await fault.struck()
+        await recovered(one, 3)
+        assert one.changes == [True]
+        assert one.leads
+        assert len(one.told(Happening.UNREACHABLE)) == 2
+        assert (await spec(cluster))["leaseTransitions"] == 0
+
+
+@pytest.mark.asyncio
+async def test_a_claim_written_whose_answer_was_lost_is_claimed_in_a_term_of_its_own(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    proxy.lose_answer("POST", "leases$")
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        assert one.election.transitions == 1
+
+
+@pytest.mark.asyncio
+async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Cluster, proxy: Proxy) -> None:
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        await asyncio.sleep(1.0)
+        fault = proxy.delay("PUT", LEASE, 60.0, times=None)
+        await fault.struck()
+        age = one.election.renewal_age()
+        assert age is not None
+        took = await until(lambda: not one.leads, "its end")
+        assert took + age == pytest.approx(3.0, abs=0.3)
+        await until(lambda: one.changes == [True, False], "being told", within=0.3)
+        assert "not renewed in time" in one.told(Happening.LOST)[0]
+        proxy.mend()
+        await until(lambda: one.leads, "a new term")
+        assert one.changes == [True, False, True]
+        assert one.election.transitions == 1
+
+
+@pytest.mark.asyncio
+async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Cluster, kubeconfig: Path) -> None:
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody"}})
+        await until(lambda: not one.leads, "its end", within=2.0)
+        assert one.changes == [True, False]
+        assert "now names somebody" in one.told(Happening.LOST)[0]
+        await until(lambda: one.leads, "the end of the other's lease")
+        assert (await spec(cluster))["leaseTransitions"] == 1
+        assert one.told(Happening.HOLDER) == ["somebody"]
+
+
+@pytest.mark.asyncio
+async def test_what_on_change_raises_ends_the_election(cluster: Cluster, kubeconfig: Path) -> None:
+    one = Elector(kubeconfig, cluster.namespace, "a")
+
+    def fail(leads: bool) -> None:
+        raise LookupError(leads)
+
+    one.election._on_change = fail
+    async with one.client:
+        with pytest.raises(LookupError):
+            await asyncio.wait_for(one.election.run(), 10)
+
+
+# --- what is wrong with the cluster -----------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_missing_right_is_told_once_and_may_be_given_later(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
+        await asyncio.sleep(2.5)
+        assert not one.changes
+        told = [detail for detail in one.told(Happening.FORBIDDEN) if "watch" not in detail]
+        assert len(told) == 1
+        assert f"Lease {cluster.namespace}/{LEASE}" in told[0]
+        assert 'cannot get resource "leases"' in told[0]
+        await allow(cluster, "nobody", *RULES)
+        await until(lambda: one.leads, "a leader")
+        assert len(one.told(Happening.RECOVERED)) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_right_to_read_alone_is_told_once_too(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await allow(cluster, "nobody", {**WATCH_TOO, "verbs": ["get", "watch"]})
+    async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
+        await asyncio.sleep(2.5)
+        assert len(one.told(Happening.FORBIDDEN)) == 1
+        assert 'cannot create resource "leases"' in one.told(Happening.FORBIDDEN)[0]
+        assert not one.told(Happening.RECOVERED)
+
+
+@pytest.mark.asyncio
+async def test_a_missing_namespace_is_told_and_waited_for(cluster: Cluster, kubeconfig: Path) -> None:
+    later = f"{cluster.namespace}-later"
+    async with Elector(kubeconfig, later, "a") as one:
+        await asyncio.sleep(1.5)
+        assert len(one.told(Happening.NO_NAMESPACE)) == 1
+        assert f"namespace {later} does not exist" in one.told(Happening.NO_NAMESPACE)[0]
+        await cluster.make_namespace(later)
+        await until(lambda: one.leads, "a leader")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "found, said, least",
+    [
+        ({}, "holderIdentity is missing", 0.0),
+        ({"holderIdentity": "gone"}, "leaseDurationSeconds is missing: taken as 4", 4.0),
+        ({"holderIdentity": "gone", "leaseDurationSeconds": 1, "leaseTransitions": 2**31 - 1}, "from 0 again", 1.0),
+    ],
+)
+async def test_a_malformed_lease_is_told_and_mended(
+    found: dict[str, Any], said: str, least: float, cluster: Cluster, kubeconfig: Path
+) -> None:
+    await make_lease(cluster, **found)
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        took = await until(lambda: one.leads, "a leader")
+        assert least - 0.05 <= took < least + 2.0
+        assert len(one.told(Happening.MALFORMED)) == 1
+        assert said in one.told(Happening.MALFORMED)[0]
+        now = await spec(cluster)
+        assert (now["holderIdentity"], now["leaseDurationSeconds"]) == ("a", 4)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_is_no_lease_is_told_and_asked_again(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.answer("GET", LEASE, 200, times=2)  # a Status, as some proxies answer
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        assert len(one.told(Happening.MALFORMED)) == 1
+        assert "the answer is no Lease" in one.told(Happening.MALFORMED)[0]
+
+
+# --- two replicas -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cluster, kubeconfig: Path) -> None:
+    usual = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
+    async with Elector(kubeconfig, cluster.namespace, "a", **usual) as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, cluster.namespace, "b", **usual) as two, Watchman([one, two]) as watchman:
+            await until(lambda: two.election.holder == "a", "a standby")
+            await asyncio.sleep(1.0)
+            released = time.monotonic()
+            assert await one.election.release()
+            assert one.changes == [True, False]
+            await until(lambda: two.leads, "the next leader")
+            assert time.monotonic() - released < 1.0
+            assert (await spec(cluster))["leaseTransitions"] == 1
+            assert one.task is not None
+            await asyncio.wait_for(one.task, 1)  # `run` returns
+            assert not watchman.together
+
+
+@pytest.mark.asyncio
+async def test_without_the_right_to_watch_a_release_is_found_by_polling(
+    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
+) -> None:
+    await allow(cluster, "nobody", *RULES)
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "b") as two:
+            await until(lambda: two.election.holder == "a", "a standby")
+            await asyncio.sleep(1.0)
+            assert len(two.told(Happening.FORBIDDEN)) == 1
+            assert "watch" in two.told(Happening.FORBIDDEN)[0]
+            assert await one.election.release()
+            assert await until(lambda: two.leads, "the next leader") < 1.5
+
+
+@pytest.mark.asyncio
+async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await allow(cluster, "nobody", *RULES, WATCH_TOO)
+    async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "b", retry_period=2.0) as two:
+            await until(lambda: two.election.holder == "a", "a standby")
+            await asyncio.sleep(1.0)
+            await one.election.release()
+            assert await until(lambda: two.leads, "the next leader") < 1.0
+            assert not one.told(Happening.FORBIDDEN) + two.told(Happening.FORBIDDEN)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_killed_leader_is_replaced_within_its_lease_with_the_usual_durations(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
+    usual = {"lease_duration": 15.0, "renew_deadline": 10.0, "retry_period": 2.0}
+    async with Elector(kubeconfig, cluster.namespace, "a", **usual) as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, cluster.namespace, "b", **usual) as two, Watchman([one, two]) as watchman:
+            await asyncio.sleep(3.0)
+            await one.kill()
+            assert one.changes == [True, False]
+            took = await until(lambda: two.leads, "the next leader")
+            assert 12.5 < took < 16.0
+            assert not watchman.together
+
+
+@pytest.mark.asyncio
+async def test_a_lease_deleted_under_its_leader_is_made_again_by_it_in_the_same_term(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, cluster.namespace, "b") as two, Watchman([one, two]) as watchman:
+            await until(lambda: two.election.holder == "a", "a standby")
+            for _ in range(4):
+                await cluster.delete("leases", LEASE)
+                await asyncio.sleep(1.1)
+            assert (await spec(cluster))["holderIdentity"] == "a"
+            assert (one.changes, two.changes) == ([True], [])
+            assert one.election.transitions == (await spec(cluster))["leaseTransitions"] == 0
+            assert not watchman.together
+
+
+@pytest.mark.asyncio
+async def test_a_release_that_cannot_be_written_is_told_and_ends_in_time(cluster: Cluster, proxy: Proxy) -> None:
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        proxy.reset("PUT", LEASE, times=None)
+        started = time.monotonic()
+        assert not await one.election.release(timeout=1.0)
+        assert time.monotonic() - started < 1.5
+        assert not one.leads
+        assert any("could not release" in detail for detail in one.told(Happening.LOST))
+
+
+@pytest.mark.asyncio
+async def test_a_standby_releases_nothing(cluster: Cluster, kubeconfig: Path) -> None:
+    async with (
+        Elector(kubeconfig, cluster.namespace, "a") as one,
+    ):
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, cluster.namespace, "b") as two:
+            await until(lambda: two.election.holder == "a", "a standby")
+            assert await two.election.release()
+            assert (await spec(cluster))["holderIdentity"] == "a"
+            assert one.leads
+
+
+# --- an API server that goes away -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_leader_outlives_a_restart_of_the_api_server_that_is_shorter_than_its_deadline(
+    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
+) -> None:
+    patient = {"lease_duration": 40.0, "renew_deadline": 30.0, "retry_period": 1.0}
+    async with (
+        Elector(kubeconfig, cluster.namespace, "a", **patient) as one,
+        Elector(kubeconfig, cluster.namespace, "b", **patient) as two,
+        Watchman([one, two]) as watchman,
+    ):
+        await until(lambda: one.leads or two.leads, "a leader")
+        first, other = (one, two) if one.leads else (two, one)
+        await asyncio.to_thread(control_plane.restart_apiserver)
+        restarted = time.monotonic()
+        await until(lambda: (first.election.renewal_age() or 0.0) < time.monotonic() - restarted, "a renewal")
+        assert first.leads
+        assert (first.changes, other.changes) == ([True], [])
+        await first.election.release()
+        await until(lambda: other.leads, "the next leader")
+        assert not watchman.together
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_without_an_api_server_nobody_leads_and_afterwards_one_does(
+    cluster: Cluster, control_plane: ControlPlane, kubeconfig: Path
+) -> None:
+    async with (
+        Elector(kubeconfig, cluster.namespace, "a") as one,
+        Elector(kubeconfig, cluster.namespace, "b") as two,
+        Watchman([one, two]) as watchman,
+    ):
+        await until(lambda: one.leads or two.leads, "a leader")
+        first = one if one.leads else two
+        killed = time.monotonic()
+        await asyncio.to_thread(control_plane.kill_apiserver)
+        await until(lambda: not first.leads, "its end")
+        assert time.monotonic() - killed < 3.5
+        await until(lambda: first.changes == [True, False], "being told", within=0.3)
+        assert len(first.told(Happening.UNREACHABLE)) == 1
+        await asyncio.to_thread(control_plane.start_apiserver)
+        await until(lambda: one.leads or two.leads, "a new leader")
+        assert not watchman.together
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_happens_at_most_one_leads_and_in_the_end_one_does(
+    seed: int, cluster: Cluster, control_plane: ControlPlane, proxy: Proxy
+) -> None:
+    chance = random.Random(seed)
+    settings = {"lease_duration": 2.0, "renew_deadline": 1.4, "retry_period": 0.25}
+    kubeconfigs = [control_plane.kubeconfig_for("scheduler-a"), proxy.kubeconfig_for("scheduler-b")]
+    server = control_plane.pid("kube-apiserver")
+    terms: list[tuple[str, int]] = []
+    names = iter(range(1000))
+
+    def replica() -> Elector:
+        elector = Elector(chance.choice(kubeconfigs), cluster.namespace, f"r{next(names)}", **settings)
+
+        def changed(leads: bool) -> None:
+            elector.changes.append(leads)
+            if leads:
+                terms.append((elector.election.identity, elector.election.transitions))
+
+        elector.election._on_change = changed
+        return elector
+
+    replicas = [await replica().__aenter__() for _ in range(3)]
+    async with Watchman(replicas) as watchman:
+        for _ in range(12):
+            await asyncio.sleep(chance.uniform(0.2, 1.5))
+            what = chance.choice(["release", "kill", "hang", "edit", "lose", "slow", "delete"])
+            whose = chance.randrange(3)
+            if what in {"release", "kill"}:
+                if what == "release":
+                    await replicas[whose].election.release()
+                await replicas[whose].__aexit__(None, None, None)
+                replicas[whose] = await replica().__aenter__()
+                watchman.electors[whose] = replicas[whose]
+            elif what == "hang":
+                os.kill(server, signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(chance.uniform(0.1, 3.0))
+                finally:
+                    os.kill(server, signal.SIGCONT)
+            elif what == "edit":
+                await cluster.patch("leases", LEASE, {"metadata": {"annotations": {"x": str(chance.random())}}})
+            elif what == "lose":
+                proxy.lose_answer("PUT", LEASE, times=chance.randint(1, 6))
+            elif what == "slow":
+                proxy.delay("PUT", LEASE, chance.uniform(0.1, 3.0), after=chance.random() < 0.5, times=3)
+            elif all(each.election.holder for each in replicas) and await cluster.find("leases", LEASE):
+                # A replica that never saw the Lease may take its absence for a beginning: those here have seen it.
+                await cluster.delete("leases", LEASE)
+        proxy.mend()
+        await until(lambda: any(each.leads for each in replicas), "a leader in the end")
+        await asyncio.sleep(1.0)
+    for each in replicas:
+        await each.__aexit__(None, None, None)
+    assert not watchman.together
+    assert watchman.looks > 500
+    assert len(terms) == len(set(terms)) > 1

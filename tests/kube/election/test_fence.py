@@ -1,0 +1,336 @@
+"""The admission policy that refuses bindings of a former leader, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.fence import PROBE_POD, Fence, FenceState, may_be_fenced, policy_objects
+from capcard_sched.kube.paths import pod_path
+from capcard_sched.model.annotations import FENCE
+from tests.controlplane.build import UnavailableError, locate, required
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import node, pod
+from tests.controlplane.proxy import Proxy
+from tests.kube.election.electors import LEASE, Elector, until
+
+MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "fence" / "policy.yaml"
+NAMESPACE = "fenced"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+#: Ours are `scheduler-a`; `scheduler-b` is somebody else's scheduler.
+OBJECTS = policy_objects(namespace=NAMESPACE, lease=LEASE, user="scheduler-a")
+
+
+@pytest.fixture(scope="module")
+def own_control_plane() -> Iterator[ControlPlane]:
+    """A control plane of this module: its policies must outlive every test (kubernetes/kubernetes#130887)."""
+    try:
+        programs = locate()
+    except UnavailableError as why:
+        if required():
+            pytest.fail(str(why), pytrace=False)
+        pytest.skip(str(why))
+    with ControlPlane(programs) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[Cluster]:
+    """An admin's client of a cluster with the fence and nothing else."""
+    async with Cluster(own_control_plane, namespace=NAMESPACE) as client:
+        if "fenced" not in own_control_plane.memo:
+            await client.make_namespace(NAMESPACE)
+            await client.apply(OBJECTS)
+            await asyncio.to_thread(own_control_plane.keep_what_is_there)
+            own_control_plane.memo["fenced"] = True
+        await client.create(node("n"))
+        yield client
+        await asyncio.to_thread(own_control_plane.wipe)
+        for kind in ("nodes", "pods"):
+            await client.list(kind, limit="1")  # the server's cache has caught up
+
+
+@pytest_asyncio.fixture
+async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
+    async with Proxy(cluster.control_plane) as running:
+        yield running
+
+
+class Told:
+    """What a fence told."""
+
+    def __init__(self) -> None:
+        self.states: list[FenceState] = []
+        self.sentences: list[str] = []
+
+    def __call__(self, state: FenceState, sentence: str) -> None:
+        self.states.append(state)
+        self.sentences.append(sentence)
+
+
+def fence(elector: Elector, told: Told | None = None, **settings: Any) -> Fence:
+    return Fence(elector.client, namespace=NAMESPACE, on_change=told or Told(), **settings)
+
+
+async def bind(client: Client, name: str, token: str | None) -> None:
+    annotations = {} if token is None else {FENCE: token}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+    }
+    await client.request("POST", pod_path(NAMESPACE, name, "binding"), body=json.dumps(body).encode())
+
+
+async def refused(client: Client, name: str, token: str | None) -> str:
+    with pytest.raises(ApiError) as answer:
+        await bind(client, name, token)
+    assert "'capcard-sched-fence'" in answer.value.message
+    assert may_be_fenced(answer.value.message)
+    return f"{answer.value.status} {answer.value.message}"
+
+
+def test_the_manifest_is_the_policy_of_the_code() -> None:
+    assert list(yaml.safe_load_all(MANIFEST.read_text("utf-8"))) == policy_objects()
+
+
+@pytest.mark.asyncio
+async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Cluster) -> None:
+    for document in yaml.safe_load_all(MANIFEST.read_text("utf-8")):
+        path = POLICIES if document["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
+        document["metadata"]["name"] = "trial"
+        answer = await cluster.request(
+            "POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=document
+        )
+        assert not answer.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+
+
+@pytest.mark.asyncio
+async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(cluster: Cluster) -> None:
+    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
+    await cluster.create_all([pod("p1"), pod("p2")])
+    async with Elector(kubeconfig, NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, NAMESPACE, "b") as two:
+            old, new = fence(one), fence(two)
+            assert await old.probe(one.election) is FenceState.ACTIVE
+            assert old.token(one.election) == "a/0"
+            await bind(one.client, "p1", old.token(one.election))
+            await until(lambda: two.election.holder == "a", "a standby")
+            await one.election.release()
+            await until(lambda: two.leads, "the next leader")
+            assert await new.probe(two.election) is FenceState.ACTIVE
+            said = await refused(one.client, "p2", old.token(one.election))
+            assert said.startswith("403")
+            assert said.endswith("bound by a replica that does not lead: a/0")
+            assert await cluster.bound() == {"p1": "n"}
+            await bind(two.client, "p2", new.token(two.election))
+            assert await cluster.bound() == {"p1": "n", "p2": "n"}
+            assert (await cluster.get("pods", "p2"))["metadata"]["annotations"][FENCE] == "b/1"
+
+
+@pytest.mark.asyncio
+async def test_a_binding_that_left_in_time_and_arrives_after_the_takeover_is_refused(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    await cluster.create(pod("p"))
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        late = proxy.delay("POST", "pods/p/binding", 8.0)
+        assert one.election.is_leader()
+        binding = asyncio.create_task(refused(one.client, "p", fence(one).token(one.election)))
+        await late.struck()
+        proxy.reset("PUT", LEASE, times=None)  # cut off: its renewals do not arrive, its binding does
+        async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "b") as two:
+            await until(lambda: two.leads, "the next leader")
+            assert not binding.done()
+            assert "does not lead: a/0" in await binding
+            assert await cluster.bound() == {}
+            await bind(two.client, "p", fence(two).token(two.election))
+
+
+@pytest.mark.asyncio
+async def test_a_binding_of_an_earlier_term_of_the_same_replica_is_refused(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(pod("p"))
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        token = fence(one).token(one.election)
+        proxy.reset("PUT", LEASE, times=None)
+        await until(lambda: not one.leads, "its end")
+        proxy.mend()
+        await until(lambda: one.leads, "a new term")
+        assert await fence(one).probe(one.election) is FenceState.ACTIVE
+        assert "does not lead: a/0" in await refused(one.client, "p", token)
+        await bind(one.client, "p", fence(one).token(one.election))
+
+
+@pytest.mark.asyncio
+async def test_after_a_release_nobody_binds(cluster: Cluster) -> None:
+    await cluster.create(pod("p"))
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        await one.election.release()
+        await cluster.wait_until(lambda: cluster.get("leases", LEASE), "the Lease")
+        await asyncio.sleep(0.2)
+        for token in ("a/0", "/0", "/"):
+            await refused(one.client, "p", token)
+        assert await cluster.bound() == {}
+
+
+@pytest.mark.asyncio
+async def test_a_replica_that_never_led_has_a_token_that_passes_nowhere(cluster: Cluster) -> None:
+    await cluster.create(pod("p"))
+    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
+    async with Elector(kubeconfig, NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        async with Elector(kubeconfig, NAMESPACE, "b") as two:
+            await refused(two.client, "p", fence(two).token(two.election))
+
+
+@pytest.mark.asyncio
+async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster) -> None:
+    await cluster.create_all([pod("p1"), pod("p2"), pod("p3")])
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        await refused(one.client, "p1", "somebody/7")
+        async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("scheduler-b")))) as other:
+            await bind(other, "p1", None)
+            await bind(other, "p2", "somebody/7")
+        await bind(one.client, "p3", None)  # a replica of a version, or with a setting, without the fence
+        assert set(await cluster.bound()) == {"p1", "p2", "p3"}
+
+
+# --- the probe --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) -> None:
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        told = Told()
+        it = fence(one, told)
+        assert await it.probe(one.election) is FenceState.ACTIVE
+        await cluster.create(pod(PROBE_POD))
+        assert await it.probe(one.election) is FenceState.ACTIVE
+        assert await cluster.bound() == {}
+        await cluster.bind(PROBE_POD, "n")  # and when it is bound already
+        assert await it.probe(one.election) is FenceState.ACTIVE
+        assert told.states == [FenceState.ACTIVE]
+
+
+@pytest.mark.asyncio
+async def test_the_probe_of_a_user_whom_the_fence_does_not_concern_finds_it_absent_and_says_what_to_do(
+    cluster: Cluster,
+) -> None:
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        told = Told()
+        it = fence(one, told)
+        assert await it.probe(one.election) is FenceState.ABSENT
+        assert "Apply manifests/fence" in told.sentences[0]
+        assert it.token(one.election) == "a/0"  # so that it acts as soon as it is there
+
+
+@pytest.mark.asyncio
+async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster) -> None:
+    await cluster.create(pod("p"))
+    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
+    async with Elector(kubeconfig, NAMESPACE, "a") as holder, Elector(kubeconfig, "default", "b") as one:
+        await until(lambda: holder.leads and one.leads, "a leader of each Lease")
+        told = Told()
+        it = fence(one, told, patience=0.2)
+        assert await it.probe(one.election) is FenceState.BLOCKING
+        assert "refuses the present leader" in told.sentences[0]
+        assert it.token(one.election) is None
+        await bind(one.client, "p", it.token(one.election))
+
+
+@pytest.mark.asyncio
+async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluster) -> None:
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        await one.election.release()
+        told = Told()
+        assert await fence(one, told).probe(one.election) is FenceState.UNKNOWN
+        assert not told.states
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+async def test_a_probe_that_gets_no_telling_answer_says_so(status: int, cluster: Cluster, proxy: Proxy) -> None:
+    async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        it = fence(one, told := Told())
+        assert await it.probe(one.election) is FenceState.ACTIVE
+        if status:
+            proxy.answer("POST", "binding", status, times=None)
+        else:
+            proxy.reset("POST", "binding", times=None)
+        assert await it.probe(one.election) is FenceState.UNKNOWN
+        assert told.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
+        assert "cannot be told: " in told.sentences[1]
+        assert it.token(one.election) == "a/0"
+
+
+@pytest.mark.asyncio
+async def test_a_takeover_is_known_to_the_fence_within_moments(cluster: Cluster) -> None:
+    loop = asyncio.get_running_loop()
+    kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
+    for number in range(8):
+        async with Elector(kubeconfig, NAMESPACE, f"r{number}") as one:
+            await cluster.wait_until(one.election.is_leader, "a leader", every=0.01)
+            started = loop.time()
+            assert await fence(one).probe(one.election) is FenceState.ACTIVE
+            assert loop.time() - started < 0.5
+            assert one.election.transitions == number
+            await one.election.release()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_api_server_restarts(
+    cluster: Cluster,
+) -> None:
+    async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        told = Told()
+        it = fence(one, told)
+        assert await it.probe(one.election) is FenceState.ACTIVE
+        await cluster.request("DELETE", f"{BINDINGS}/capcard-sched-fence")
+        await asyncio.sleep(2.5)  # the API server looks after its policies every second
+        assert await it.probe(one.election) is FenceState.ABSENT
+        await cluster.apply(OBJECTS[1])
+        await cluster.delete("leases", LEASE)
+        await cluster.wait_until(lambda: cluster.find("leases", LEASE), "the Lease made again by its leader")
+        await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 1}})
+        await until(lambda: one.leads and one.election.transitions > 0, "a new term")
+        await asyncio.sleep(1.0)
+        assert await it.probe(one.election) is FenceState.BLOCKING
+        assert it.token(one.election) is None
+        await cluster.create(pod("p"))
+        await bind(one.client, "p", it.token(one.election))
+        await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+        await until(lambda: one.leads, "a leader")
+        await until_state(it, one, FenceState.ACTIVE)
+        assert told.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
+        await asyncio.to_thread(cluster.control_plane.keep_what_is_there)
+
+
+async def until_state(it: Fence, elector: Elector, state: FenceState) -> None:
+    for _ in range(40):
+        if await it.probe(elector.election) is state:
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError(f"the fence is {it.state}, not {state}")

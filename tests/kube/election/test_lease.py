@@ -1,0 +1,444 @@
+"""What one candidate concludes from a Lease: pure logic on a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capcard_sched.kube.lease import (
+    MAX_TRANSITIONS,
+    Candidate,
+    Lease,
+    LeaseSpec,
+    check_settings,
+    decode,
+    encode,
+    problems,
+    process_identity,
+)
+
+NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
+
+
+def candidate(identity: str = "a", *, lease_duration: float = 15.0, renew_deadline: float = 10.0) -> Candidate:
+    return Candidate(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
+
+
+def lease(version: int = 1, **spec: Any) -> Lease:
+    raw = {"metadata": {"name": "l", "namespace": "n", "resourceVersion": str(version)}, "spec": spec}
+    return decode(msgspec.json.encode(raw))
+
+
+def held(by: str, *, duration: int = 15, renewed: str = "t0", transitions: int = 3) -> dict[str, Any]:
+    return {
+        "holderIdentity": by,
+        "leaseDurationSeconds": duration,
+        "acquireTime": "t0",
+        "renewTime": renewed,
+        "leaseTransitions": transitions,
+    }
+
+
+def as_json(lease: Lease) -> dict[str, Any]:
+    decoded: dict[str, Any] = msgspec.json.decode(encode(lease))
+    return decoded
+
+
+# --- when it may claim ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec, waits",
+    [
+        ({}, 0.0),
+        ({"holderIdentity": ""}, 0.0),
+        (held(""), 0.0),
+        (held("a"), 0.0),  # our own: nobody else holds it
+        (held("b"), 15.0),
+        (held("b", duration=40), 40.0),  # what its holder promised counts, not what we would have
+        (held("b", duration=1), 1.0),
+        ({"holderIdentity": "b"}, 15.0),
+        ({"holderIdentity": "b", "leaseDurationSeconds": 0}, 15.0),
+    ],
+)
+def test_a_lease_may_be_claimed_when_its_holder_gave_no_sign_of_life_for_as_long_as_it_promised(
+    spec: dict[str, Any], waits: float
+) -> None:
+    one = candidate("a")
+    one.saw(lease(**spec), 100.0)
+    assert one.wait(100.0) == waits
+    assert one.wait(100.0 + waits) == 0.0
+
+
+def test_a_lease_that_never_was_may_be_claimed_at_once() -> None:
+    one = candidate()
+    one.saw(None, 5.0)
+    assert one.wait(5.0) == 0.0
+
+
+def test_every_renewal_seen_starts_the_wait_again() -> None:
+    one = candidate()
+    one.saw(lease(1, **held("b", renewed="t0")), 0.0)
+    one.saw(lease(2, **held("b", renewed="t1")), 14.0)
+    assert one.wait(15.0) == 14.0
+
+
+def test_a_change_beside_the_record_is_no_sign_of_life() -> None:
+    one = candidate()
+    one.saw(lease(1, **held("b")), 0.0)
+    one.saw(lease(2, **held("b")), 14.0)
+    assert one.wait(15.0) == 0.0
+
+
+@pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "nonsense", ""])
+def test_the_holders_own_time_decides_nothing(renewed: str) -> None:
+    one = candidate()
+    one.saw(lease(**held("b", renewed=renewed)), 50.0)
+    assert one.wait(50.0) == 15.0
+
+
+def test_a_deleted_lease_is_waited_for_because_its_holder_may_still_believe_in_it() -> None:
+    one = candidate()
+    one.saw(lease(**held("b")), 0.0)
+    one.saw(None, 4.0)
+    assert one.wait(4.0) == 11.0
+    assert not one.exists
+
+
+def test_a_lease_deleted_after_its_release_may_be_claimed_at_once() -> None:
+    one = candidate()
+    one.saw(lease(**held("")), 0.0)
+    one.saw(None, 1.0)
+    assert one.wait(1.0) == 0.0
+
+
+# --- what it writes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_lease_has_name_label_and_term_zero() -> None:
+    one = candidate("a", lease_duration=2.5, renew_deadline=2.0)
+    one.saw(None, 0.0)
+    assert as_json(one.claim("l", "n", NOON)) == {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "l", "namespace": "n", "labels": {"app": "capcard-sched"}},
+        "spec": {
+            "holderIdentity": "a",
+            "leaseDurationSeconds": 3,  # whole seconds, and no less than promised
+            "acquireTime": "2025-06-01T12:00:00.000000Z",
+            "renewTime": "2025-06-01T12:00:00.000000Z",
+            "leaseTransitions": 0,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "spec, term",
+    [
+        ({}, 1),
+        (held("b", transitions=3), 4),
+        (held("", transitions=3), 4),
+        (held("a", transitions=3), 4),  # ours from a term that ran out: a term of its own all the same
+        (held("b", transitions=MAX_TRANSITIONS - 1), MAX_TRANSITIONS),
+        (held("b", transitions=MAX_TRANSITIONS), 0),  # the API server takes no more
+        (held("b", transitions=-7), 1),
+    ],
+)
+def test_every_claim_opens_a_term_with_the_next_number(spec: dict[str, Any], term: int) -> None:
+    one = candidate("a")
+    one.saw(lease(**spec), 0.0)
+    assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == term
+
+
+def test_numbers_go_on_after_the_lease_was_deleted() -> None:
+    one = candidate("a")
+    one.saw(lease(**held("b", transitions=3)), 0.0)
+    one.saw(None, 1.0)
+    assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == 4
+
+
+def test_a_write_carries_the_version_seen_and_leaves_what_is_others() -> None:
+    found = decode(
+        b'{"metadata":{"name":"l","resourceVersion":"77","labels":{"x":"y"},"ownerReferences":[{"uid":"u"}]},'
+        b'"spec":{"strategy":"OldestEmulationVersion","preferredHolder":"z"}}'
+    )
+    one = candidate("a")
+    one.saw(found, 0.0)
+    written = as_json(one.claim("l", "n", NOON))
+    assert written["metadata"] == msgspec.json.decode(found.metadata)
+    assert (written["spec"]["strategy"], written["spec"]["preferredHolder"]) == ("OldestEmulationVersion", "z")
+
+
+def test_a_renewal_keeps_term_and_time_of_acquisition() -> None:
+    one = candidate("a")
+    one.saw(None, 0.0)
+    one.won(one.claim("l", "n", NOON), 0.0, 0.0)
+    later = as_json(one.renewal("l", "n", NOON.replace(hour=13)))["spec"]
+    assert (later["acquireTime"][11:13], later["renewTime"][11:13], later["leaseTransitions"]) == ("12", "13", 0)
+
+
+def test_a_released_lease_names_nobody_and_lasts_the_shortest_time_there_is() -> None:
+    one = candidate("a")
+    one.saw(lease(**held("a", transitions=5)), 0.0)
+    given_back = as_json(one.surrender("l", "n", NOON))["spec"]
+    assert (given_back["holderIdentity"], given_back["leaseDurationSeconds"], given_back["leaseTransitions"]) == (
+        "",
+        1,
+        5,
+    )
+
+
+# --- its own term -----------------------------------------------------------------------------------------------------
+
+
+def leader(started: float = 100.0, answered: float = 101.0) -> Candidate:
+    one = candidate("a")
+    one.saw(None, started)
+    one.won(one.claim("l", "n", NOON), started, answered)
+    return one
+
+
+@pytest.mark.parametrize("now, leads", [(101.0, True), (109.9, True), (110.0, False), (1e9, False)])
+def test_a_term_lasts_from_when_its_last_renewal_was_sent(now: float, leads: bool) -> None:
+    assert leader(started=100.0).is_leader(now) is leads
+
+
+def test_a_claim_answered_too_late_makes_no_leader() -> None:
+    one = leader(started=100.0, answered=110.0)
+    assert not one.leading
+    assert one.wait(110.0) == 0.0  # the Lease names us: it may be claimed anew
+
+
+def test_a_renewal_prolongs_the_term() -> None:
+    one = leader(started=100.0)
+    one.renewed(one.renewal("l", "n", NOON), 105.0, 106.0)
+    assert one.is_leader(114.9)
+    assert not one.is_leader(115.0)
+
+
+def test_a_renewal_answered_after_the_term_ran_out_does_not_bring_it_back() -> None:
+    one = leader(started=100.0)
+    one.renewed(one.renewal("l", "n", NOON), 109.0, 110.5)
+    assert not one.is_leader(110.5)
+
+
+def test_a_lost_lease_ends_the_term_at_once() -> None:
+    one = leader(started=100.0)
+    one.forfeit()
+    assert not one.is_leader(101.0)
+    assert one.step_down() is True
+    assert one.step_down() is False
+
+
+# --- odd records and settings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec, said",
+    [
+        (held("b"), []),
+        (held(""), []),
+        ({}, ["holderIdentity is missing"]),
+        ({"holderIdentity": "b"}, ["leaseDurationSeconds is missing: taken as 15"]),
+        (held("b", duration=0), ["leaseDurationSeconds is 0, expected"]),
+        (held("b", duration=86_400), ["nobody leads for that long"]),
+        (held("b", transitions=-1), ["leaseTransitions is -1"]),
+        (held("b", transitions=MAX_TRANSITIONS), ["counted from 0 again"]),
+        (held("b", duration=-5, transitions=-1), ["leaseDurationSeconds is -5", "leaseTransitions is -1"]),
+    ],
+)
+def test_odd_records_are_told(spec: dict[str, Any], said: list[str]) -> None:
+    found = problems(lease(**spec).spec or LeaseSpec(), 15.0)
+    assert len(found) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"spec":{}}',
+        b'{"kind":"Status","metadata":{}}',
+        b'{"metadata":{},"spec":{"holderIdentity":7}}',
+    ],
+)
+def test_what_is_no_lease_is_refused(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(body)
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"namespace": ""}, "namespace of the Lease ''"),
+        ({"name": "Über"}, "name of the Lease 'Über'"),
+        ({"name": "a/b"}, "name of the Lease 'a/b'"),
+        ({"name": "a" * 254}, "1 to 253"),
+        ({"identity": ""}, "identity is empty"),
+        ({"lease_duration": 0.5}, "lease duration 0.5 s"),
+        ({"lease_duration": math.inf}, "lease duration inf s"),
+        ({"lease_duration": math.nan}, "lease duration nan s"),
+        ({"renew_deadline": 15.0}, "renew deadline 15 s"),
+        ({"renew_deadline": math.nan}, "renew deadline nan s"),
+        ({"retry_period": 9.0}, "retry period 9 s"),
+        ({"retry_period": 0.0}, "retry period 0 s"),
+        ({"retry_period": -1.0}, "retry period -1 s"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], said: str) -> None:
+    good: dict[str, Any] = {
+        "namespace": "n",
+        "name": "l",
+        "identity": "a",
+        "lease_duration": 15.0,
+        "renew_deadline": 10.0,
+        "retry_period": 2.0,
+    }
+    check_settings(**good)
+    with pytest.raises(ValueError) as refused:
+        check_settings(**{**good, **wrong})
+    assert said in str(refused.value)
+
+
+def test_no_two_processes_have_one_identity() -> None:
+    one, other = process_identity(), process_identity()
+    assert one != other
+    assert one.rpartition("_")[0] == other.rpartition("_")[0] != ""
+
+
+# --- several candidates, one Lease ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """Keeps one Lease and refuses writes of any version but the present one."""
+
+    lease: Lease | None = None
+    version: int = 0
+
+    def write(self, version: int, new: Lease) -> Lease | None:
+        if version != self.version:
+            return None
+        self.version += 1
+        metadata = msgspec.Raw(msgspec.json.encode({"resourceVersion": str(self.version)}))
+        self.lease = Lease(metadata, new.spec)
+        return self.lease
+
+
+@dataclass
+class Replica:
+    """A candidate whose clock shows something of its own, with one request under way at a time."""
+
+    it: Candidate
+    offset: float
+    knows: int = 0  # version
+    request: tuple[str, float, int, Lease | None] | None = None  # verb, sent, version, what
+    answer: tuple[str, float, int, Lease | None] | None = None
+    terms: list[int] = field(default_factory=list)
+
+    def act(self, now: float) -> None:
+        """Send what an elector would send next."""
+        self.request = self.answer = None
+        if self.it.leading and not self.it.is_leader(now):
+            self.it.step_down()
+        if self.it.leading:
+            self.request = ("renew", now, self.knows, self.it.renewal("l", "n", NOON.replace(microsecond=self.knows)))
+        elif self.it.record is not None and self.it.wait(now) == 0.0:
+            self.request = ("claim", now, self.knows, self.it.claim("l", "n", NOON.replace(microsecond=self.knows)))
+        else:
+            self.request = ("read", now, 0, None)
+
+    def take(self, now: float) -> None:
+        """Take in the answer."""
+        assert self.answer is not None
+        (verb, sent, version, found), self.answer = self.answer, None
+        if found is None:  # refused: somebody else wrote, and a look will tell what
+            self.it.forfeit()
+            self.it.record = None if verb == "claim" else self.it.record
+            return
+        self.knows = version
+        if verb == "read":
+            self.it.saw(found, now)
+        elif verb == "renew":
+            self.it.renewed(found, sent, now)
+        elif self.it.won(found, sent, now):
+            self.terms.append(self.it.term)
+
+
+def play(chance: random.Random, steps: int = 500) -> list[Replica]:
+    """Replicas that fall asleep, over a network that delays and loses; at every moment at most one leads."""
+    server = Server()
+    server.write(0, lease(**held("", transitions=0)))
+    # Next to no margin between deadline and lease, so that a slip of a second shows.
+    replicas = [Replica(candidate(name, lease_duration=11.0), chance.uniform(-1e6, 1e6)) for name in "abc"]
+    abandoned: list[tuple[int, Lease]] = []
+    now = 0.0
+    awake = replicas
+    for step in range(steps):
+        if step % 20 == 0:
+            awake = chance.sample(replicas, chance.choice([1, 2, 3]))
+        now += chance.choice([0.0, 0.0, 0.1, 0.3, 1.0, 3.0])
+        assert sum(each.it.is_leader(now + each.offset) for each in replicas) <= 1
+        one = chance.choice(awake)
+        clock = now + one.offset
+        if abandoned and chance.random() < 0.1:
+            server.write(*abandoned.pop(chance.randrange(len(abandoned))))
+        if (one.request or one.answer) and chance.random() < 0.1:  # a time-out: what left may still arrive
+            if one.request is not None and one.request[3] is not None:
+                abandoned.append((one.request[2], one.request[3]))
+            one.request = one.answer = None
+        elif one.answer is not None:
+            one.take(clock)
+        elif one.request is not None:
+            (verb, sent, version, body), one.request = one.request, None
+            stored = server.lease if body is None else server.write(version, body)
+            one.answer = (verb, sent, server.version, stored)
+        else:
+            one.act(clock)
+        assert sum(each.it.is_leader(now + each.offset) for each in replicas) <= 1
+    return replicas
+
+
+@settings(max_examples=200)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_is_delayed_or_lost_no_two_lead_and_no_two_terms_are_alike(seed: int) -> None:
+    replicas = play(random.Random(seed))
+    terms = [(each.it.identity, term) for each in replicas for term in each.terms]
+    assert len(terms) == len(set(terms))
+
+
+def test_the_model_above_changes_leaders_often() -> None:
+    terms = [len(each.terms) for seed in range(20) for each in play(random.Random(seed))]
+    assert sum(terms) > 40
+    assert sum(count > 0 for count in terms) > 20
+
+
+def test_the_model_above_does_elect_and_replace_leaders() -> None:
+    server = Server()
+    server.write(0, lease(**held("", transitions=0)))
+    replicas = [Replica(candidate(name), 0.0) for name in "ab"]
+    now = 0.0
+    for one in (replicas[0], replicas[1]):
+        for _ in range(3):  # look, look again after the lease, claim
+            one.act(now)
+            assert one.request is not None
+            verb, sent, version, body = one.request
+            stored = server.lease if body is None else server.write(version, body)
+            one.answer = (verb, sent, server.version, stored)
+            one.take(now)
+            if one.it.leading:
+                break
+            now += 15.0
+        assert one.it.is_leader(now)
+        now += 10.0
+    assert [one.terms for one in replicas] == [[1], [2]]

@@ -1,0 +1,359 @@
+"""Requests to a real API server, and what may be concluded when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from capcard_sched.kube.answers import api_error, parse_retry_after
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.connection import Connection, load_connection, ssl_context
+from capcard_sched.kube.paths import PODS, node_path, pod_path
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import node, pod
+from tests.controlplane.proxy import Proxy
+from tests.kube.read.mirror import Ears
+
+CONNECTION = Connection("http://127.0.0.1:9", None, lambda: None, "default")
+
+
+def connection_of(cluster: Cluster) -> Connection:
+    return load_connection(str(cluster.control_plane.kubeconfig))
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_objects_are_made_read_and_deleted(cluster: Cluster) -> None:
+    ears = Ears()
+    async with Client(connection_of(cluster), observer=ears) as client:
+        made = json.loads(await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode()))
+        assert json.loads(await client.request("GET", node_path("n")))["metadata"]["uid"] == made["metadata"]["uid"]
+        patch = b'{"metadata":{"labels":{"a":"b"}}}'
+        await client.request("PATCH", node_path("n"), body=patch, content_type="application/merge-patch+json")
+        found = json.loads(await client.request("GET", "/api/v1/nodes", params={"labelSelector": "a=b"}))
+        assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
+        await client.request("DELETE", node_path("n"))
+    assert ears.requests == [
+        ("create", "nodes", 201),
+        ("get", "nodes", 200),
+        ("patch", "nodes", 200),
+        ("list", "nodes", 200),
+        ("delete", "nodes", 200),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_parameters_are_quoted(cluster: Cluster) -> None:
+    await cluster.create_all([node("n", labels={"zone": "a"}), node("m", labels={"zone": "b"})])
+    async with Client(connection_of(cluster)) as client:
+        params = {"labelSelector": "zone in (a, c),zone notin (b)", "limit": "5"}
+        found = json.loads(await client.request("GET", "/api/v1/nodes", params=params))
+    assert [item["metadata"]["name"] for item in found["items"]] == ["n"]
+
+
+@pytest.mark.asyncio
+async def test_an_error_tells_its_status_reason_and_object(cluster: Cluster) -> None:
+    ears = Ears()
+    async with Client(connection_of(cluster), observer=ears) as client:
+        with pytest.raises(ApiError, match='404 NotFound: pods "none" not found') as refused:
+            await client.request("GET", pod_path("default", "none"))
+        bad = json.dumps({**pod("p"), "spec": {"containers": []}}).encode()
+        with pytest.raises(ApiError) as invalid:
+            await client.request("POST", "/api/v1/namespaces/default/pods", body=bad)
+    assert (refused.value.status, refused.value.reason) == (404, "NotFound")
+    assert (refused.value.details.kind, refused.value.details.name) == ("pods", "none")
+    assert refused.value.retry_after is None
+    assert invalid.value.status == 422
+    assert "spec.containers" in {cause.field for cause in invalid.value.details.causes or ()}
+    assert ears.requests == [("get", "pods", 404), ("create", "pods", 422)]
+
+
+@pytest.mark.asyncio
+async def test_patience_asked_for_is_told(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.answer("GET", "/nodes/n", 429, retry_after=7)
+    async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
+        with pytest.raises(ApiError) as refused:
+            await client.request("GET", node_path("n"))
+    assert (refused.value.status, refused.value.reason, refused.value.retry_after) == (429, "TooManyRequests", 7.0)
+
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "header, seconds",
+    [
+        ("5", 5.0),
+        (" 0 ", 0.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("Sat, 21 Nov 2026 12:00:30", 30.0),
+        ("soon", None),
+        ("-3", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(header: str | None, seconds: float | None) -> None:
+    assert parse_retry_after(header, NOON) == seconds
+
+
+def test_retry_after_may_stand_in_the_status() -> None:
+    body = b'{"kind":"Status","reason":"Timeout","message":"wait","details":{"retryAfterSeconds":3}}'
+    error = api_error(504, {}, body)
+    assert (error.reason, error.message, error.retry_after) == ("Timeout", "wait", 3.0)
+
+
+@pytest.mark.parametrize(
+    "code, body, shown",
+    [
+        (502, b"<html>bad gateway</html>", "502 BadGateway: <html>bad gateway</html>"),
+        (503, b"", "503 ServiceUnavailable: Service Unavailable"),
+        (500, b'{"kind":"Status","message":7}', '500 InternalServerError: {"kind":"Status","message":7}'),
+        (999, b"x", "999 Unknown: x"),
+    ],
+)
+def test_errors_that_are_no_status_are_shown_as_they_are(code: int, body: bytes, shown: str) -> None:
+    assert str(api_error(code, {}, body)) == shown
+
+
+@pytest.mark.asyncio
+async def test_a_redirect_is_an_error_not_followed(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.answer("GET", "/nodes/n", 307)
+    async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
+        with pytest.raises(ApiError) as refused:
+            await client.request("GET", node_path("n"))
+    assert refused.value.status == 307
+
+
+@pytest.mark.asyncio
+async def test_an_answer_beyond_all_measure_is_refused(cluster: Cluster) -> None:
+    await cluster.create(node("n"))
+    async with Client(connection_of(cluster)) as client:
+        with pytest.raises(ApiError, match="more than 10 bytes"):
+            await client.request("GET", node_path("n"), limit=10)
+        assert await client.request("GET", node_path("n"))
+
+
+# --- no answer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_refused_connection_was_never_sent() -> None:
+    ears = Ears()
+    async with Client(CONNECTION, observer=ears) as client:
+        with pytest.raises(Unreachable, match="GET /api/v1/pods") as lost:
+            await client.request("GET", PODS)
+        with pytest.raises(Unreachable) as stream:
+            async with client.stream(PODS, {"watch": "1"}):
+                pass
+    assert not lost.value.sent
+    assert not stream.value.sent
+    assert ears.requests == [("list", "pods", 0), ("watch", "pods", 0)]
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_does_not_resolve_was_never_sent() -> None:
+    async with Client(msgspec.structs.replace(CONNECTION, server="http://nowhere.invalid")) as client:
+        with pytest.raises(Unreachable, match=r"nowhere\.invalid") as lost:
+            await client.request("POST", PODS, body=b"{}")
+    assert not lost.value.sent
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[int]:
+    """Takes connections and says nothing; yields its port."""
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.asyncio
+async def test_a_handshake_that_does_not_end_was_never_sent() -> None:
+    async with silent_server() as port:
+        connection = msgspec.structs.replace(CONNECTION, server=f"https://127.0.0.1:{port}", ssl=ssl_context())
+        async with Client(connection, timeout=0.4) as client:
+            with pytest.raises(Unreachable) as lost:
+                await client.request("POST", PODS, body=b"{}")
+    assert not lost.value.sent
+
+
+@pytest.mark.asyncio
+async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
+    async with silent_server() as port:
+        connection = msgspec.structs.replace(CONNECTION, server=f"http://127.0.0.1:{port}")
+        async with Client(connection, timeout=0.3) as client:
+            with pytest.raises(Unreachable, match=r"POST /api/v1/pods: no answer within 0\.3 s") as lost:
+                await client.request("POST", PODS, body=b"{}")
+            with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+                await client.request("GET", PODS, timeout=0.1)
+            with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
+                async with client.stream(PODS, {"watch": "1"}, timeout=0.2):
+                    pass
+    assert lost.value.sent
+
+
+@pytest.mark.asyncio
+async def test_a_lost_answer_may_mean_that_it_was_done(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.lose_answer("POST", "nodes")
+    async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
+        with pytest.raises(Unreachable) as lost:
+            await client.request("POST", "/api/v1/nodes", body=json.dumps(node("n")).encode())
+    assert lost.value.sent
+    assert await cluster.find("nodes", "n") is not None
+
+
+@pytest.mark.asyncio
+async def test_a_certificate_that_is_not_trusted_is_told(cluster: Cluster) -> None:
+    plain = msgspec.structs.replace(connection_of(cluster), ssl=ssl_context())
+    async with Client(plain) as client:
+        with pytest.raises(Unreachable, match="certificate") as lost:
+            await client.request("GET", "/version")
+    assert not lost.value.sent
+    async with Client(msgspec.structs.replace(plain, ssl=ssl_context(verify=False))) as client:
+        assert b"gitVersion" in await client.request("GET", "/version")
+
+
+@pytest.mark.asyncio
+async def test_the_name_in_the_certificate_may_be_another(cluster: Cluster) -> None:
+    connection = msgspec.structs.replace(connection_of(cluster), server_name="not-this-one.example.com")
+    async with Client(connection) as client:
+        with pytest.raises(Unreachable, match=r"not-this-one\.example\.com"):
+            await client.request("GET", "/version")
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_is_not_open_says_so() -> None:
+    with pytest.raises(RuntimeError, match="async with"):
+        await Client(CONNECTION).request("GET", PODS)
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+class Tokens:
+    """A source of tokens that goes stale until it is renewed."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+        self.renewals = 0
+
+    def token(self) -> str:
+        return self.tokens[0]
+
+    def renew(self) -> None:
+        self.renewals += 1
+        if len(self.tokens) > 1:
+            self.tokens.pop(0)
+
+    def within(self, connection: Connection) -> Connection:
+        return msgspec.structs.replace(connection, token=self.token, renew=self.renew)
+
+
+@pytest.mark.asyncio
+async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster) -> None:
+    tokens = Tokens("stale", cluster.control_plane.token("admin"))
+    async with Client(tokens.within(connection_of(cluster))) as client:
+        answers = await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(8)))
+    assert len(answers) == 8
+    assert tokens.renewals == 1
+
+
+@pytest.mark.asyncio
+async def test_a_watch_renews_its_token_too(cluster: Cluster) -> None:
+    tokens = Tokens("stale", cluster.control_plane.token("admin"))
+    await cluster.create(node("n"))
+    async with (
+        Client(tokens.within(connection_of(cluster))) as client,
+        client.stream("/api/v1/nodes", {"watch": "1"}) as stream,
+    ):
+        assert b'"ADDED"' in await stream.read()
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_stays_refused_is_an_error(cluster: Cluster) -> None:
+    tokens = Tokens("stale", "stale too")
+    async with Client(tokens.within(connection_of(cluster))) as client:
+        with pytest.raises(ApiError) as refused:
+            await client.request("GET", "/api/v1/nodes")
+        assert tokens.renewals == 1
+        with pytest.raises(ApiError) as again:
+            async with client.stream("/api/v1/nodes", {"watch": "1"}):
+                pass
+    assert (refused.value.status, again.value.status) == (401, 401)
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_changes_is_noticed_without_a_refusal(cluster: Cluster) -> None:
+    tokens = Tokens(cluster.control_plane.token("admin"), cluster.control_plane.token("scheduler-a"))
+    now = 100.0
+    async with Client(tokens.within(connection_of(cluster)), clock=lambda: now) as client:
+        whoami = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+        async def user() -> str:
+            path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+            said = json.loads(await client.request("POST", path, body=json.dumps(whoami).encode()))
+            return str(said["status"]["userInfo"]["username"])
+
+        assert await user() == "admin"
+        tokens.tokens.pop(0)
+        now += 11.0
+        assert await user() == "scheduler-a"
+    assert tokens.renewals == 0
+
+
+# --- streams and limits -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_stream_ends_properly_silently_or_by_a_break(cluster: Cluster, proxy: Proxy) -> None:
+    async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
+        version = str(cluster.control_plane.revision())
+
+        async def last(within: dict[str, str], silence: float, happen: Callable[[], object]) -> bytes:
+            params = {"watch": "1", "resourceVersion": version, **within}
+            async with client.stream("/api/v1/nodes", params, silence=silence) as stream:
+                happen()
+                return await stream.read()
+
+        assert await last({"timeoutSeconds": "1"}, 30.0, lambda: None) == b""
+        with pytest.raises(TimeoutError):
+            await last({}, 0.2, lambda: None)
+        with pytest.raises(Unreachable, match="the stream broke"):
+            await last({}, 30.0, lambda: proxy.reset_streams("nodes"))
+
+
+@pytest.mark.asyncio
+async def test_open_streams_take_no_connection_from_requests(cluster: Cluster) -> None:
+    async with Client(connection_of(cluster), connections=1, timeout=5) as client:
+        params = {"watch": "1", "timeoutSeconds": "30"}
+        async with client.stream("/api/v1/nodes", params), client.stream("/api/v1/pods", params):
+            await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(5)))
+
+
+@pytest.mark.asyncio
+async def test_requests_keep_to_the_rate_and_urgent_ones_go_past_it(cluster: Cluster) -> None:
+    async with Client(connection_of(cluster), qps=5, burst=1) as client:
+        loop = asyncio.get_running_loop()
+        await client.request("GET", "/version")
+        started = loop.time()
+        await client.request("GET", "/version", throttled=False)
+        urgent = loop.time() - started
+        await asyncio.gather(*(client.request("GET", "/version") for _ in range(3)))
+        assert loop.time() - started >= 0.5
+        assert urgent < 0.2

@@ -1,0 +1,607 @@
+"""Lists and watches against a real API server: everything arrives, nothing twice, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.feed import list_all
+from capcard_sched.kube.kinds import KINDS, Kind, chosen_kinds
+from capcard_sched.kube.reflector import WatchSettings
+from capcard_sched.model import deltas
+from capcard_sched.model.objects import ObjectMeta
+from tests.controlplane.build import locate
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import gang, node, pod, queue
+from tests.controlplane.proxy import Proxy, failure
+from tests.kube.read.mirror import PODS_AND_NODES, QUICK, Ears, Mirror, until, watching
+
+pytestmark = pytest.mark.asyncio
+
+BY_PAGES = msgspec.structs.replace(QUICK, streaming=False, page=3)
+MODES = pytest.mark.parametrize("settings", [QUICK, BY_PAGES], ids=["streamed", "by-pages"])
+
+
+async def change_everything(cluster: Cluster, round: int) -> None:
+    """Something added, something changed, something gone, and something gone and back under the same name."""
+    await cluster.create(node(f"late-{round}"))
+    await cluster.create(pod(f"late-{round}"))
+    await cluster.patch("nodes", "n0", {"metadata": {"labels": {"round": str(round)}}})
+    await cluster.delete("pods", f"p{round}")
+    await cluster.delete("pods", "again")
+    await cluster.create(pod("again"))
+
+
+async def furnish(cluster: Cluster) -> None:
+    await cluster.create_all([node(f"n{index}") for index in range(4)])
+    await cluster.create_all([*(pod(f"p{index}") for index in range(8)), pod("again")])
+
+
+# --- the ordinary way -------------------------------------------------------------------------------------------------
+
+
+@MODES
+async def test_what_there_is_comes_first_and_then_every_change(cluster: Cluster, settings: WatchSettings) -> None:
+    await furnish(cluster)
+    async with watching(cluster, settings=settings) as (feed, mirror, ears):
+        assert feed.synced
+        assert len(mirror.deltas) == 13  # 4 nodes, 9 pods, each once
+        assert await mirror.agrees_with(cluster)
+        await change_everything(cluster, 1)
+        await cluster.bind("p0", "n1")
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+        assert feed.stale_for() == 0.0
+        assert ears.heard("pods") == ["listed"]
+
+
+async def test_an_empty_cluster_is_listed_too(cluster: Cluster) -> None:
+    async with watching(cluster, kinds=KINDS) as (feed, mirror, ears):
+        assert feed.synced
+        assert {type(delta) for delta in mirror.deltas} <= {
+            deltas.NamespaceChanged,
+            deltas.PriorityClassChanged,  # the server's own
+        }
+        assert [event for _, event, _ in ears.watches] == ["listed"] * len(KINDS)
+
+
+async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
+    made = [
+        node("n"),
+        queue("q", weight=3),
+        *gang("g", 2, queue="q"),
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 7},
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "c"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "v"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "csi": {"driver": "d.example.com", "volumeHandle": "h"},
+            },
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "s"},
+            "provisioner": "d.example.com",
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSINode",
+            "metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": "d.example.com", "nodeID": "n", "allocatable": {"count": 4}}]},
+        },
+        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d.example.com"}, "spec": {}},
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIStorageCapacity",
+            "metadata": {"name": "room"},
+            "storageClassName": "s",
+            "capacity": "5Gi",
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "VolumeAttachment",
+            "metadata": {"name": "a"},
+            "spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+        },
+    ]
+    async with watching(cluster, kinds=KINDS) as (_, mirror, _):
+        before = len(mirror.deltas)
+        await cluster.create_all(made)
+
+        def names() -> set[str]:
+            return {type(delta).__name__ for delta in mirror.deltas[before:]}
+
+        wanted = {f"{kind.name}Changed" for kind in KINDS} - {"NamespaceChanged"}
+        await until(lambda: names() >= wanted, "a delta of every kind")
+        found = {type(delta).__name__: delta for delta in mirror.deltas[before:]}
+        namespaces = [delta.name for delta in mirror.deltas if isinstance(delta, deltas.NamespaceChanged)]
+    high, claim = found["PriorityClassChanged"], found["PersistentVolumeClaimChanged"]
+    assert isinstance(high, deltas.PriorityClassChanged)
+    assert (high.priority_class.metadata.name, high.priority_class.value) == ("high", 7)
+    assert isinstance(claim, deltas.PersistentVolumeClaimChanged)
+    assert claim.claim.spec.resources is not None
+    assert claim.claim.spec.resources.requests == {"storage": "1Gi"}
+    assert cluster.namespace in namespaces
+
+
+async def test_heartbeats_and_the_echo_of_conditions_are_not_told(cluster: Cluster) -> None:
+    await furnish(cluster)
+    async with watching(cluster) as (_, mirror, _):
+        before = len(mirror.deltas)
+        for beat in range(3):
+            condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": f"2026-11-21T10:00:0{beat}Z"}
+            await cluster.patch("nodes", "n1", {"status": {"conditions": [condition]}}, subresource="status")
+        scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        await cluster.patch("pods", "p1", {"status": {"conditions": [scheduled]}}, subresource="status")
+        await cluster.patch("nodes", "n1", {"metadata": {"labels": {"the": "end"}}})
+        await cluster.patch("pods", "p1", {"metadata": {"labels": {"the": "end"}}})
+        await until(lambda: len(mirror.deltas) >= before + 2, "the two changes")
+        assert [type(delta).__name__ for delta in mirror.deltas[before:]] in [
+            ["NodeChanged", "PodChanged"],
+            ["PodChanged", "NodeChanged"],
+        ]
+
+
+async def test_changes_that_come_thick_and_fast_are_told_together(cluster: Cluster) -> None:
+    await cluster.create_all([node(f"n{index}") for index in range(40)])
+    async with watching(cluster) as (_, mirror, _):
+        before = len(mirror.batches)
+        await asyncio.gather(
+            *(cluster.patch("nodes", f"n{index}", {"metadata": {"labels": {"a": "b"}}}) for index in range(40))
+        )
+        await until(lambda: mirror.agrees_with(cluster), "the labels")
+        assert sum(map(len, mirror.batches[before:])) == 40
+        assert len(mirror.batches) - before <= 20
+
+
+async def test_nodes_outside_the_selector_come_and_go(cluster: Cluster) -> None:
+    kinds = chosen_kinds(node_selector=[("zone", "a"), ("zone", "b")])[:1]
+    await cluster.create_all([node("in", labels={"zone": "a"}), node("out", labels={"zone": "c"})])
+    async with watching(cluster, kinds=kinds) as (_, mirror, _):
+        assert set(mirror.nodes) == {"in"}
+        await cluster.patch("nodes", "in", {"metadata": {"labels": {"zone": "c"}}})
+        await until(lambda: not mirror.nodes, "the node to go")
+        await cluster.patch("nodes", "out", {"metadata": {"labels": {"zone": "b"}}})
+        await until(lambda: set(mirror.nodes) == {"out"}, "the other to come")
+
+
+async def test_objects_of_any_size_come_whole(cluster: Cluster) -> None:
+    async with watching(cluster, kinds=[CONFIG_MAP]) as (_, mirror, _):
+        await cluster.create({**CONFIG, "metadata": {"name": "large"}, "data": {"8": "x" * 900_000}})
+        await until(lambda: deltas.NamespaceChanged("large", {"8": "900000"}) in mirror.deltas, "the large object")
+
+
+# --- what goes wrong on the way ---------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("nth", [1, 2, 3, 5])
+async def test_a_stream_cut_in_the_middle_of_an_object_is_resumed_without_loss(
+    cluster: Cluster, proxy: Proxy, settings: WatchSettings, nth: int
+) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=settings) as (_, mirror, ears):
+        cut = proxy.cut("pods", nth=nth)
+        before = len(mirror.deltas)
+        for index in range(8):
+            await cluster.create(pod(f"new-{index}"))
+        await cut.struck()
+        await until(lambda: mirror.agrees_with(cluster), "all pods")
+        assert len(mirror.deltas) == before + 8
+        assert ears.heard("pods") == ["listed", "cut", "restarted"]
+
+
+async def test_a_cut_in_the_middle_of_the_first_list_begins_it_again(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    proxy.cut("pods", nth=4)
+    async with watching(proxy) as (_, mirror, ears):
+        assert await mirror.agrees_with(cluster)
+        assert len(mirror.deltas) == 13  # those that came before the cut are not told again
+        assert ears.heard("pods") == ["unreachable", "listed"]
+
+
+@MODES
+async def test_reset_streams_are_resumed(cluster: Cluster, proxy: Proxy, settings: WatchSettings) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=settings) as (_, mirror, _):
+        for round in range(1, 4):
+            await until(lambda: proxy.watching("pods|nodes") == 2, "both watches")
+            proxy.reset_streams("pods|nodes")
+            await change_everything(cluster, round)
+            await until(lambda: mirror.agrees_with(cluster), "the changes of the round")
+
+
+@MODES
+async def test_an_expired_version_inside_the_stream_lists_again_and_tells_the_difference(
+    cluster: Cluster, proxy: Proxy, settings: WatchSettings
+) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=settings) as (_, mirror, ears):
+        before = len(mirror.deltas)
+        pause = proxy.pause("pods")
+        await cluster.delete("pods", "p1")
+        await cluster.create(pod("late"))
+        await cluster.delete("pods", "again")
+        await cluster.create(pod("again"))
+        assert await proxy.inject("pods", {"type": "ERROR", "object": failure(410, "too old resource version")}) == 1
+        await until(lambda: "expired" in ears.heard("pods"), "the end of the stream")
+        pause.resume()
+        proxy.mend()
+        await until(lambda: mirror.agrees_with(cluster), "the difference")
+        told = [type(delta).__name__ for delta in mirror.deltas[before:]]
+        assert sorted(told) == ["PodChanged", "PodChanged", "PodGone"]
+
+
+@MODES
+async def test_an_expired_version_as_an_answer_lists_again(
+    cluster: Cluster, proxy: Proxy, settings: WatchSettings
+) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=settings) as (_, mirror, ears):
+        proxy.answer("WATCH", "pods", 410)
+        proxy.reset_streams("pods")
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+        assert ears.heard("pods")[:4] == ["listed", "cut", "expired", "listed"]
+
+
+async def test_a_version_that_compaction_has_taken_lists_again(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    async with watching(proxy) as (_, mirror, ears):
+        pause = proxy.pause("pods|nodes")
+        await change_everything(cluster, 1)
+        # The server's cache would still know the past: only a new server has to ask etcd, which has forgotten it.
+        await asyncio.to_thread(cluster.control_plane.kill_apiserver)
+        await asyncio.to_thread(cluster.control_plane.start_apiserver)
+        await asyncio.to_thread(cluster.control_plane.compact)
+        await change_everything(cluster, 2)
+        pause.resume()
+        proxy.mend()
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+        assert ears.heard("pods", "expired") != [] or ears.heard("nodes", "expired") != []
+
+
+async def test_a_server_that_dies_and_comes_back_is_followed_again(cluster: Cluster) -> None:
+    await furnish(cluster)
+    async with watching(cluster) as (feed, mirror, ears):
+        await asyncio.to_thread(cluster.control_plane.kill_apiserver)
+        await until(lambda: "unreachable" in ears.heard("pods"), "somebody to notice")
+        assert feed.stale_for() > 0
+        assert feed.synced  # what is known stays known
+        await asyncio.to_thread(cluster.control_plane.start_apiserver)
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+        await until(lambda: feed.stale_for() == 0.0, "open watches")
+
+
+async def test_etcd_that_dies_and_comes_back_is_survived(cluster: Cluster) -> None:
+    await furnish(cluster)
+    async with watching(cluster) as (_, mirror, _):
+        await asyncio.to_thread(cluster.control_plane.restart_etcd)
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "the changes", within=30)
+
+
+async def test_a_silent_stream_is_cut_and_resumed(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    settings = msgspec.structs.replace(QUICK, silence=0.5, streaming=False)
+    async with watching(proxy, settings=settings) as (_, mirror, ears):
+        pause = proxy.pause("pods")
+        await change_everything(cluster, 1)
+        await until(lambda: "stalled" in ears.heard("pods"), "the silence to be noticed")
+        pause.resume()
+        proxy.mend()
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+
+
+async def test_silence_after_silence_doubts_the_version(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    settings = msgspec.structs.replace(QUICK, silence=0.3, streaming=False)
+    async with watching(proxy, settings=settings) as (_, mirror, ears):
+        proxy.pause("pods")
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "what only a list can show while watches are silent")
+        assert ears.heard("pods")[:4] == ["listed", "stalled", "restarted", "stalled"]
+
+
+async def test_what_is_no_event_is_told_and_the_stream_resumed(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    async with watching(proxy) as (_, mirror, ears):
+        await proxy.inject("pods", {"type": 7})
+        await proxy.inject("nodes", {"type": "NOVELTY", "object": {"metadata": {"name": "n9"}}})
+        await until(lambda: ears.heard("pods", "undecodable", "restarted") == ["undecodable", "restarted"], "both")
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+        assert ears.heard("nodes") == ["listed", "unexpected"]
+
+
+@MODES
+async def test_a_server_that_asks_for_patience_gets_it(cluster: Cluster, proxy: Proxy, settings: WatchSettings) -> None:
+    verb = "WATCH" if settings.streaming else "GET"
+    proxy.answer(verb, "pods", 429, retry_after=1)
+    started = asyncio.get_running_loop().time()
+    async with watching(proxy, settings=settings) as (_, _, ears):
+        assert asyncio.get_running_loop().time() - started >= 1.0
+        assert ears.heard("pods")[:2] == ["refused", "listed"]
+
+
+async def test_pages_that_the_server_has_forgotten_are_asked_for_at_once(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    proxy.answer("GET", "pods", 410, nth=2)
+    async with watching(proxy, settings=BY_PAGES) as (_, mirror, ears):
+        assert await mirror.agrees_with(cluster)
+        assert ears.heard("pods")[:2] == ["expired", "listed"]
+        pages = [exchange for exchange in proxy.exchanges if exchange.path == "/api/v1/pods"]
+        assert [exchange.status for exchange in pages] == [200, 410, 200]
+
+
+async def test_a_list_that_breaks_off_tells_nobody_that_the_rest_is_gone(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=BY_PAGES) as (feed, mirror, ears):
+        broken = proxy.reset("GET", "pods", nth=2, times=3)
+        relisting = asyncio.create_task(feed.relist())
+        await broken.struck(3)
+        assert not [delta for delta in mirror.deltas if isinstance(delta, deltas.PodGone)]
+        await relisting
+        assert await mirror.agrees_with(cluster)
+        assert len(mirror.deltas) == 13
+        assert "unreachable" in ears.heard("pods")
+
+
+async def test_a_server_without_streamed_lists_is_listed_by_pages() -> None:
+    with ControlPlane(locate(), apiserver_flags=["--feature-gates=WatchList=false"], audit=False) as control_plane:
+        async with Cluster(control_plane) as cluster:
+            await furnish(cluster)
+            async with watching(cluster) as (_, mirror, ears):
+                await change_everything(cluster, 1)
+                await until(lambda: mirror.agrees_with(cluster), "the changes")
+                assert ears.heard("pods") == ["listed"]
+                assert ears.requests.count(("watch", "pods", 422)) + ears.requests.count(("watch", "pods", 400)) == 1
+
+
+@pytest.mark.parametrize("end", ["bookmark", "nothing"])
+async def test_a_server_that_marks_no_end_of_the_list_is_listed_by_pages(
+    cluster: Cluster, proxy: Proxy, end: str
+) -> None:
+    await furnish(cluster)
+    pause = proxy.pause("pods")
+    async with watching(proxy, synced=False) as (feed, mirror, ears):
+        await until(lambda: proxy.watching("pods") == 1, "the watch")
+        if end == "bookmark":
+            bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "1"}, "spec": {"containers": None}}
+            await proxy.inject("pods", {"type": "BOOKMARK", "object": bookmark})
+        else:
+            proxy.reset_streams("pods")
+        await until(lambda: ears.heard("pods", "cut", "unreachable") != [], "the list to be given up")
+        pause.resume()
+        proxy.mend()
+        await feed.wait_synced()
+        assert await mirror.agrees_with(cluster)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@MODES
+async def test_after_any_mixture_of_troubles_everything_is_known(
+    cluster: Cluster, proxy: Proxy, settings: WatchSettings, seed: int
+) -> None:
+    rng = random.Random(seed)
+    await furnish(cluster)
+    async with watching(proxy, settings=settings) as (feed, mirror, _):
+
+        async def relist() -> None:
+            await asyncio.wait_for(feed.relist(), 20)
+
+        async def expire() -> None:
+            await proxy.inject("pods|nodes", {"type": "ERROR", "object": failure(410, "too old")})
+
+        async def garble() -> None:
+            await proxy.inject("pods|nodes", {"type": "ADDED", "object": []})
+
+        async def cut() -> None:
+            proxy.cut("pods|nodes", nth=rng.randint(1, 3))
+
+        async def reset() -> None:
+            proxy.reset_streams("pods|nodes")
+
+        async def refuse() -> None:
+            proxy.answer("WATCH", "pods|nodes", rng.choice([410, 429, 500, 503]))
+
+        async def lose() -> None:
+            proxy.reset(rng.choice(["GET", "WATCH"]), "pods|nodes")
+
+        alive = {f"p{index}" for index in range(8)}
+        for step in range(40):
+            if rng.random() < 0.5 and alive:
+                name = rng.choice(sorted(alive))
+                alive.discard(name)
+                await cluster.delete("pods", name)
+            if rng.random() < 0.7:
+                alive.add(f"p{100 + step % 12}-{step}")
+                await cluster.create(pod(f"p{100 + step % 12}-{step}"))
+            await cluster.patch("nodes", f"n{step % 4}", {"metadata": {"labels": {"step": str(step)}}})
+            await rng.choice([relist, expire, garble, cut, reset, refuse, lose])()
+        proxy.mend()
+        await until(lambda: mirror.agrees_with(cluster), "everything", within=30)
+        told: dict[tuple[str, str], Any] = {}
+        for delta in mirror.deltas:
+            match delta:
+                case deltas.PodChanged(seen):
+                    key = ("pod", seen.metadata.uid)
+                    now: tuple[Any, ...] = (seen.metadata.deletion_timestamp, seen.spec, seen.status.phase)
+                case deltas.NodeChanged(seen):
+                    key, now = ("node", seen.metadata.name), (seen.metadata.labels,)
+                case _:
+                    continue
+            assert told.get(key) != now, "told twice"
+            told[key] = now
+
+
+# --- kinds that are not there, or not for us --------------------------------------------------------------------------
+
+
+async def test_a_missing_kind_is_told_and_blocks_only_if_it_is_required(cluster: Cluster) -> None:
+    def absent(*, required: bool) -> Kind[Any]:
+        path = "/apis/scheduling.volcano.sh/v1beta1/nothings"
+        return Kind("Nothing", path, CONFIG_MAP.type, CONFIG_MAP.changed, CONFIG_MAP.gone, required=required)
+
+    async with watching(cluster, kinds=[absent(required=False)]) as (feed, _, ears):
+        assert feed.synced
+        assert ears.heard("nothings")[0] == "missing"
+        await asyncio.wait_for(feed.relist(), 10)
+    async with watching(cluster, kinds=[absent(required=True)], synced=False) as (feed, _, ears):
+        await until(lambda: ears.heard("nothings").count("missing") >= 2, "a second attempt")
+        assert not feed.synced
+
+
+async def test_a_forbidden_kind_is_told_and_comes_when_it_is_granted(cluster: Cluster) -> None:
+    await furnish(cluster)
+    kinds = [kind for kind in KINDS if kind.name in {"Pod", "PriorityClass"}]
+    connection = load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))
+    async with watching(cluster, kinds=kinds, connection=connection, synced=False) as (feed, mirror, ears):
+        await until(lambda: "forbidden" in ears.heard("pods") and "forbidden" in ears.heard("priorityclasses"), "no")
+        assert not feed.synced  # for want of pods; PriorityClasses one can do without
+        assert feed.stale_for() > 0
+        await cluster.apply(GRANT)
+        await asyncio.wait_for(feed.wait_synced(), 20)
+        assert len(mirror.pods) == 9
+        assert set(ears.heard("priorityclasses")) == {"forbidden"}
+
+
+# --- objects that cannot be read --------------------------------------------------------------------------------------
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A ConfigMap that may hold but keys that are numbers: the API server would take any."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[int, str] | None = None
+
+
+CONFIG_MAP = Kind(
+    "ConfigMap",
+    "/api/v1/configmaps",
+    Config,
+    lambda obj: deltas.NamespaceChanged(
+        obj.metadata.name, {str(key): str(len(value)) for key, value in (obj.data or {}).items()}
+    ),
+    lambda meta: deltas.NamespaceGone(meta.name),
+)
+CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
+@MODES
+async def test_an_object_that_cannot_be_read_stops_nobody_else(cluster: Cluster, settings: WatchSettings) -> None:
+    def config(name: str, **data: str) -> dict[str, Any]:
+        return {**CONFIG, "metadata": {"name": name}, "data": data}
+
+    async with watching(cluster, kinds=[CONFIG_MAP], settings=settings) as (_, mirror, ears):
+        await cluster.create_all([config("good", **{"1": "a"}), config("bad", word="a"), config("fine", **{"2": "b"})])
+        await until(lambda: deltas.NamespaceChanged("fine", {"2": "1"}) in mirror.deltas, "the last of them")
+    problem = f"ConfigMap {cluster.namespace}/bad: data, a key: Expected `int`, got `str`"
+    assert [detail for detail in ears.undecodable() if "/bad" in detail] == [problem]
+
+    async with watching(cluster, kinds=[CONFIG_MAP], settings=settings) as (_, mirror, ears):
+        assert deltas.NamespaceChanged("good", {"1": "1"}) in mirror.deltas
+        assert [detail for detail in ears.undecodable() if "/bad" in detail] == [problem]
+        await cluster.patch("configmaps", "bad", {"data": {"word": None, "3": "abc"}})
+        await until(lambda: deltas.NamespaceChanged("bad", {"3": "3"}) in mirror.deltas, "the mended one")
+        await cluster.patch("configmaps", "good", {"data": {"word": "x"}})
+        await until(lambda: deltas.NamespaceGone("good") in mirror.deltas, "the spoilt one to go")
+        count = len(mirror.deltas)
+        await cluster.delete("configmaps", "good")
+        await cluster.delete("configmaps", "bad")
+        await until(lambda: len(mirror.deltas) >= count + 2, "both deletions")
+
+
+# --- listing again, and once ------------------------------------------------------------------------------------------
+
+
+@MODES
+async def test_listing_again_tells_nothing_when_nothing_has_changed(cluster: Cluster, settings: WatchSettings) -> None:
+    await furnish(cluster)
+    async with watching(cluster, settings=settings) as (feed, mirror, ears):
+        for _ in range(3):
+            await asyncio.wait_for(feed.relist(), 10)
+        assert len(mirror.deltas) == 13
+        assert ears.heard("pods", "listed") == ["listed"] * 4
+
+
+async def test_listing_again_shows_what_the_watch_still_holds_back(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    async with watching(proxy, settings=BY_PAGES) as (feed, mirror, _):
+        proxy.pause("pods|nodes")
+        await change_everything(cluster, 1)
+        await asyncio.wait_for(feed.relist(), 10)
+        assert await mirror.agrees_with(cluster)
+
+
+async def test_several_may_ask_for_a_new_list_at_once(cluster: Cluster) -> None:
+    await furnish(cluster)
+    async with watching(cluster) as (feed, mirror, _):
+        await asyncio.wait_for(asyncio.gather(*(feed.relist() for _ in range(3))), 10)
+        given_up = asyncio.create_task(feed.relist())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await change_everything(cluster, 1)
+        await until(lambda: mirror.agrees_with(cluster), "the changes")
+
+
+async def test_a_new_list_asked_for_during_the_first_one_is_waited_for(cluster: Cluster, proxy: Proxy) -> None:
+    await furnish(cluster)
+    slow = proxy.delay("GET", "pods", 1.0)
+    async with watching(proxy, settings=BY_PAGES, synced=False) as (feed, mirror, _):
+        await slow.struck()
+        await asyncio.wait_for(feed.relist(), 10)
+        assert feed.synced
+        assert await mirror.agrees_with(cluster)
+
+
+async def test_everything_can_be_listed_once(cluster: Cluster) -> None:
+    await furnish(cluster)
+    mirror, ears = Mirror(), Ears()
+    async with Client(load_connection(str(cluster.control_plane.kubeconfig))) as client:
+        mirror.deliver(await list_all(client, KINDS, ears))
+    assert await mirror.agrees_with(cluster)
+    assert ears.watches == []
+
+
+async def test_listing_once_leaves_out_what_one_can_do_without(cluster: Cluster) -> None:
+    await furnish(cluster)
+    await cluster.apply(GRANT)
+    ears = Ears()
+    async with Client(load_connection(str(cluster.control_plane.kubeconfig_for("somebody")))) as client:
+        found = await list_all(client, [kind for kind in KINDS if kind.name in {"Pod", "PriorityClass"}], ears)
+        assert len(found) == 9
+        assert ears.watches[0][:2] == ("priorityclasses", "forbidden")
+        with pytest.raises(ApiError, match='cannot list resource "nodes"'):
+            await list_all(client, PODS_AND_NODES)
+
+
+GRANT = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: read-pods}
+rules: [{apiGroups: [""], resources: [pods], verbs: [list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: read-pods}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: read-pods}
+subjects: [{kind: User, name: somebody, apiGroup: rbac.authorization.k8s.io}]
+"""

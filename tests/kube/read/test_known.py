@@ -1,0 +1,181 @@
+"""What is told is the difference: always enough, never twice the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.kube.decode import Unreadable
+from capcard_sched.kube.kinds import KINDS, chosen_kinds
+from capcard_sched.kube.known import Known
+from capcard_sched.kube.observer import NullObserver
+from capcard_sched.model import deltas
+from capcard_sched.model.deltas import Delta
+from capcard_sched.model.objects import NodeObject, ObjectMeta, PodObject
+
+POD, NODE = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Node"))
+
+
+def pod(namespace: str, name: str, phase: str = "Pending", **more: Any) -> PodObject:
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", **more.pop("metadata", {})}
+    return msgspec.convert({"metadata": metadata, "status": {"phase": phase}, **more}, PodObject)
+
+
+class Told(dict[tuple[str, str], str]):
+    """What a listener believes: namespace and name of each pod to its phase."""
+
+    def take(self, out: list[Delta]) -> None:
+        for delta in out:
+            match delta:
+                case deltas.PodChanged(pod):
+                    key = (pod.metadata.namespace or "", pod.metadata.name)
+                    assert self.get(key) != pod.status.phase, "told what was known"
+                    self[key] = pod.status.phase or ""
+                case deltas.PodGone(namespace, name):
+                    del self[namespace, name]  # KeyError: told of the end of what never was
+                case _:
+                    pytest.fail(f"unexpected {delta}")
+
+
+KEYS = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
+PHASES = st.sampled_from(["Pending", "Running", "Failed"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), KEYS, PHASES),
+        st.tuples(st.just("delete"), KEYS),
+        # While nobody was listening: what there is now, and after how many items the list broke off (None: not).
+        st.tuples(st.just("list"), st.dictionaries(KEYS, PHASES), st.none() | st.integers(0, 4)),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[Any]) -> None:
+    known, told = Known(POD, NullObserver()), Told()
+    truth: dict[tuple[str, str], str] = {}
+    behind = False
+    for step in steps:
+        out: list[Delta] = []
+        match step:
+            case ("set", key, phase):
+                truth[key] = phase
+                known.changed(pod(key[0], key[1], phase), out)
+            case ("delete", key):
+                truth.pop(key, None)
+                known.gone(pod(key[0], key[1]).metadata, out)
+            case ("list", now, None):
+                truth, behind = dict(now), False
+                known.begin_list()
+                known.items([pod(space, name, phase) for (space, name), phase in now.items()], out)
+                known.end_list(out)
+            case ("list", now, count):
+                truth, behind = dict(now), True
+                known.begin_list()
+                known.items([pod(space, name, phase) for (space, name), phase in list(now.items())[:count]], out)
+                known.abort_list()
+        told.take(out)
+        assert behind or told == truth
+        assert len(known) == len(told)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"resourceVersion": "2"}},
+        {"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}},
+    ],
+)
+def test_changes_that_nobody_reads_are_not_told(change: dict[str, Any]) -> None:
+    known, out = Known(POD, NullObserver()), list[Delta]()
+    known.changed(pod("a", "x"), out)
+    known.changed(pod("a", "x", **change), out)
+    assert len(out) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"uid": "another"}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"deletionTimestamp": "2026-11-21T10:00:00Z"}},
+        {"spec": {"nodeName": "n"}},
+        {"spec": {"schedulingGates": [{"name": "g"}]}},
+        {"status": {"phase": "Pending", "nominatedNodeName": "n"}},
+    ],
+    ids=str,
+)
+def test_changes_that_matter_are_told(change: dict[str, Any]) -> None:
+    known, out = Known(POD, NullObserver()), list[Delta]()
+    known.changed(pod("a", "x"), out)
+    known.changed(pod("a", "x", **change), out)
+    assert len(out) == 2
+
+
+def node(name: str, resource_version: str = "1", **labels: str) -> NodeObject:
+    return msgspec.convert(
+        {"metadata": {"name": name, "labels": labels, "resourceVersion": resource_version}}, NodeObject
+    )
+
+
+def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
+    kind = chosen_kinds(node_selector=[("zone", "a"), ("pool", "gpu")])[0]
+    known, out = Known(kind, NullObserver()), list[Delta]()
+    known.changed(node("n", zone="b"), out)
+    assert out == []
+    known.changed(node("n", zone="a"), out)
+    known.changed(node("n", zone="c"), out)
+    known.changed(node("n", zone="d"), out)
+    known.changed(node("n", pool="gpu"), out)
+    assert [type(delta).__name__ for delta in out] == ["NodeChanged", "NodeGone", "NodeChanged"]
+
+
+def test_a_listed_node_outside_the_selector_is_gone_too() -> None:
+    kind = chosen_kinds(node_selector=[("zone", "a")])[0]
+    known, out = Known(kind, NullObserver()), list[Delta]()
+    known.changed(node("n", zone="a"), out)
+    known.begin_list()
+    known.items([node("n", zone="b")], out)
+    known.end_list(out)
+    assert out[1:] == [deltas.NodeGone("n")]
+
+
+def test_flags_choose_kinds() -> None:
+    assert [kind.name for kind in chosen_kinds()] == [kind.name for kind in KINDS]
+    assert "PriorityClass" not in [kind.name for kind in chosen_kinds(priority_classes=False)]
+    assert [kind.name for kind in KINDS if kind.required] == ["Node", "Pod", "PodGroup", "Queue"]
+
+
+class Problems(NullObserver):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+
+    def watch(self, resource: str, event: str, detail: str = "") -> None:
+        self.seen.append((resource, event, detail))
+
+
+def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -> None:
+    problems = Problems()
+    known, out = Known(NODE, problems), list[Delta]()
+    known.changed(node("n"), out)
+    for problem in ("spec: bad", "spec: bad", "status: bad"):
+        known.unreadable(Unreadable("MODIFIED", ObjectMeta(name="n"), problem), out)
+    known.changed(node("n"), out)
+    assert problems.seen == [
+        ("nodes", "undecodable", "Node n: spec: bad"),
+        ("nodes", "undecodable", "Node n: status: bad"),
+    ]
+    assert out[0] == out[-1] == deltas.NodeChanged(node("n"))
+    assert len(out) == 4
+
+
+def test_rows_tell_who_is_gone_as_exactly_as_they_can() -> None:
+    meta = ObjectMeta(name="x", namespace="a", uid="u")
+    assert POD.gone(meta) == deltas.PodGone("a", "x", "u")
+    assert NODE.gone(meta) == deltas.NodeGone("x")
+    assert {kind.resource for kind in KINDS} >= {"pods", "nodes", "podgroups", "queues", "csinodes"}

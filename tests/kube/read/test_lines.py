@@ -1,0 +1,60 @@
+"""Streams cut into lines, wherever their pieces end."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.kube.decode import LineBuffer
+
+
+@given(st.lists(st.binary(max_size=30).map(lambda line: line.replace(b"\n", b"")), max_size=12), st.data())
+def test_lines_come_out_whole_wherever_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    buffer, out = LineBuffer(), b""
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        whole = buffer.feed(stream[start:end])
+        assert not whole or whole.endswith(b"\n")
+        out += whole
+        assert len(out) + buffer.pending == end
+    assert out == stream
+    assert buffer.pending == 0
+
+
+@pytest.mark.parametrize(
+    "pieces, whole, pending",
+    [
+        ([b""], [b""], 0),
+        ([b"\n"], [b"\n"], 0),
+        ([b"a"], [b""], 1),
+        ([b"a", b"b\nc"], [b"", b"ab\n"], 1),
+        ([b"a\nb\nc", b"\n"], [b"a\nb\n", b"c\n"], 0),
+    ],
+)
+def test_what_is_complete_comes_at_once(pieces: list[bytes], whole: list[bytes], pending: int) -> None:
+    buffer = LineBuffer()
+    assert [buffer.feed(piece) for piece in pieces] == whole
+    assert buffer.pending == pending
+
+
+def test_a_line_of_megabytes_in_small_pieces_takes_time_in_proportion() -> None:
+    def seconds(size: int) -> float:
+        buffer, started = LineBuffer(), time.process_time()
+        for _ in range(size // 1024):
+            buffer.feed(b"x" * 1024)
+        assert len(buffer.feed(b"\n")) == size + 1
+        return time.process_time() - started
+
+    small, large = min(seconds(2**20) for _ in range(5)), min(seconds(2**24) for _ in range(5))
+    assert large < 16 * 8 * max(small, 1e-4)  # squared it would be 256 times
+
+
+def test_a_line_without_end_is_given_up() -> None:
+    buffer = LineBuffer(longest=100)
+    buffer.feed(b"x" * 100)
+    with pytest.raises(ValueError, match="a line of more than 100 bytes"):
+        buffer.feed(b"x")

@@ -1,0 +1,157 @@
+"""Effects on a real API server, behind a proxy that can go wrong, with everything they tell written down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.effects.binder import Settle
+from capcard_sched.kube.effects.writer import Effects
+from capcard_sched.kube.observer import NullObserver
+from capcard_sched.model.deltas import Delta
+from capcard_sched.model.intents import Bind, Evict
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.proxy import Exchange, Proxy
+
+Told = tuple[str, str, int]
+
+
+class Listener(NullObserver):
+    """Writes down what is told: (what, about whom, code)."""
+
+    def __init__(self) -> None:
+        self.bindings: list[Told] = []
+        self.evictions: list[Told] = []
+        self.writes: list[tuple[str, int]] = []
+        self.messages: list[str] = []
+        self.lost: dict[str, int] = {}
+
+    def bound(self, bind: Bind, seconds: float) -> None:
+        assert seconds >= 0
+        self.bindings.append(("bound", bind.name, 201))
+
+    def bind_failed(self, bind: Bind, code: int, message: str) -> None:
+        assert message
+        self.bindings.append(("failed", bind.name, code))
+
+    def evicted(self, evict: Evict) -> None:
+        self.evictions.append(("evicted", evict.name, 200))
+
+    def evict_failed(self, evict: Evict, code: int, message: str) -> None:
+        assert message
+        self.evictions.append(("failed", evict.name, code))
+
+    def written(self, kind: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.writes.append((kind, 200))
+
+    def write_failed(self, kind: str, code: int, message: str) -> None:
+        assert message
+        self.messages.append(message)
+        self.writes.append((kind, code))
+
+    def dropped(self, kind: str, count: int) -> None:
+        self.lost[kind] = self.lost.get(kind, 0) + count
+
+
+class Harness:
+    """Running effects; `leads` is what they are told about the lease."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        proxy: Proxy,
+        *,
+        binders: int = 8,
+        use_eviction_api: bool = False,
+        fence: Callable[[], str | None] = lambda: None,
+        settle: Settle | None = None,
+        timeout: float = 10.0,
+        user: str = "scheduler-a",
+    ) -> None:
+        self.cluster = cluster
+        self.proxy = proxy
+        self.leads = True
+        #: Seconds by which the effects' clocks are ahead of the real ones.
+        self.ahead = 0.0
+        self.deltas: list[Delta] = []
+        self.observer = Listener()
+        self.client = Client(
+            load_connection(str(proxy.kubeconfig_for(user))), connections=binders + 16, timeout=timeout
+        )
+        self.effects = Effects(
+            self.client,
+            self._deliver,
+            self.observer,
+            may_write=lambda: self.leads,
+            binders=binders,
+            scheduler_name="capcard-sched",
+            use_eviction_api=use_eviction_api,
+            fence=fence,
+            settle=settle,
+            clock=lambda: time.monotonic() + self.ahead,
+            now=lambda: time.time() + self.ahead,
+        )
+        self._running: asyncio.Task[None] | None = None
+
+    def _deliver(self, deltas: Sequence[Delta]) -> None:
+        self.deltas.extend(deltas)
+
+    async def __aenter__(self) -> Self:
+        await self.client.__aenter__()
+        self._running = asyncio.create_task(self.effects.run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        (ended,) = await asyncio.gather(self._running, return_exceptions=True)
+        await self.client.__aexit__(kind, error, trace)
+        assert isinstance(ended, asyncio.CancelledError), ended
+
+    # --- what tests ask ---------------------------------------------------------------------------------------------
+
+    async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
+        """Wait for something that the effects tell or do."""
+        try:
+            return await self.cluster.wait_until(check, what, within=within, every=0.01)
+        except AssertionError as error:
+            seen = [(each.verb, each.path, each.status) for each in self.proxy.exchanges[-10:]]
+            raise AssertionError(f"{error}: {self.effects.backlog()}, {vars(self.observer)}, {seen}") from None
+
+    async def quiet(self, within: float = 10.0) -> None:
+        """Wait until everything is written."""
+        await self.until(lambda: not any(self.effects.backlog().values()), "an empty backlog", within)
+
+    def requests(self, verb: str, part: str) -> list[Exchange]:
+        """The requests that reached the proxy, by verb and part of their path."""
+        return [each for each in self.proxy.exchanges if each.verb == verb and part in each.path]
+
+    async def events(self, reason: str, namespace: str = "") -> list[Manifest]:
+        """Events of that reason."""
+        return [event for event in await self.cluster.list("events", namespace=namespace) if event["reason"] == reason]
+
+
+def bind_of(pod: Manifest, node: str = "n1", **annotations: str) -> Bind:
+    """A binding of a pod as the API server returned it."""
+    meta = pod["metadata"]
+    return Bind(meta["namespace"], meta["name"], meta["uid"], node, annotations)
+
+
+def evict_of(pod: Manifest, reason: str = "preempt") -> Evict:
+    """An eviction of a pod as the API server returned it."""
+    meta = pod["metadata"]
+    return Evict(meta["namespace"], meta["name"], meta["uid"], reason, reason)
+
+
+def condition(pod: Manifest, type: str) -> Manifest:
+    """The condition of a type; empty when there is none."""
+    found: list[Manifest] = [row for row in pod.get("status", {}).get("conditions", []) if row["type"] == type]
+    return found[0] if found else {}

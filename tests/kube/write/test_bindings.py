@@ -1,0 +1,540 @@
+"""What every answer to a binding leads to, on a real API server behind a proxy that can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from capcard_sched.kube.client import ApiError, Client
+from capcard_sched.kube.paths import pod_path
+from capcard_sched.model.annotations import CARD_ASSIGNED, FENCE
+from capcard_sched.model.deltas import BindFailed, BindRetry, PodGone
+from capcard_sched.model.intents import Bind, ClaimBinding, UpdatePodCondition
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import node, pod
+from tests.controlplane.proxy import Proxy
+from tests.kube.write.harness import Harness, bind_of, condition
+
+BINDING = "/pods/p/binding"
+
+
+@pytest.mark.asyncio
+async def test_a_binding_carries_node_annotations_and_fence_and_leaves_labels_alone(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    await cluster.create(node("n1"))
+    made = await cluster.create(pod("p", labels={"app": "x"}, annotations={"kept": "yes"}))
+    async with Harness(cluster, proxy, fence=lambda: "me/3") as effects:
+        effects.effects.submit([bind_of(made, **{CARD_ASSIGNED: "A100"})])
+        await effects.quiet()
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert effects.deltas == []
+    found = await cluster.get("pods", "p")
+    assert found["spec"]["nodeName"] == "n1"
+    assert found["metadata"]["annotations"] == {"kept": "yes", CARD_ASSIGNED: "A100", FENCE: "me/3"}
+    assert found["metadata"]["labels"] == {"app": "x"}
+    assert condition(found, "PodScheduled")["status"] == "True"
+
+
+@pytest.mark.asyncio
+async def test_many_bindings_go_on_several_connections_each_once(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(node("n1"))
+    made = await cluster.create_all([pod(f"p{index}") for index in range(60)])
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(each) for each in made])
+        assert effects.effects.backlog()["bind"] == 60
+        await effects.quiet()
+        assert len(effects.requests("POST", "/binding")) == 60
+        assert len(effects.observer.bindings) == 60
+    assert len(await cluster.bound()) == 60
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+async def test_a_refusal_is_told_to_core_and_pod_and_the_pod_waits_while_others_go_on(
+    cluster: Cluster, proxy: Proxy, status: int
+) -> None:
+    made = await cluster.create_all([pod("p"), pod("other")])
+    proxy.answer("POST", BINDING, status, message="quota of the day is used", times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made[0]), bind_of(made[1])])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        uid = made[0]["metadata"]["uid"]
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert (failed.name, failed.uid, failed.message) == ("p", uid, "quota of the day is used")
+        assert 0.7 <= failed.retry_after <= 1.0
+        await effects.until(lambda: len(effects.deltas) == 2, "the end of the wait")
+        assert effects.deltas[1] == BindRetry(cluster.namespace, "p", uid)
+        await effects.quiet()
+        assert sorted(effects.observer.bindings) == [("bound", "other", 201), ("failed", "p", status)]
+
+        # The second refusal waits longer, and the same text is told once.
+        effects.effects.submit([bind_of(made[0])])
+        await effects.until(lambda: len(effects.deltas) == 3, "the second refusal")
+        again = effects.deltas[2]
+        assert isinstance(again, BindFailed)
+        assert 1.5 <= again.retry_after <= 2.0
+        await effects.quiet()
+        text = "failed to bind to node n1: quota of the day is used"
+        told = condition(await cluster.get("pods", "p"), "PodScheduled")
+        assert (told["status"], told["reason"], told["message"]) == ("False", "SchedulerError", text)
+        (event,) = await effects.events("FailedScheduling")
+        assert (event["message"], event["type"], event["count"]) == (text, "Warning", 1)
+    assert await cluster.bound() == {"other": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_bound_after_refusals_begins_anew(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    fault = proxy.answer("POST", BINDING, 403, times=1)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: len(effects.deltas) == 2, "refusal and retry")
+        effects.effects.submit([bind_of(made)])
+        await effects.quiet()
+        assert fault.strikes == 1
+        assert effects.observer.bindings == [("failed", "p", 403), ("bound", "p", 201)]
+        assert len(effects.deltas) == 2
+    assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["lose_answer", "answered 504", "answered 500"])
+async def test_a_committed_binding_whose_answer_was_lost_counts_as_bound(
+    cluster: Cluster, proxy: Proxy, way: str
+) -> None:
+    made = await cluster.create(pod("p"))
+    if way == "lose_answer":
+        proxy.lose_answer("POST", BINDING)
+    else:
+        proxy.replace_answer("POST", BINDING, int(way[-3:]))
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.quiet()
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert effects.deltas == []
+        assert len(effects.requests("POST", BINDING)) == 1, "read, and not sent again"
+        assert len(effects.requests("GET", "/pods/p")) == 1
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [0, 401, 408, 429, 500, 503])
+async def test_without_a_definite_answer_the_same_binding_is_sent_again(
+    cluster: Cluster, proxy: Proxy, status: int
+) -> None:
+    made = await cluster.create(pod("p"))
+    if status:
+        proxy.answer("POST", BINDING, status, times=2)
+    else:
+        proxy.reset("POST", BINDING, times=2)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.quiet()
+        sent = effects.requests("POST", BINDING)
+        assert len(sent) == 3
+        assert len({each.body for each in sent}) == 1
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert effects.deltas == []
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_retry_after_is_honoured_and_others_are_not_held_up(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod("p"), pod("other")])
+    proxy.answer("POST", BINDING, 429, retry_after=2)
+    loop = asyncio.get_running_loop()
+    async with Harness(cluster, proxy) as effects:
+        started = loop.time()
+        effects.effects.submit([bind_of(made[0]), bind_of(made[1])])
+        await effects.until(lambda: effects.observer.bindings, "the other binding")
+        assert effects.observer.bindings == [("bound", "other", 201)]
+        assert loop.time() - started < 1.5
+        await effects.quiet()
+        assert loop.time() - started >= 2.0
+    assert set(await cluster.bound()) == {"p", "other"}
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_gets_no_answer_in_time_is_looked_into(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    proxy.delay("POST", BINDING, 30.0, after=True)
+    async with Harness(cluster, proxy, timeout=0.5) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.quiet()
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert len(effects.requests("GET", "/pods/p")) == 1
+
+
+@pytest.mark.asyncio
+async def test_while_the_pod_cannot_be_read_either_nothing_is_decided(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    proxy.lose_answer("POST", BINDING)
+    unread = proxy.answer("GET", "/pods/p$", 503, times=3)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await unread.struck(3)
+        assert effects.deltas == []
+        assert effects.observer.bindings == []
+        await effects.quiet()
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert len(effects.requests("POST", BINDING)) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_pod_bound_elsewhere_is_given_back_without_a_word_on_it(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    await cluster.bind("p", "n2")
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: effects.deltas, "the outcome")
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert failed.message == "pod p is already assigned to node n2"
+        assert failed.retry_after > 0
+        await effects.quiet()
+        assert effects.observer.bindings == [("failed", "p", 409)]
+        assert await effects.events("FailedScheduling") == []
+    assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
+
+
+@pytest.mark.asyncio
+async def test_a_pod_already_bound_as_wanted_is_done(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    await cluster.bind("p", "n1")
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.quiet()
+        assert effects.observer.bindings == [("bound", "p", 201)]
+        assert effects.deltas == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("successor", [False, True])
+async def test_a_pod_that_is_gone_or_another_one_by_now_is_told_as_gone(
+    cluster: Cluster, proxy: Proxy, successor: bool
+) -> None:
+    made = await cluster.create(pod("p"))
+    await cluster.delete("pods", "p")
+    if successor:
+        await cluster.create(pod("p"))
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: effects.deltas, "the outcome")
+        assert effects.deltas == [PodGone(cluster.namespace, "p", made["metadata"]["uid"])]
+        await effects.quiet()
+    assert await cluster.bound() == {}, "a successor of the same name is not bound"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("why", ["deleting", "gated"])
+async def test_a_pod_that_may_not_be_bound_at_all_is_refused_in_the_servers_words(
+    cluster: Cluster, proxy: Proxy, why: str
+) -> None:
+    gates: dict[str, Any] = {"schedulingGates": [{"name": "example.com/wait"}]} if why == "gated" else {}
+    manifest = pod("p", grace=60, **gates)
+    manifest["metadata"]["finalizers"] = ["example.com/keep"]
+    made = await cluster.create(manifest)
+    if why == "deleting":
+        await cluster.delete("pods", "p", grace=60)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: effects.deltas, "the outcome")
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert ("deleted" if why == "deleting" else "schedulingGates") in failed.message
+        assert failed.retry_after > 0
+        assert len(effects.requests("POST", BINDING)) == 1
+    assert await cluster.bound() == {}
+
+
+@pytest.mark.asyncio
+async def test_conflicts_on_a_free_pod_are_tried_again_and_then_count_as_refused(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+    proxy.answer("POST", BINDING, 409, message="somebody else wrote", times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: effects.deltas, "the refusal", within=15)
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert failed.message == "somebody else wrote"
+        assert len(effects.requests("POST", BINDING)) == 6
+
+
+@pytest.mark.asyncio
+async def test_who_may_not_read_pods_still_gets_definite_answers(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    proxy.lose_answer("POST", BINDING)
+    proxy.answer("GET", "/pods/p$", 403, times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await effects.until(lambda: effects.deltas, "the outcome")
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert 'already assigned to node "n1"' in failed.message
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_a_binding_that_does_not_get_through_is_told_on_the_pod_and_ends_as_scheduled(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+    fault = proxy.answer("POST", BINDING, 500, message="failed calling webhook", times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await fault.struck(5)
+
+        async def told() -> bool:
+            found = condition(await cluster.get("pods", "p"), "PodScheduled")
+            return found.get("message") == "failed to bind to node n1: failed calling webhook"
+
+        await cluster.wait_until(told, "the condition")
+        assert effects.observer.bindings == [("failed", "p", 500)]
+        assert effects.deltas == [], "the core is told nothing while the outcome is open"
+        fault.lift()
+        await effects.quiet()
+        assert effects.observer.bindings[-1] == ("bound", "p", 201)
+        assert len(await effects.events("FailedScheduling")) == 1
+    assert condition(await cluster.get("pods", "p"), "PodScheduled")["status"] == "True"
+
+
+@pytest.mark.asyncio
+async def test_a_condition_written_late_never_says_that_a_bound_pod_is_not_scheduled(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create_all([pod("p"), pod("q")])
+    slow = proxy.delay("PATCH", "/pods/p/status", 0.5)
+    async with Harness(cluster, proxy) as effects:
+        for each in made:
+            meta = each["metadata"]
+            waiting = UpdatePodCondition(meta["namespace"], meta["name"], meta["uid"], "Unschedulable", "no room")
+            effects.effects.submit([waiting])
+        await slow.struck()  # the condition of p is on its way; both are bound now
+        effects.effects.submit([bind_of(each) for each in made])
+        await effects.quiet()
+        assert {each.path.split("/")[-2] for each in effects.requests("POST", "/binding")} == {"p", "q"}
+    for name in ("p", "q"):
+        assert condition(await cluster.get("pods", name), "PodScheduled")["status"] == "True"
+
+
+# --- leadership -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_late(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+    async with Harness(cluster, proxy) as effects:
+        effects.leads = False
+        meta = made["metadata"]
+        late = UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no room")
+        effects.effects.submit([late, bind_of(made)])
+        await asyncio.sleep(0.4)
+        assert proxy.exchanges == []
+        effects.leads = True
+        await effects.quiet()
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_a_lost_lease_voids_everything_unsent_also_when_it_comes_back(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod(f"p{index}") for index in range(20)])
+    slow = proxy.delay("POST", "/binding", 0.5, times=None)
+    async with Harness(cluster, proxy, binders=4) as effects:
+        effects.effects.submit([bind_of(each) for each in made])
+        await slow.struck(4)
+        effects.leads = False
+        effects.effects.reset()
+        effects.leads = True
+        assert not any(effects.effects.backlog().values())
+        await asyncio.sleep(1.0)
+        assert len(effects.requests("POST", "/binding")) == 4
+        assert effects.deltas == []
+        slow.lift()
+        free = [each for each in made if each["metadata"]["name"] not in await cluster.bound()]
+        effects.effects.submit([bind_of(each) for each in free])
+        await effects.quiet()
+    assert len(await cluster.bound()) == 20
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_outcome_is_not_pursued_after_the_lease_is_lost(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    fault = proxy.reset("POST", BINDING, times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(made)])
+        await fault.struck(2)
+        effects.leads = False
+        effects.effects.reset()
+        fault.lift()
+        await asyncio.sleep(0.6)
+        before = len(effects.requests("POST", BINDING))
+        effects.leads = True
+        await asyncio.sleep(0.6)
+        assert len(effects.requests("POST", BINDING)) == before
+        assert effects.deltas == []
+    assert await cluster.bound() == {}
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_drain_waits_for_outcomes_and_returns_as_soon_as_all_is_written(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod(f"p{index}") for index in range(10)])
+    proxy.delay("POST", "/p3/binding", 0.4, after=True)
+    loop = asyncio.get_running_loop()
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([bind_of(each) for each in made])
+        started = loop.time()
+        left = await effects.effects.drain(5.0)
+        assert 0.3 < loop.time() - started < 3.0
+        assert not any(left.values())
+        assert len(effects.observer.bindings) == 10
+
+
+@pytest.mark.asyncio
+async def test_drain_begins_nothing_at_the_end_of_its_time_and_tells_what_is_left(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create_all([pod(f"p{index}") for index in range(30)])
+    proxy.delay("POST", "/binding", 0.3, times=None)
+    async with Harness(cluster, proxy, binders=2) as effects:
+        effects.effects.submit([bind_of(each) for each in made])
+        left = await effects.effects.drain(2.0)
+        sent = len(proxy.exchanges)
+        assert left["bind"] == 30 - sent
+        assert 0 < sent < 30
+        await asyncio.sleep(0.5)
+        assert len(proxy.exchanges) == sent, "nothing was under way when drain returned"
+    assert len(await cluster.bound()) == sent
+
+
+@pytest.mark.asyncio
+async def test_drain_pursues_a_binding_that_may_have_been_committed(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod("p"), pod("never")])
+    proxy.lose_answer("POST", BINDING)
+    unread = proxy.answer("GET", "/pods/p$", 503, times=None)
+    async with Harness(cluster, proxy, binders=1) as effects:
+        effects.effects.submit([bind_of(made[0])])
+        await unread.struck(3)
+        draining = asyncio.create_task(effects.effects.drain(3.0))
+        await asyncio.sleep(2.5)
+        effects.effects.submit([bind_of(made[1])])
+        assert not draining.done()
+        unread.lift()
+        left = await draining
+        assert effects.observer.bindings == [("failed", "p", 503), ("bound", "p", 201)]
+        assert left["bind"] == 1
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod(f"p{index}") for index in range(60)])
+    proxy.delay("POST", "/binding", 0.05, times=None)
+    async with Harness(cluster, proxy, binders=4) as effects:
+        effects.effects.submit([bind_of(each) for each in made])
+        await effects.until(lambda: len(effects.observer.bindings) >= 10, "the first bindings")
+        await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+        await effects.quiet(within=30)
+        assert sorted(effects.observer.bindings) == sorted(("bound", f"p{index}", 201) for index in range(60))
+        assert effects.deltas == []
+    assert len(await cluster.bound()) == 60
+
+
+# --- volumes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_volumes_are_settled_before_the_binding_and_hold_nobody_else_up(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod("p"), pod("other")])
+    settled = asyncio.Event()
+    asked: list[str] = []
+
+    async def settle(client: Client, bind: Bind) -> None:
+        asked.append(bind.name)
+        await settled.wait()
+
+    async with Harness(cluster, proxy, binders=1, settle=settle) as effects:
+        with_claim = _with_claim(bind_of(made[0]))
+        effects.effects.submit([with_claim, bind_of(made[1])])
+        await effects.until(lambda: effects.observer.bindings, "the pod without volumes")
+        assert await cluster.bound() == {"other": "n1"}
+        assert asked == ["p"]
+        settled.set()
+        await effects.quiet()
+    assert set(await cluster.bound()) == {"p", "other"}
+
+
+@pytest.mark.asyncio
+async def test_volumes_that_cannot_be_settled_are_a_refusal_and_shortages_are_tried_again(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+    answers = [ApiError(503, "ServiceUnavailable", "later"), ApiError(403, "Forbidden", "not your claim")]
+
+    async def settle(client: Client, bind: Bind) -> None:
+        raise answers.pop(0)
+
+    async with Harness(cluster, proxy, settle=settle) as effects:
+        effects.effects.submit([_with_claim(bind_of(made))])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        (failed,) = effects.deltas
+        assert isinstance(failed, BindFailed)
+        assert failed.message == "not your claim"
+        await effects.quiet()
+        assert effects.requests("POST", BINDING) == []
+    told = condition(await cluster.get("pods", "p"), "PodScheduled")
+    assert told["message"] == "execute preBind for pod p failed: not your claim, resync the task"
+
+
+@pytest.mark.asyncio
+async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod("p"))
+    ended = asyncio.Event()
+
+    async def settle(client: Client, bind: Bind) -> None:
+        try:
+            while True:
+                await client.request("GET", pod_path(bind.namespace, bind.name))
+                await asyncio.sleep(0.05)
+        finally:
+            ended.set()
+
+    async with Harness(cluster, proxy, settle=settle) as effects:
+        effects.effects.submit([_with_claim(bind_of(made))])
+        await effects.until(lambda: len(effects.requests("GET", "/pods/p")) > 2, "some looks")
+        effects.effects.reset()
+        await asyncio.wait_for(ended.wait(), 5.0)
+        await asyncio.sleep(0.2)
+        assert effects.requests("POST", BINDING) == []
+        assert effects.deltas == []
+
+
+@pytest.mark.asyncio
+async def test_an_object_of_volumes_that_cannot_be_read_is_a_refusal_like_others(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+
+    async def settle(client: Client, bind: Bind) -> None:
+        msgspec.json.decode(b"7", type=str)
+
+    async with Harness(cluster, proxy, settle=settle) as effects:
+        effects.effects.submit([_with_claim(bind_of(made))])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        assert isinstance(effects.deltas[0], BindFailed)
+        assert "cannot be read" in effects.deltas[0].message
+
+
+def _with_claim(bind: Bind) -> Bind:
+    return Bind(bind.namespace, bind.name, bind.uid, bind.node, volumes=(ClaimBinding("c", "v"),))

@@ -1,0 +1,252 @@
+"""Evictions on a real API server: conditions, events, the deletion itself, and every way it can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from capcard_sched.model.deltas import EvictFailed, PodGone
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.manifests import gang, node, pod
+from tests.controlplane.proxy import Proxy
+from tests.kube.write.harness import Harness, condition, evict_of
+
+DELETE = "/pods/p$"
+
+
+async def running(cluster: Cluster, name: str = "p", **rest: object) -> Manifest:
+    """A pod on a node, which its kubelet would keep for a while when it is deleted."""
+    made = await cluster.create(pod(name, grace=60, **rest))  # type: ignore[arg-type]
+    await cluster.bind(name, "n1")
+    return made
+
+
+def budget(name: str, **spec: object) -> Manifest:
+    selector = {"matchLabels": {"app": "guarded"}}
+    meta = {"name": name}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": meta,
+        "spec": {"selector": selector, **spec},
+    }
+
+
+@pytest.mark.asyncio
+async def test_an_evicted_pod_says_why_and_leaves_with_its_own_grace_period(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(node("n1"))
+    group, member = gang("g", 1, grace=60)
+    group = await cluster.create(group)
+    made = await cluster.create(member)
+    await cluster.bind("g-0", "n1")
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made, "reclaim")])
+        assert effects.effects.backlog()["evict"] == 1
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "g-0", 200)]
+        assert effects.deltas == []
+        found = await cluster.get("pods", "g-0")
+        assert found["metadata"]["deletionGracePeriodSeconds"] == 60
+        message = "Pod is evicted, because of reclaim"
+        ready, target = condition(found, "Ready"), condition(found, "DisruptionTarget")
+        assert (ready["status"], ready["reason"], ready["message"]) == ("False", "Evict", message)
+        assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
+        assert target["message"] == "capcard-sched: preempting to accommodate a higher priority pod"
+        assert ready["lastTransitionTime"]
+        assert condition(found, "PodScheduled")["status"] == "True", "other conditions stay"
+        events = {event["involvedObject"]["kind"]: event for event in await effects.events("Evict")}
+        assert (events["Pod"]["type"], events["Pod"]["message"]) == ("Warning", message)
+        assert (events["PodGroup"]["type"], events["PodGroup"]["message"]) == ("Normal", "reclaim")
+        assert events["PodGroup"]["involvedObject"]["uid"] == group["metadata"]["uid"]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_whose_conditions_are_already_set_is_deleted_all_the_same(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    refused = proxy.answer("DELETE", DELETE, 403)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        assert refused.strikes == 1
+        assert condition(await cluster.get("pods", "p"), "DisruptionTarget")["status"] == "True"
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_is_leaving_already_is_not_deleted_twice(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    await cluster.delete("pods", "p", grace=45)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert effects.requests("DELETE", "/pods/p") == []
+    assert (await cluster.get("pods", "p"))["metadata"]["deletionGracePeriodSeconds"] == 45
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["reset", "lost", "429", "500", "503"])
+async def test_a_deletion_without_a_definite_answer_is_sent_again(cluster: Cluster, proxy: Proxy, fault: str) -> None:
+    made = await running(cluster)
+    if fault == "reset":
+        proxy.reset("DELETE", DELETE, times=2)
+    elif fault == "lost":
+        proxy.lose_answer("DELETE", DELETE)
+    else:
+        proxy.answer("DELETE", DELETE, int(fault), times=2)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert len(effects.requests("PATCH", "/pods/p/status")) == 1, "what was done is not done again"
+        assert effects.deltas == []
+    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [400, 403, 422])
+async def test_a_refused_deletion_gives_the_task_back_and_a_repeated_one_later(
+    cluster: Cluster, proxy: Proxy, status: int
+) -> None:
+    made = await running(cluster)
+    proxy.answer("DELETE", DELETE, status, message="not this one", times=None)
+    loop = asyncio.get_running_loop()
+    async with Harness(cluster, proxy) as effects:
+        started = loop.time()
+        effects.effects.submit([evict_of(made)])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        assert loop.time() - started < 1.0
+        failed = EvictFailed(cluster.namespace, "p", made["metadata"]["uid"], "not this one")
+        assert effects.deltas == [failed]
+        effects.effects.submit([evict_of(made)])
+        await effects.until(lambda: len(effects.observer.evictions) == 2, "the second refusal")
+        again = loop.time()
+        await effects.until(lambda: len(effects.deltas) == 2, "its delivery")
+        assert loop.time() - again > 0.8
+        assert effects.deltas[1] == failed
+        assert effects.observer.evictions == [("failed", "p", status)] * 2
+        assert await effects.events("Evict") == [], "what did not happen is not told"
+
+
+@pytest.mark.asyncio
+async def test_server_errors_for_ever_end_as_a_refusal(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    proxy.answer("DELETE", DELETE, 500, message="no", times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.until(lambda: effects.deltas, "the refusal", within=15)
+        assert isinstance(effects.deltas[0], EvictFailed)
+        assert len(effects.requests("DELETE", "/pods/p")) == 5
+
+
+@pytest.mark.asyncio
+async def test_conditions_that_are_refused_do_not_hold_the_eviction_up(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    proxy.answer("PATCH", "/pods/p/status", 403, message="no patch for you", times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert ("PodCondition", 403) in effects.observer.writes
+    assert "deletionTimestamp" in (await cluster.get("pods", "p"))["metadata"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("api", [False, True])
+@pytest.mark.parametrize("successor", [False, True])
+async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
+    cluster: Cluster, proxy: Proxy, api: bool, successor: bool
+) -> None:
+    made = await running(cluster)
+    await cluster.delete("pods", "p")
+    if successor:
+        await running(cluster)
+    async with Harness(cluster, proxy, use_eviction_api=api, timeout=30.0) as effects:
+        effects.effects.submit([evict_of(made)])
+        # The eviction API tries a conflict again for ten seconds before it tells us.
+        await effects.until(lambda: effects.deltas, "the outcome", within=25)
+        assert effects.deltas == [PodGone(cluster.namespace, "p", made["metadata"]["uid"])]
+        await effects.quiet()
+    if successor:
+        found = await cluster.get("pods", "p")
+        assert "deletionTimestamp" not in found["metadata"]
+        assert condition(found, "DisruptionTarget") == {}
+
+
+@pytest.mark.asyncio
+async def test_by_the_eviction_api_a_pod_leaves_with_the_same_words(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert len(effects.requests("POST", "/pods/p/eviction")) == 1
+        assert effects.requests("DELETE", "/pods/p") == []
+        found = await cluster.get("pods", "p")
+        assert found["metadata"]["deletionGracePeriodSeconds"] == 60
+        assert condition(found, "DisruptionTarget")["reason"] == "PreemptionByScheduler"
+        assert len(await effects.events("Evict")) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster, labels={"app": "guarded"})
+    await cluster.create(budget("all-of-them", minAvailable=1))
+    # Without its controller a budget allows nothing; the server asks for patience until the controller has seen it.
+    guard = await cluster.get("poddisruptionbudgets", "all-of-them")
+    guard["status"] = {
+        "observedGeneration": guard["metadata"]["generation"],
+        "disruptionsAllowed": 0,
+        "currentHealthy": 1,
+        "desiredHealthy": 1,
+        "expectedPods": 1,
+    }
+    await cluster.update(guard, subresource="status")
+    await cluster.patch(
+        "pods",
+        "p",
+        {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}},
+        subresource="status",
+        strategy="strategic-merge",
+    )
+    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.until(lambda: effects.deltas, "the refusal")
+        (failed,) = effects.deltas
+        assert isinstance(failed, EvictFailed)
+        assert "disruption budget" in failed.message
+        assert effects.observer.evictions == [("failed", "p", 429)]
+        assert effects.requests("PATCH", "/pods/p/status") == []
+    assert "deletionTimestamp" not in (await cluster.get("pods", "p"))["metadata"]
+
+
+@pytest.mark.asyncio
+async def test_a_busy_server_is_no_disruption_budget(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    proxy.answer("POST", "/pods/p/eviction", 429, times=2)
+    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
+        effects.effects.submit([evict_of(made)])
+        await effects.quiet()
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert effects.deltas == []
+
+
+@pytest.mark.asyncio
+async def test_without_the_lease_an_eviction_stops_between_its_two_writes(cluster: Cluster, proxy: Proxy) -> None:
+    made = await running(cluster)
+    slow = proxy.delay("PATCH", "/pods/p/status", 0.3)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([evict_of(made)])
+        await slow.struck()
+        effects.leads = False
+        await effects.until(lambda: effects.requests("PATCH", "/pods/p/status"), "the first write")
+        await asyncio.sleep(0.3)
+        assert effects.requests("DELETE", "/pods/p") == []
+        effects.effects.reset()
+        effects.leads = True
+        await asyncio.sleep(0.3)
+        assert effects.requests("DELETE", "/pods/p") == []
+    assert "deletionTimestamp" not in (await cluster.get("pods", "p"))["metadata"]

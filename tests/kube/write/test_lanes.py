@@ -1,0 +1,255 @@
+"""The bookkeeping under the lanes: queues that coalesce, waits, verdicts, memories. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.kube.client import ApiError, StatusCause, StatusDetails, Unreachable
+from capcard_sched.kube.effects.backoff import Backoff, Refusals
+from capcard_sched.kube.effects.coalescing import Coalescing, Taken
+from capcard_sched.kube.effects.events import EventNames
+from capcard_sched.kube.effects.lru import Lru
+from capcard_sched.kube.effects.permit import Permit, Revoked
+from capcard_sched.kube.effects.verdict import Verdict, names_another_uid, verdict
+
+
+def last(old: int, new: int) -> int:
+    return new
+
+
+# --- coalescing -----------------------------------------------------------------------------------------------------
+
+
+def test_first_come_first_served_and_the_latest_value_of_each() -> None:
+    lane = Coalescing[str, int](last)
+    for key, value in [("a", 1), ("b", 2), ("a", 3)]:
+        lane.put(key, value, 10.0)
+    assert lane.take(11.0) == Taken("a", 3, 10.0)
+    assert lane.take(11.0) == Taken("b", 2, 10.0)
+    assert lane.take(11.0) is None
+    assert (len(lane), lane.open) == (2, 2)
+
+
+def test_a_key_is_written_once_at_a_time_and_its_newer_value_afterwards() -> None:
+    lane = Coalescing[str, int](last)
+    lane.put("a", 1, 0.0)
+    taken = lane.take(0.0)
+    assert taken is not None
+    lane.put("a", 2, 1.0)
+    assert lane.take(1.0) is None
+    assert lane.oldest() is None
+    lane.done("a")
+    assert lane.take(1.0) == Taken("a", 2, 1.0)
+
+
+def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
+    lane = Coalescing[str, int](lambda old, new: old + new)
+    lane.put("a", 1, 0.0)
+    taken = lane.take(0.0)
+    assert taken is not None
+    lane.put("a", 10, 1.0)
+    lane.retry(taken, 5.0)
+    lane.put("a", 100, 2.0)
+    assert lane.take(4.9) is None
+    assert (len(lane), lane.open) == (1, 0)
+    found = lane.take(5.0)
+    assert found is not None
+    assert found.value == 111
+
+
+def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> None:
+    lane = Coalescing[str, int](last)
+    lane.put("a", 1, 0.0)
+    taken = lane.take(0.0)
+    assert taken is not None
+    lane.discard("a")
+    lane.retry(taken, 5.0)
+    assert lane.take(9.0) is None
+    assert len(lane) == 0
+    lane.put("a", 2, 9.0)
+    assert lane.take(9.0) == Taken("a", 2, 9.0)
+    lane.done("a")
+    lane.put("b", 1, 9.0)
+    lane.discard("b")
+    assert lane.take(9.0) is None
+
+
+def test_beyond_the_capacity_the_oldest_go() -> None:
+    lane = Coalescing[int, int](last, capacity=3)
+    assert sum(lane.put(key, key, 0.0) for key in range(10)) == 7
+    found = [lane.take(0.0) for _ in range(4)]
+    assert [each.key if each else None for each in found] == [7, 8, 9, None]
+
+
+def test_the_line_itself_is_bounded() -> None:
+    lane = Coalescing[int, int](last, capacity=10)
+    for key in range(5000):
+        lane.put(key, key, 0.0)
+    assert len(lane._ready) < 300
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "take", "done", "retry", "discard", "tick"]), st.integers(0, 4))))
+def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_discarded(
+    happened: list[tuple[str, int]],
+) -> None:
+    lane = Coalescing[int, int](last)
+    wanted: dict[int, int] = {}
+    written: dict[int, int] = {}
+    flying: dict[int, Taken[int, int]] = {}
+    now = 0.0
+    for number, (what, key) in enumerate(happened):
+        if what == "put":
+            lane.put(key, number, now)
+            wanted[key] = number
+        elif what == "take" and (taken := lane.take(now)) is not None:
+            assert taken.key not in flying, "one write per object at a time"
+            flying[taken.key] = taken
+        elif what == "done" and key in flying:
+            written[key] = flying.pop(key).value
+            lane.done(key)
+        elif what == "retry" and key in flying:
+            lane.retry(flying.pop(key), now + 1.0)
+        elif what == "discard":
+            lane.discard(key)
+            wanted.pop(key, None)
+        elif what == "tick":
+            now += 0.4
+    for key in list(flying):
+        written[key] = flying.pop(key).value
+        lane.done(key)
+    now += 100.0
+    while (taken := lane.take(now)) is not None:
+        written[taken.key] = taken.value
+        lane.done(taken.key)
+    assert len(lane) == 0
+    for key, value in wanted.items():
+        assert written[key] == value
+
+
+# --- waits ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1000))
+def test_waits_double_up_to_the_longest_and_never_fall_short_of_what_was_asked(
+    attempt: int, draw: float, asked: float
+) -> None:
+    backoff = Backoff(1.0, 300.0, lambda: draw)
+    wait = backoff.wait(attempt, asked)
+    full = min(300.0, 2.0 ** min(attempt - 1, 60))
+    assert max(asked, 0.75 * full) <= wait <= max(asked, full)
+
+
+def test_a_pod_is_left_alone_longer_each_time_and_begins_anew_when_it_was_bound() -> None:
+    now = 0.0
+    refusals = Refusals(Backoff(1.0, 300.0, lambda: 0.0), lambda: now)
+    waits = []
+    for _ in range(11):
+        waits.append(refusals.refused("u"))
+        now += waits[-1]
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    refusals.forget("u")
+    assert refusals.refused("u") == 1.0
+
+
+def test_refusals_long_ago_do_not_count_and_memory_is_bounded() -> None:
+    now = 0.0
+    refusals = Refusals(Backoff(1.0, 300.0, lambda: 0.0), lambda: now, capacity=100)
+    assert [refusals.refused("u") for _ in range(3)] == [1.0, 2.0, 4.0]
+    now = 4.0 + 601.0
+    assert "u" not in refusals
+    assert refusals.refused("u") == 1.0
+    for number in range(1000):
+        refusals.refused(f"u{number}")
+    assert len(refusals) == 100
+
+
+def test_a_text_is_news_once() -> None:
+    refusals = Refusals(Backoff(1.0, 300.0), lambda: 0.0)
+    refusals.refused("u")
+    assert [refusals.is_news("u", text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
+    refusals.forget("u")
+    assert refusals.is_news("u", "a")
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Unreachable("refused", sent=False), Verdict.LATER),
+        (Unreachable("reset", sent=True), Verdict.UNKNOWN),
+        *((ApiError(status, "", ""), Verdict.LATER) for status in (401, 429)),
+        *((ApiError(status, "", ""), Verdict.UNKNOWN) for status in (200, 408, 500, 502, 503, 504)),
+        *((ApiError(status, "", ""), Verdict.REFUSED) for status in (400, 403, 405, 410, 413, 422)),
+        (ApiError(404, "", ""), Verdict.ABSENT),
+        (ApiError(409, "", ""), Verdict.CONFLICT),
+    ],
+    ids=str,
+)
+def test_what_an_error_says_about_a_write(error: ApiError | Unreachable, expected: Verdict) -> None:
+    assert verdict(error) is expected
+
+
+def test_a_patch_for_another_uid_is_told_from_other_invalid_ones() -> None:
+    def invalid(field: str) -> ApiError:
+        return ApiError(422, "Invalid", "", details=StatusDetails(causes=(StatusCause("x", "y", field),)))
+
+    assert names_another_uid(invalid("metadata.uid"))
+    assert not names_another_uid(invalid("status.phase"))
+    assert not names_another_uid(ApiError(422, "Invalid", ""))
+    assert not names_another_uid(Unreachable("", sent=True))
+
+
+# --- the rest -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+    kept = Lru[str, int](2)
+    assert kept.put("a", 1) is None
+    assert kept.put("b", 2) is None
+    assert kept.get("a") == 1
+    assert kept.put("c", 3) == 2
+    assert (kept.get("b"), kept.get("a"), len(kept)) == (None, 1, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.text("abc-.", min_size=1, max_size=253)), max_size=50))
+def test_names_of_events_are_unique_and_short_enough(objects: list[tuple[int, str]]) -> None:
+    clock = 0
+
+    def now_ns() -> int:
+        return clock
+
+    names = EventNames(now_ns)
+    made = []
+    for step, name in objects:
+        clock += step
+        made.append(names(name))
+    assert len(set(made)) == len(made)
+    assert all(len(name) <= 253 for name in made)
+
+
+@pytest.mark.asyncio
+async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
+    leads = False
+    permit = Permit(lambda: leads)
+    waiting = asyncio.create_task(permit.wait(permit.term))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    leads = True
+    await asyncio.wait_for(waiting, 1.0)
+    leads = False
+    term = permit.term
+    waiting = asyncio.create_task(permit.wait(term))
+    await asyncio.sleep(0)
+    permit.revoke()
+    leads = True
+    with pytest.raises(Revoked):
+        await asyncio.wait_for(waiting, 1.0)
+    with pytest.raises(Revoked):
+        await permit.wait(term)
+    await permit.wait(permit.term)

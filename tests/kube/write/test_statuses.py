@@ -1,0 +1,269 @@
+"""Statuses, conditions and annotations on a real API server: only what is meant is written, and the latest of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import yaml
+
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA
+from capcard_sched.model.intents import AnnotateQueue, Intent, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.objects import PodGroupCondition
+from tests.controlplane.cluster import CRDS, Cluster, Manifest
+from tests.controlplane.manifests import pod, pod_group, queue
+from tests.controlplane.proxy import Proxy
+from tests.kube.write.harness import Harness, bind_of, condition
+
+WAITING = PodGroupCondition("Unschedulable", "True", "s1", "2026-01-01T00:00:00Z", "NotEnoughResources", "2/2 pending")
+
+
+def group_status(made: Manifest, phase: str, running: int = 0) -> UpdatePodGroup:
+    meta = made["metadata"]
+    return UpdatePodGroup(meta["namespace"], meta["name"], meta["uid"], phase, running, 0, 0, (WAITING,))
+
+
+def pod_condition(made: Manifest, message: str, nominated: str = "") -> UpdatePodCondition:
+    meta = made["metadata"]
+    return UpdatePodCondition(meta["namespace"], meta["name"], meta["uid"], "Unschedulable", message, nominated)
+
+
+@pytest.mark.asyncio
+async def test_a_group_gets_its_status_and_nothing_else_is_touched(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod_group("g", members=2, annotations={"volcano.sh/card.request": "{}"}))
+    await cluster.patch("podgroups", "g", {"spec": {"minMember": 3}})  # written by somebody else after we read it
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Running", running=2)])
+        await effects.quiet()
+        assert effects.observer.writes == [("PodGroup", 200)]
+    found = await cluster.get("podgroups", "g")
+    assert found["spec"]["minMember"] == 3
+    assert found["metadata"]["annotations"] == {"volcano.sh/card.request": "{}"}
+    shown = {
+        "type": "Unschedulable",
+        "status": "True",
+        "transitionID": "s1",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "reason": "NotEnoughResources",
+        "message": "2/2 pending",
+    }
+    assert found["status"] == {"phase": "Running", "running": 2, "conditions": [shown]}
+
+
+@pytest.mark.asyncio
+async def test_counts_that_fall_to_zero_disappear(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod_group("g"))
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Running", running=2)])
+        await effects.quiet()
+        effects.effects.submit([group_status(made, "Pending")])
+        await effects.quiet()
+    assert "running" not in (await cluster.get("podgroups", "g"))["status"]
+
+
+@pytest.mark.asyncio
+async def test_where_the_group_has_a_status_subresource_it_is_used(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod_group("g"))
+    file = CRDS / "scheduling.volcano.sh_podgroups.yaml"
+    definition = yaml.safe_load(file.read_text("utf-8"))
+    definition["spec"]["versions"][0]["subresources"] = {"status": {}}
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Inqueue")])
+        await effects.quiet()
+        await cluster.apply(definition)
+        try:
+
+            async def has_it() -> bool:
+                resources = (await cluster.request("GET", "/apis/scheduling.volcano.sh/v1beta1"))["resources"]
+                return "podgroups/status" in [resource["name"] for resource in resources]
+
+            await cluster.wait_until(has_it, "the subresource")
+            # Discovery was asked before; that it no longer holds shows in the answer to a later write.
+            effects.ahead += 60.0
+
+            async def written() -> bool:
+                effects.effects.submit([group_status(made, "Running", running=1)])
+                await effects.quiet()
+                return bool((await cluster.get("podgroups", "g"))["status"].get("running") == 1)
+
+            await cluster.wait_until(written, "the status by the subresource")
+            assert effects.requests("PATCH", "/podgroups/g/status")
+        finally:
+            await cluster.apply(file)
+
+            async def is_gone() -> bool:
+                return not await has_it()
+
+            await cluster.wait_until(is_gone, "the subresource to go")
+
+
+@pytest.mark.asyncio
+async def test_a_successor_of_the_same_name_does_not_get_the_status_of_its_predecessor(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod_group("g"))
+    old = await cluster.create(pod("p"))
+    await cluster.delete("podgroups", "g")
+    await cluster.delete("pods", "p")
+    await cluster.create(pod_group("g"))
+    await cluster.create(pod("p"))
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Running", running=2), pod_condition(old, "no room", "n1")])
+        await effects.quiet()
+        assert sorted(kind for kind, _ in effects.observer.writes) == ["PodCondition", "PodGroup"]
+        assert all(code != 200 for _, code in effects.observer.writes)
+        assert len(effects.requests("PATCH", "/podgroups/g")) == 1, "given up at once"
+    assert "running" not in (await cluster.get("podgroups", "g")).get("status", {})
+    assert condition(await cluster.get("pods", "p"), "PodScheduled") == {}
+
+
+@pytest.mark.asyncio
+async def test_what_is_gone_is_forgotten(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod_group("g"))
+    gone = await cluster.create(pod("p"))
+    await cluster.delete("podgroups", "g")
+    await cluster.delete("pods", "p")
+    intents: list[Intent] = [
+        group_status(made, "Running"),
+        pod_condition(gone, "x"),
+        UpdateQueueStatus("q", {"cpu": "1"}),
+    ]
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([*intents, AnnotateQueue("q", {"a": "b"})])
+        await effects.quiet()
+        assert sorted(effects.observer.writes) == [
+            ("PodCondition", 404),
+            ("PodGroup", 404),
+            ("QueueAnnotations", 404),
+            ("QueueStatus", 404),
+        ]
+
+
+@pytest.mark.asyncio
+async def test_a_queue_shows_what_is_allocated_now_and_no_more(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(queue("q", annotations={CARD_QUOTA: '{"A100": 8}'}, weight=3))
+    await cluster.patch("queues", "q", {"status": {"state": "Open"}}, subresource="status")
+    async with Harness(cluster, proxy) as effects:
+        allocated = {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "2"}
+        effects.effects.submit([UpdateQueueStatus("q", allocated), AnnotateQueue("q", {CARD_ALLOCATED: '{"A100": 2}'})])
+        await effects.quiet()
+        found = await cluster.get("queues", "q")
+        assert found["status"] == {"state": "Open", "allocated": allocated}
+        assert found["metadata"]["annotations"] == {CARD_QUOTA: '{"A100": 8}', CARD_ALLOCATED: '{"A100": 2}'}
+        assert found["spec"]["weight"] == 3
+        changes: list[Intent] = [
+            UpdateQueueStatus("q", {"cpu": "0", "memory": "0"}),
+            AnnotateQueue("q", {CARD_ALLOCATED: None}),
+        ]
+        effects.effects.submit(changes)
+        await effects.quiet()
+    found = await cluster.get("queues", "q")
+    assert found["status"] == {"state": "Open", "allocated": {"cpu": "0", "memory": "0"}}
+    assert found["metadata"]["annotations"] == {CARD_QUOTA: '{"A100": 8}'}
+
+
+@pytest.mark.asyncio
+async def test_a_condition_keeps_its_time_while_its_status_stays_and_leaves_others_alone(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod("p"))
+    other = {"type": "example.com/other", "status": "True"}
+    await cluster.patch("pods", "p", {"status": {"conditions": [other]}}, subresource="status")
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([pod_condition(made, "0/3 nodes are available")])
+        await effects.quiet()
+        first = await cluster.get("pods", "p")
+        await asyncio.sleep(1.1)
+        effects.effects.submit([pod_condition(made, "0/4 nodes are available", "n7")])
+        await effects.quiet()
+    found = await cluster.get("pods", "p")
+    shown = condition(found, "PodScheduled")
+    assert (shown["status"], shown["reason"], shown["message"]) == ("False", "Unschedulable", "0/4 nodes are available")
+    assert shown["lastTransitionTime"] == condition(first, "PodScheduled")["lastTransitionTime"]
+    assert found["status"]["nominatedNodeName"] == "n7"
+    assert "nominatedNodeName" not in first["status"]
+    assert condition(found, "example.com/other")["status"] == "True"
+
+
+@pytest.mark.asyncio
+async def test_of_many_values_for_one_object_the_last_is_written_and_few_before_it(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod_group("g"))
+    slow = proxy.delay("PATCH", "/podgroups/g", 0.3)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Inqueue", running=0)])
+        await slow.struck()
+        for running in range(1, 50):
+            effects.effects.submit([group_status(made, "Running", running=running)])
+            effects.effects.submit([AnnotateQueue("q", {f"k{running % 3}": str(running)})])
+        assert effects.effects.backlog()["status"] == 3, "one in flight, one waiting, and the queue"
+        await effects.quiet()
+        assert len(effects.requests("PATCH", "/podgroups/g")) == 2
+        annotated = effects.requests("PATCH", "/queues/q")
+        assert b'"k0":"48"' in annotated[-1].body
+        assert len(annotated) <= 3
+    assert (await cluster.get("podgroups", "g"))["status"]["running"] == 49
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["429", "500", "503", "409", "reset", "lost"])
+async def test_a_status_is_written_in_the_end_and_never_an_older_one_last(
+    cluster: Cluster, proxy: Proxy, fault: str
+) -> None:
+    made = await cluster.create(pod_group("g"))
+    path = "/podgroups/g$"
+    if fault == "reset":
+        struck = proxy.reset("PATCH", path, times=2)
+    elif fault == "lost":
+        struck = proxy.lose_answer("PATCH", path, times=2)
+    else:
+        struck = proxy.answer("PATCH", path, int(fault), times=2)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Running", running=1)])
+        await struck.struck()
+        effects.effects.submit([group_status(made, "Running", running=2)])
+        await effects.quiet()
+        assert effects.observer.writes[-1] == ("PodGroup", 200)
+    assert (await cluster.get("podgroups", "g"))["status"]["running"] == 2
+
+
+@pytest.mark.asyncio
+async def test_a_status_that_may_not_be_written_now_waits_and_does_not_hold_up_others(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create_all([pod_group("g"), pod_group("h")])
+    proxy.answer("PATCH", "/podgroups/g$", 403, times=1)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(each, "Running", running=1) for each in made])
+        await effects.quiet()
+        assert effects.observer.writes == [("PodGroup", 403), ("PodGroup", 200), ("PodGroup", 200)]
+        assert await effects.effects.drain(1.0) == {"bind": 0, "evict": 0, "status": 0, "event": 0}
+
+
+@pytest.mark.asyncio
+async def test_statuses_wait_for_bindings_but_not_for_ever(cluster: Cluster, proxy: Proxy) -> None:
+    group = await cluster.create(pod_group("g"))
+    made = await cluster.create_all([pod(f"p{index}") for index in range(40)])
+    proxy.delay("POST", "/binding", 0.25, times=None)
+    async with Harness(cluster, proxy, binders=2) as effects:
+        effects.effects.submit([*(bind_of(each) for each in made), group_status(group, "Running", running=2)])
+        await asyncio.sleep(1.5)
+        assert effects.requests("PATCH", "/podgroups") == []
+        await effects.until(lambda: effects.requests("PATCH", "/podgroups"), "the status")
+        assert len(effects.requests("POST", "/binding")) < 40, "while bindings were still waiting"
+
+
+@pytest.mark.asyncio
+async def test_the_loss_of_the_lease_voids_statuses(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create(pod_group("g"))
+    async with Harness(cluster, proxy) as effects:
+        effects.leads = False
+        effects.effects.submit([group_status(made, "Running", running=2)])
+        await asyncio.sleep(0.1)
+        effects.effects.reset()
+        effects.leads = True
+        await effects.quiet()
+        await asyncio.sleep(0.2)
+        assert effects.requests("PATCH", "/") == []
+        assert effects.observer.writes == []
