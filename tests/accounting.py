@@ -54,6 +54,7 @@ def recorded(state: ClusterState) -> Sums:
         "totals": (amounts(table.total_allocatable), amounts(table.total_used)),
         "schedulable": set(state.schedulable),
         "orphans": set(state.orphans),
+        "groups_missing": set(state.groups_missing),
     }
 
 
@@ -106,6 +107,7 @@ def rebuilt(state: ClusterState) -> Sums:
         "totals": (_add(node["allocatable"] for node in nodes.values()), _add(node["used"] for node in nodes.values())),
         "schedulable": {key for key, queue in visible.items() if queue in state.queues},
         "orphans": {key for key, queue in visible.items() if queue not in state.queues},
+        "groups_missing": {key for key, job in state.jobs.items() if not job.uid},
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
+from capcard_sched.framework.missing_groups import MissingGroups
 from capcard_sched.framework.outcomes import task_scheduling_reason
 from capcard_sched.framework.report import HookError, Outcome, Timing
 from capcard_sched.framework.session import reference
@@ -53,10 +54,17 @@ class Closer:
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: Queue name to its ancestors when its status was last looked at.
         self._chains: dict[str, list[str]] = {}
+        self._missing_groups = MissingGroups()
+
+    @property
+    def due(self) -> float | None:
+        """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
+        return self._missing_groups.due
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
         self._refuse_orphans(session)
+        groupless = self._refuse_without_group(session)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
         for plugin in session.dispatch.plugins:
@@ -78,6 +86,8 @@ class Closer:
         for job in jobs:
             if job.uid:
                 self._close_job(session, job, intents, enqueued=job.key in enqueued)
+            elif job.key in groupless:
+                self._close_pods(session, job, intents)
         self._close_queues(session, intents)
         self._emit_refusals(session, intents)
         for notice in sorted(session.notices):
@@ -97,6 +107,13 @@ class Closer:
                 "session", "", row.code, row.render(queue=job.queue), queue=job.queue, event=True, pods_too=True
             )
             session.refuse(job, refusal)
+
+    def _refuse_without_group(self, session: Session) -> Container[str]:
+        """Pods whose PodGroup has not come for a while are not left silent either. Returns the keys of their jobs."""
+        refusals = self._missing_groups.look(session.state.groups_missing, session.now)
+        for key, refusal in refusals.items():
+            session.refuse(session.state.jobs[key], refusal)
+        return refusals
 
     @staticmethod
     def _undo_pipelines(session: Session) -> None:
@@ -266,7 +283,7 @@ class Closer:
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":
                 job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
-                if job is not None and job.implicit:
+                if job is not None and (job.implicit or not job.uid):
                     targets = []
                 if job is not None and (refusal.pods_too or job.implicit):
                     component = f"volcano.{refusal.plugin}" if refusal.plugin else ""

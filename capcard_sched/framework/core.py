@@ -37,6 +37,8 @@ class StepResult(NamedTuple):
     report: SessionReport
     #: True when there was nothing to do: no session ran.
     idle: bool
+    #: When a step will have something to do although nothing changes, Unix seconds; None when it will not.
+    due: float | None = None
 
 
 class Core:
@@ -99,16 +101,17 @@ class Core:
         """Take in what happened and run a session, unless nothing that matters changed.
 
         `now` is in Unix seconds. A session on an unchanged cluster would repeat the last one's answers: it is skipped,
-        unless a plugin's answers depend on time. `on_commit` is told of the bindings of each gang as soon as it is
-        committed; the result holds them again, first among the intents.
+        unless a plugin's answers depend on time, or something is due. `on_commit` is told of the bindings of each gang
+        as soon as it is committed; the result holds them again, first among the intents.
         """
         state = self.state
         for delta in deltas:
             state.apply(delta)
         intents = self._confirm()
-        if not state.dirty and not self._time_dependent:
+        due = self._closer.due
+        if not state.dirty and not self._time_dependent and (due is None or now < due):
             self._report_problems(intents)  # an object that cannot be read at all changes nothing else
-            return StepResult(intents, SessionReport(""), True)
+            return StepResult(intents, SessionReport(""), True, due)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
             self._run_actions(session)
@@ -118,7 +121,7 @@ class Core:
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, now)
-        return StepResult(intents, session.report, False)
+        return StepResult(intents, session.report, False, self._closer.due)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
         """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""

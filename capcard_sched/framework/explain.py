@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.missing_groups import refusal_of
 from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
@@ -79,6 +80,8 @@ def _summary(
         return "no session has run yet"
     if refusals:
         return refusals[0].message
+    if job.pending and not job.uid:
+        return refusal_of(job).message
     if not job.pending:
         if job.tasks:
             ended = all(task.status in COMPLETED_STATUSES for task in job.tasks.values())

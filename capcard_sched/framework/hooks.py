@@ -115,6 +115,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("on_allocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
+    Hook(
+        "bind_volumes",
+        "(placement) -> ClaimBinding tuples by task uid | None: claims to settle before the pods are bound",
+        None,
+        Combine.MERGE,
+        "none",
+    ),
 )
 
 #: Hooks that no action asks so far: plugins may answer them, for the actions to come that move running pods.

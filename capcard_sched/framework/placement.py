@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.ranking import Ranking, RowStates
+from capcard_sched.framework.ranking import Ranking
 from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.framework.states import RowStates
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+
+    import numpy.typing as npt
 
     from capcard_sched.framework.dispatch import Dispatch, Entry
     from capcard_sched.framework.rows import Mask, Rows, Scores
@@ -55,6 +58,8 @@ class PlacementEngine:
         self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
         self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
         self._session = 0
+        #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
+        self._kinds: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
 
     def open(self, table: NodeTable) -> None:
         """Start a session over a settled node table."""
@@ -65,7 +70,8 @@ class PlacementEngine:
         self._diagnoses: dict[Profile, tuple[int, str, Diagnosis]] = {}
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
-        self.states = RowStates(table)
+        #: Shared by all rankings that can; made when the first one is. Kinds outlast a session (`_kinds`).
+        self._states: RowStates | None = None
         crowded = len(self._static) > _MOST_STATIC
         if crowded or self._session % _STATIC_SESSIONS == 0:
             old = self._session - (2 if crowded else _STATIC_SESSIONS)
@@ -171,6 +177,21 @@ class PlacementEngine:
         else:
             ranking.sync()
         return ranking
+
+    def states_for(self, feasible: Mask, static: Scores | None) -> RowStates:
+        """The states that a ranking with these static answers ranks: the shared ones, or its own if it must."""
+        table = self.table
+        if self._states is None:
+            generation, kinds = self._kinds
+            known = generation == table.generation and kinds is not None and len(kinds) == len(table)
+            self._states = RowStates(table, kinds=kinds if known else None)
+        else:
+            self._states.catch_up()
+        if self._states.tells_apart(feasible, static):
+            self._kinds = (table.generation, self._states.kinds)
+            return self._states
+        own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
+        return RowStates(table, kinds=own, members=feasible)
 
     def is_private(self, profile: Profile) -> bool:
         """Whether a row hook looks at more of a node than its amounts, for this profile."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import ResourceColumns, Vector
+    from capcard_sched.model.storage import Storage
     from capcard_sched.model.task import TaskClass
     from capcard_sched.state.cluster import ClusterState
     from capcard_sched.state.columns import NodeTable
@@ -149,6 +150,11 @@ class Session:
     def tasks_by_uid(self) -> Mapping[str, Task]:
         """All tasks."""
         return self.state.tasks
+
+    @property
+    def volumes(self) -> Storage:
+        """Claims, volumes and what is assumed of them."""
+        return self.state.volumes
 
     @property
     def classes(self) -> Iterable[TaskClass]:

@@ -6,7 +6,7 @@ copied. A plugin that fails while it is told of an operation gets that operation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.plugin import Placement
@@ -15,7 +15,10 @@ from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from capcard_sched.framework.session import Session
+    from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
     from capcard_sched.model.task import Task
@@ -118,6 +121,7 @@ class Statement:
         """
         session = self._session
         annotations = self._annotations()
+        volumes = self._volumes()
         binds: list[Bind] = []
         outcomes, bound, placements = session.outcomes, session.report.bound, session.report.placements
         for record in self._records:
@@ -129,9 +133,12 @@ class Statement:
                 session.state.set_binding(record.job, record.tasks)
                 namespace, note = record.job.namespace, annotations.get
                 binds += [
-                    Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {})
+                    Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {}, volumes.get(task.uid, ()))
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
+                if volumes:
+                    for task, node in zip(record.tasks, record.nodes, strict=True):
+                        session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
                 bound += [task.uid for task in record.tasks]
                 placements.append(record)
                 if outcomes:
@@ -147,16 +154,27 @@ class Statement:
     def _annotations(self) -> dict[str, dict[str, str]]:
         """What plugins want written with each binding, by uid; pods with nothing are absent."""
         found: dict[str, dict[str, str]] = {}
-        for name, call in self._session.dispatch.entries("bind_annotations"):
+        for uid, notes in self._wanted("bind_annotations"):
+            found.setdefault(uid, {}).update(notes)
+        return found
+
+    def _volumes(self) -> dict[str, tuple[ClaimBinding, ...]]:
+        """How the claims of pods get their volumes before the binding, by uid; pods with nothing are absent."""
+        found: dict[str, tuple[ClaimBinding, ...]] = {}
+        for uid, bindings in self._wanted("bind_volumes"):
+            found[uid] = (*found.get(uid, ()), *bindings)
+        return found
+
+    def _wanted(self, hook: str) -> Iterator[tuple[str, Any]]:
+        """What plugins answer, by task uid, to a hook that is asked of every placement to be bound."""
+        for name, call in self._session.dispatch.entries(hook):
             for record in self._records:
                 if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
                     try:
                         wanted = call(record)
                     except Exception as error:
-                        raise HookFailed(name, "bind_annotations", error) from error
-                    for uid, notes in (wanted or {}).items():
-                        found.setdefault(uid, {}).update(notes)
-        return found
+                        raise HookFailed(name, hook, error) from error
+                    yield from (wanted or {}).items()
 
     def keep(self) -> None:
         """Leave the operations until the session closes, then undo them: a gang that is promised room (W-08)."""

@@ -172,9 +172,14 @@ class ClaimSource(_Object, frozen=True):
     claim_name: str = ""
 
 
+class EphemeralSource(_Object, frozen=True):
+    """A volume with a claim of its own, which a controller makes from a template; only that it is one is read."""
+
+
 class Volume(_Object, frozen=True):
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
+    ephemeral: EphemeralSource | None = None
 
 
 class PodSpec(_Object, frozen=True):

@@ -22,7 +22,7 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts
+    from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, Volume
 
 #: What a container without a request counts as in least/most-requested scores (plugins reference §8.2).
 DEFAULT_CPU_MILLI = 100
@@ -57,6 +57,8 @@ class PodTemplate(NamedTuple):
     images: tuple[str, ...]
     #: Claim names, in order, without repetition.
     volumes: tuple[str, ...]
+    #: Those of them that are made for this one pod (generic ephemeral volumes).
+    own_volumes: tuple[str, ...]
     priority_class_name: str
     preemption_policy: str
 
@@ -216,6 +218,19 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     return tuple(sorted(found))
 
 
+def _claims(volumes: tuple[Volume, ...], pod_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of all claims, and of those that are the pod's own."""
+    names: dict[str, None] = {}
+    own: dict[str, None] = {}
+    for volume in volumes:
+        if volume.persistent_volume_claim is not None:
+            names[volume.persistent_volume_claim.claim_name] = None
+        elif volume.ephemeral is not None:
+            name = f"{pod_name}-{volume.name}"
+            names[name] = own[name] = None
+    return tuple(names), tuple(own)
+
+
 def template_of(pod: PodObject) -> PodTemplate:
     """The scheduling-relevant template of a pod. Pods of one workload give equal templates.
 
@@ -245,15 +260,7 @@ def template_of(pod: PodObject) -> PodTemplate:
         if spec.host_network or any(container.ports for container in (*spec.containers, *init))
         else (),
         tuple([container.image for container in (*init, *spec.containers)]),
-        tuple(
-            dict.fromkeys(
-                volume.persistent_volume_claim.claim_name
-                for volume in volumes
-                if volume.persistent_volume_claim is not None
-            )
-        )
-        if volumes
-        else (),
+        *(_claims(volumes, pod.metadata.name) if volumes else ((), ())),
         spec.priority_class_name or "",
         spec.preemption_policy or "",
     )

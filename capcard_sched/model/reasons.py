@@ -78,6 +78,7 @@ QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused"
 
 # --- the framework itself -------------------------------------------------------------------------------------------
 QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
+PODGROUP_NOT_FOUND = Reason("PodGroupNotFound", "Warning", "PodGroup <{namespace}/{name}> does not exist")
 CONF_REJECTED = Reason(
     "InvalidSchedulerConf",
     "Warning",

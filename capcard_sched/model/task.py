@@ -36,6 +36,7 @@ class TaskClass:
         "node_selector",
         "nonzero_cpu_milli",
         "nonzero_memory_bytes",
+        "own_volumes",
         "owner_kind",
         "preemption_policy",
         "priority_class_name",
@@ -47,7 +48,7 @@ class TaskClass:
     )
 
     id: int
-    #: The namespace when pod (anti-)affinity or topology spread makes it matter, else "".
+    #: The namespace when pod (anti-)affinity, topology spread or claims make it matter, else "".
     namespace: str
     #: Effective request (core reference §2.2) in base units, `pods: 1` included.
     requests: Mapping[str, int]
@@ -71,6 +72,8 @@ class TaskClass:
     images: tuple[str, ...]
     #: Claim names of mounted persistent volumes.
     volumes: tuple[str, ...]
+    #: Those of them that are made for one pod alone; their names hold its name, so the class is of that pod alone.
+    own_volumes: tuple[str, ...]
     #: Template-level annotations that plugins read: `model.annotations.CLASS_ANNOTATIONS`.
     annotations: Mapping[str, str]
     #: Kind of the pod's first owner reference, "" without one.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model.annotations import HOSTNAME
+from capcard_sched.model.volumes import CLASS_ANNOTATION, DEFAULT_CLASS
 from capcard_sched.simulation.kinds import (
+    CLAIM,
     DEPLOYMENT,
     JOB,
     NODE,
@@ -15,7 +17,10 @@ from capcard_sched.simulation.kinds import (
     QUEUE,
     REPLICA_SET,
     STATEFUL_SET,
+    STORAGE_CLASS,
+    VOLUME,
     JsonObject,
+    annotations_of,
     labels_of,
     meta,
     spec,
@@ -67,7 +72,28 @@ class Admission:
             return merged(obj, {"spec": {"replicas": spec(obj).get("replicas", 1)}})
         if kind == JOB:
             return self._job(obj)
+        if kind == CLAIM:
+            return self._claim(obj)
+        if kind == VOLUME:
+            phase = status(obj).get("phase") or ("Bound" if spec(obj).get("claimRef") else "Available")
+            return merged(obj, {"status": {"phase": phase}})
         return obj
+
+    # --- claims ---
+
+    def _claim(self, obj: JsonObject) -> JsonObject:
+        patch: JsonObject = {"status": {"phase": status(obj).get("phase") or "Pending"}}
+        named = CLASS_ANNOTATION in annotations_of(obj) or spec(obj).get("storageClassName") is not None
+        if not named:
+            # The newest default class holds, as in Kubernetes.
+            defaults = [
+                (meta(each)["creationTimestamp"], meta(each)["name"])
+                for each in self._store.list(STORAGE_CLASS)
+                if annotations_of(each).get(DEFAULT_CLASS) == "true"
+            ]
+            if defaults:
+                patch["spec"] = {"storageClassName": max(defaults)[1]}
+        return merged(obj, patch)
 
     # --- pods ---
 

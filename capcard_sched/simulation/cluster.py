@@ -19,6 +19,7 @@ from capcard_sched.simulation.workloads.podgroups import PodGroupController
 from capcard_sched.simulation.workloads.queues import QueueController
 from capcard_sched.simulation.workloads.replicas import ReplicaSetController
 from capcard_sched.simulation.workloads.statefulsets import StatefulSetController
+from capcard_sched.simulation.workloads.volumes import VolumeController
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,7 @@ class Cluster:
             ReplicaSetController(self.store),
             JobController(self.store),
             PodGroupController(self.store, scheduler_names),
+            VolumeController(self.store),
             GarbageCollector(self.store),
             self._queues,
         )

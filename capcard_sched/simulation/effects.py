@@ -22,6 +22,7 @@ from capcard_sched.model.intents import (
 from capcard_sched.model.reasons import POD_SCHEDULED
 from capcard_sched.simulation.kinds import NODE, POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.simulation.kubelet import with_condition
+from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.events import EventRecorder
@@ -74,9 +75,13 @@ class Effects:
     def _bind(self, intent: Bind) -> None:
         pod = self._store.get(POD, intent.namespace, intent.name)
         refusal = _bind_refusal(pod, intent, self._store)
+        for wanted in intent.volumes:
+            refusal = refusal or volume_refusal(self._store, intent.namespace, wanted.claim, wanted.volume)
         if refusal or pod is None:
             self._feed.report(BindFailed(intent.namespace, intent.name, intent.uid, refusal))
             return
+        for wanted in intent.volumes:
+            give_volume(self._store, intent.namespace, wanted.claim, wanted.volume, intent.node)
         patch: JsonObject = {"spec": {"nodeName": intent.node}}
         if intent.annotations:
             patch["metadata"] = {"annotations": dict(intent.annotations)}

@@ -2,38 +2,83 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from capcard_sched.model.deltas import (
-    Delta,
-    NodeChanged,
-    NodeGone,
-    PodChanged,
-    PodGone,
-    PodGroupChanged,
-    PodGroupGone,
-    PriorityClassChanged,
-    PriorityClassGone,
-    QueueChanged,
-    QueueGone,
-)
+from capcard_sched.model import deltas
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
-from capcard_sched.simulation.kinds import NODE, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, meta
+from capcard_sched.model.volumes import (
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
+from capcard_sched.simulation.kinds import (
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
+    NODE,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
+    meta,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Change, Store
 
-#: Watched kinds in the order in which a step is told of them: what others refer to comes first.
-_DECODE: dict[str, Callable[[Any], Delta]] = {
-    PRIORITY_CLASS: lambda obj: PriorityClassChanged(msgspec.convert(obj, PriorityClassObject)),
-    QUEUE: lambda obj: QueueChanged(msgspec.convert(obj, QueueObject)),
-    NODE: lambda obj: NodeChanged(msgspec.convert(obj, NodeObject)),
-    POD_GROUP: lambda obj: PodGroupChanged(msgspec.convert(obj, PodGroupObject)),
-    POD: lambda obj: PodChanged(msgspec.convert(obj, PodObject)),
+
+class _Watched(NamedTuple):
+    """One kind that the scheduler is told of."""
+
+    type: type[msgspec.Struct]
+    changed: Callable[[Any], Delta]
+    #: From namespace, name and uid.
+    gone: Callable[[str, str, str], Delta]
+
+
+#: In the order in which a step is told of them: what others refer to comes first.
+_WATCHED: dict[str, _Watched] = {
+    PRIORITY_CLASS: _Watched(
+        PriorityClassObject, deltas.PriorityClassChanged, lambda _, name, __: deltas.PriorityClassGone(name)
+    ),
+    QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
+    NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),
+    STORAGE_CLASS: _Watched(
+        StorageClassObject, deltas.StorageClassChanged, lambda _, name, __: deltas.StorageClassGone(name)
+    ),
+    CSI_DRIVER: _Watched(CSIDriverObject, deltas.CSIDriverChanged, lambda _, name, __: deltas.CSIDriverGone(name)),
+    STORAGE_CAPACITY: _Watched(
+        CSIStorageCapacityObject,
+        deltas.CSIStorageCapacityChanged,
+        lambda namespace, name, _: deltas.CSIStorageCapacityGone(namespace, name),
+    ),
+    CSI_NODE: _Watched(CSINodeObject, deltas.CSINodeChanged, lambda _, name, __: deltas.CSINodeGone(name)),
+    VOLUME: _Watched(
+        PersistentVolumeObject, deltas.PersistentVolumeChanged, lambda _, name, __: deltas.PersistentVolumeGone(name)
+    ),
+    CLAIM: _Watched(
+        PersistentVolumeClaimObject,
+        deltas.PersistentVolumeClaimChanged,
+        lambda namespace, name, _: deltas.PersistentVolumeClaimGone(namespace, name),
+    ),
+    VOLUME_ATTACHMENT: _Watched(
+        VolumeAttachmentObject, deltas.VolumeAttachmentChanged, lambda _, name, __: deltas.VolumeAttachmentGone(name)
+    ),
+    POD_GROUP: _Watched(PodGroupObject, deltas.PodGroupChanged, deltas.PodGroupGone),
+    POD: _Watched(PodObject, deltas.PodChanged, deltas.PodGone),
 }
 
 
@@ -42,7 +87,7 @@ class Feed:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _DECODE}
+        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
         self._gone: list[Delta] = []
         self._outcomes: list[Delta] = []
 
@@ -54,7 +99,7 @@ class Feed:
         key = change.key
         if change.verb == "removed":
             changed.pop(key, None)
-            self._gone.append(_gone(change.kind, key, meta(change.object)["uid"]))
+            self._gone.append(_WATCHED[change.kind].gone(*key, meta(change.object)["uid"]))
         else:
             changed[key] = None
 
@@ -69,26 +114,15 @@ class Feed:
 
     def drain(self) -> list[Delta]:
         """Everything since the last time: removals, then the newest version of what changed, then outcomes."""
-        deltas = self._gone
+        told = self._gone
         self._gone = []
         for kind, keys in self._changed.items():
-            decode = _DECODE[kind]
+            watched = _WATCHED[kind]
             for key in keys:
                 obj = self._store.get(kind, *key)
                 if obj is not None:
-                    deltas.append(decode(obj))
+                    told.append(watched.changed(msgspec.convert(obj, watched.type)))
             keys.clear()
-        deltas += self._outcomes
+        told += self._outcomes
         self._outcomes = []
-        return deltas
-
-
-def _gone(kind: str, key: tuple[str, str], uid: str) -> Delta:
-    namespace, name = key
-    if kind == POD:
-        return PodGone(namespace, name, uid)
-    if kind == POD_GROUP:
-        return PodGroupGone(namespace, name, uid)
-    if kind == NODE:
-        return NodeGone(name)
-    return QueueGone(name) if kind == QUEUE else PriorityClassGone(name)
+        return told

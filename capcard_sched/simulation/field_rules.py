@@ -176,6 +176,16 @@ _WORKLOAD_RULES: tuple[tuple[Path, Check], ...] = (
     (("spec", "updateStrategy", "type"), _one_of("RollingUpdate", "OnDelete")),
     *_under(("spec", "template"), _TEMPLATE_RULES),
 )
+_ACCESS_MODES = _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_VOLUME_MODES = _one_of("Filesystem", "Block")
+_RECLAIM = _one_of("Delete", "Retain", "Recycle")
+_CLAIM_RULES: tuple[tuple[Path, Check], ...] = (
+    (("spec", "resources", "requests", "*"), quantity),
+    (("spec", "accessModes", "*"), _ACCESS_MODES),
+    (("spec", "volumeMode"), _VOLUME_MODES),
+    (("spec", "selector", "matchExpressions", "*", "operator"), _LABEL_OPERATORS),
+    (("status", "phase"), _one_of("Pending", "Bound", "Lost", "")),
+)
 _JOB_PHASES = (
     *("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing", "Completed"),
     *("Terminating", "Terminated", "Failed", ""),
@@ -187,7 +197,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
     ),
     DEPLOYMENT: _WORKLOAD_RULES,
     REPLICA_SET: _WORKLOAD_RULES,
-    STATEFUL_SET: _WORKLOAD_RULES,
+    STATEFUL_SET: (*_WORKLOAD_RULES, *_under(("spec", "volumeClaimTemplates", "*"), _CLAIM_RULES)),
     JOB: (
         (("spec", "minAvailable"), _COUNT),
         (("spec", "maxRetry"), _COUNT),
@@ -227,8 +237,25 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
         (("preemptionPolicy",), _one_of("PreemptLowerPriority", "Never")),
         (("value",), _INT32),
     ),
-    "PersistentVolume": ((("spec", "capacity", "*"), quantity),),
-    "PersistentVolumeClaim": ((("spec", "resources", "requests", "*"), quantity),),
+    "PersistentVolume": (
+        (("spec", "capacity", "*"), quantity),
+        (("spec", "accessModes", "*"), _ACCESS_MODES),
+        (("spec", "volumeMode"), _VOLUME_MODES),
+        (("spec", "persistentVolumeReclaimPolicy"), _RECLAIM),
+        (("spec", "nodeAffinity", "required"), _with("nodeSelectorTerms")),
+        (
+            ("spec", "nodeAffinity", "required", "nodeSelectorTerms", "*", "matchExpressions", "*", "operator"),
+            _OPERATORS,
+        ),
+        (("status", "phase"), _one_of("Pending", "Available", "Bound", "Released", "Failed", "")),
+    ),
+    "PersistentVolumeClaim": _CLAIM_RULES,
+    "StorageClass": (
+        (("volumeBindingMode",), _one_of("Immediate", "WaitForFirstConsumer")),
+        (("reclaimPolicy",), _RECLAIM),
+    ),
+    "CSINode": ((("spec", "drivers", "*", "allocatable", "count"), _COUNT),),
+    "CSIStorageCapacity": ((("capacity",), quantity), (("maximumVolumeSize",), quantity)),
     "ResourceQuota": ((("spec", "hard", "*"), quantity),),
     "PodDisruptionBudget": (
         (("spec", "minAvailable"), _count_or_percent),

@@ -17,12 +17,20 @@ QUEUE = "Queue"
 POD_GROUP = "PodGroup"
 JOB = "Job"
 COMMAND = "Command"
+STORAGE_CLASS = "StorageClass"
+VOLUME = "PersistentVolume"
+CLAIM = "PersistentVolumeClaim"
+CSI_DRIVER = "CSIDriver"
+CSI_NODE = "CSINode"
+STORAGE_CAPACITY = "CSIStorageCapacity"
+VOLUME_ATTACHMENT = "VolumeAttachment"
 
 SIMULATION_API = "simulation.capcard-sched.io/v1alpha1"
 SCENARIO = "Scenario"
 APPS_API = "apps/v1"
 SCHEDULING_API = "scheduling.volcano.sh/v1beta1"
 BATCH_API = "batch.volcano.sh/v1alpha1"
+STORAGE_API = "storage.k8s.io/v1"
 
 
 class Kind(NamedTuple):
@@ -38,10 +46,15 @@ KINDS = (
     Kind(NAMESPACE, "v1", namespaced=False),
     Kind("ConfigMap", "v1"),
     Kind("ResourceQuota", "v1"),
-    Kind("PersistentVolume", "v1", namespaced=False),
-    Kind("PersistentVolumeClaim", "v1"),
+    Kind(STORAGE_CLASS, STORAGE_API, namespaced=False),
+    Kind(CSI_DRIVER, STORAGE_API, namespaced=False),
+    Kind(STORAGE_CAPACITY, STORAGE_API),
+    Kind(VOLUME, "v1", namespaced=False),
+    Kind(CLAIM, "v1"),
     Kind("PodDisruptionBudget", "policy/v1"),
     Kind(NODE, "v1", namespaced=False),
+    Kind(CSI_NODE, STORAGE_API, namespaced=False),
+    Kind(VOLUME_ATTACHMENT, STORAGE_API, namespaced=False),
     Kind(QUEUE, SCHEDULING_API, namespaced=False),
     Kind(DEPLOYMENT, APPS_API),
     Kind(REPLICA_SET, APPS_API),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from capcard_sched.simulation.clock import SECOND
+from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import Cluster
 from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.effects import Effects, Eviction
@@ -42,6 +42,10 @@ class StepResult(Protocol):
     @property
     def idle(self) -> bool:
         """No session ran, because nothing had changed."""
+
+    @property
+    def due(self) -> float | None:
+        """When a step will have something to do although nothing changes, in unix seconds."""
 
 
 class Step(Protocol):
@@ -100,6 +104,8 @@ class _Run:
         recorder = EventRecorder(self._cluster.store, component)
         self._effects = Effects(self._cluster.store, self._feed, recorder, component)
         self._sessions = 0
+        #: When the scheduler will have something to do although nothing changes, microseconds.
+        self._scheduler_due: int | None = None
         self._warnings = list(scenario.warnings)
         self._scenario = scenario
 
@@ -115,7 +121,7 @@ class _Run:
             moved, idle = self._session()
             quiet = 0 if moved else quiet + 1
             late = late + 1 if at > self._last_operation else 0
-            coming = self._next_due()
+            coming = min((due for due in (self._next_due(), self._scheduler_due) if due is not None), default=None)
             if coming is None and quiet >= _QUIET_SESSIONS and (idle or until is None or quiet > _PATIENT_SESSIONS):
                 break
             if until is None and late > endless:
@@ -146,6 +152,7 @@ class _Run:
         for intent in result.intents:
             self._effects.apply(intent)
         self._cluster.settle()
+        self._scheduler_due = None if result.due is None else round((result.due - EPOCH) * SECOND)
         return bool(deltas) or self._feed.pending, result.idle
 
     def _advance(self, moment: int) -> None:

@@ -24,6 +24,17 @@ from capcard_sched.model.objects import (
     QueueStatus,
     RawAmounts,
 )
+from capcard_sched.model.volumes import (
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeObject,
+    PersistentVolumeSpec,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
 
 IntOrText: TypeAlias = int | str
 
@@ -65,6 +76,11 @@ class StrategyShape(_Shape, frozen=True):
     rolling_update: RollingUpdateShape | None = None
 
 
+class ClaimTemplateShape(_Shape, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+
+
 class WorkloadSpecShape(_Shape, frozen=True):
     """Of Deployments, ReplicaSets and StatefulSets."""
 
@@ -75,6 +91,7 @@ class WorkloadSpecShape(_Shape, frozen=True):
     update_strategy: StrategyShape | None = None
     pod_management_policy: str | None = None
     service_name: str | None = None
+    volume_claim_templates: tuple[ClaimTemplateShape, ...] | None = None
     paused: bool | None = None
 
 
@@ -170,22 +187,47 @@ class CommandShape(_Shape, frozen=True):
     target: CommandTargetShape = CommandTargetShape()
 
 
-class ClaimResourcesShape(_Shape, frozen=True):
-    requests: RawAmounts | None = None
-    limits: RawAmounts | None = None
+class ClaimShape(PersistentVolumeClaimObject, frozen=True):
+    metadata: MetaShape = MetaShape()
 
 
-class StorageSpecShape(_Shape, frozen=True):
-    """Of claims (`resources`), volumes (`capacity`) and quotas (`hard`)."""
+class VolumeSpecShape(PersistentVolumeSpec, frozen=True):
+    persistent_volume_reclaim_policy: str | None = None
 
-    resources: ClaimResourcesShape | None = None
-    capacity: RawAmounts | None = None
+
+class VolumeShape(PersistentVolumeObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+    spec: VolumeSpecShape = VolumeSpecShape()
+
+
+class StorageClassShape(StorageClassObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+    reclaim_policy: str | None = None
+
+
+class CSINodeShape(CSINodeObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class CSIDriverShape(CSIDriverObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class CSIStorageCapacityShape(CSIStorageCapacityObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class VolumeAttachmentShape(VolumeAttachmentObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
+class QuotaSpecShape(_Shape, frozen=True):
     hard: RawAmounts | None = None
 
 
-class StorageShape(_Shape, frozen=True):
+class QuotaShape(_Shape, frozen=True):
     metadata: MetaShape = MetaShape()
-    spec: StorageSpecShape = StorageSpecShape()
+    spec: QuotaSpecShape = QuotaSpecShape()
 
 
 class BudgetSpecShape(_Shape, frozen=True):
@@ -224,9 +266,14 @@ SHAPES: dict[str, type[msgspec.Struct]] = {
     "Namespace": PlainShape,
     "Event": EventShape,
     "ConfigMap": ConfigMapShape,
-    "PersistentVolume": StorageShape,
-    "PersistentVolumeClaim": StorageShape,
-    "ResourceQuota": StorageShape,
+    "PersistentVolume": VolumeShape,
+    "PersistentVolumeClaim": ClaimShape,
+    "StorageClass": StorageClassShape,
+    "CSINode": CSINodeShape,
+    "CSIDriver": CSIDriverShape,
+    "CSIStorageCapacity": CSIStorageCapacityShape,
+    "VolumeAttachment": VolumeAttachmentShape,
+    "ResourceQuota": QuotaShape,
     "PodDisruptionBudget": BudgetShape,
     "PriorityClass": ClassShape,
     "Queue": QueueShape,

@@ -35,9 +35,9 @@ class ClassTable:
     def intern(
         self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str
     ) -> TaskClass:
-        """The class of a template. `namespace` counts only when affinity or spread makes it matter."""
+        """The class of a template. `namespace` counts only when affinity, spread or claims make it matter."""
         affinity = template.affinity
-        bound = bool(template.spread) or (
+        bound = bool(template.spread or template.volumes) or (
             affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
         )
         namespace = namespace if bound else ""
@@ -53,6 +53,7 @@ class ClassTable:
             template.host_ports,
             template.images,
             template.volumes,
+            template.own_volumes,
             tuple(sorted(annotations.items())),
             owner_kind,
             template.priority_class_name,
@@ -77,6 +78,7 @@ class ClassTable:
                 host_ports=template.host_ports,
                 images=template.images,
                 volumes=template.volumes,
+                own_volumes=template.own_volumes,
                 annotations=dict(annotations),
                 owner_kind=owner_kind,
                 priority_class_name=template.priority_class_name,

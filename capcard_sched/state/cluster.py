@@ -24,6 +24,7 @@ from capcard_sched.state.intake import group_facts, node_facts, queue_facts
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.placements import Placements
 from capcard_sched.state.unreadable import Unreadable
+from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,11 @@ class ClusterState:
         self.jobs = self._job_table.by_key
         self.schedulable = self._job_table.schedulable
         self.orphans = self._job_table.orphans
+        self.groups_missing = self._job_table.groups_missing
+
+        self._volume_table = VolumeTable(self.dirty, self._unreadable)
+        self.volumes = self._volume_table.storage
+        self.assume_volumes = self._volume_table.assume
 
         self._placements = Placements(self.nodes, self.queues, self.dirty)
         # Statements call these once per gang: the bound methods themselves, with no call in between.
@@ -84,6 +90,7 @@ class ClusterState:
         self.unrelease = self._placements.unrelease
 
         self._handlers: dict[type, Callable[[Any], None]] = {
+            **self._volume_table.handlers,
             deltas.PodChanged: lambda delta: self._apply_pod(delta.pod),
             deltas.PodGone: lambda delta: self._drop_pod(delta.namespace, delta.name, delta.uid),
             deltas.NodeChanged: lambda delta: self._apply_node(delta.node),
@@ -113,6 +120,7 @@ class ClusterState:
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
         self.nodes.settle()
+        self._volume_table.release_unheld(self.tasks)
         changed = self.dirty.take()
         for key in changed.jobs:
             job = self.schedulable.get(key)

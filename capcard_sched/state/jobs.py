@@ -40,6 +40,8 @@ class JobTable:
         self.schedulable: dict[str, Job] = {}
         #: Jobs with a PodGroup that names a queue nobody knows.
         self.orphans: dict[str, Job] = {}
+        #: Jobs of pods that name a PodGroup nobody has seen.
+        self.groups_missing: dict[str, Job] = {}
         #: Pods of ours that name no group, by uid: the queue each asks for. They make the jobs without PodGroup.
         self._groupless: dict[str, str] = {}
         #: The oldest of them in each job that has no PodGroup, by job key.
@@ -84,6 +86,8 @@ class JobTable:
                 self._stand_in(job, task)
         elif oldest is task:
             self._find_oldest(job)
+        if not job.uid:
+            self.groups_missing[job.key] = job
 
     def left(self, job: Job, task: Task) -> None:
         """Settle a job without PodGroup after a task left it."""
@@ -110,6 +114,7 @@ class JobTable:
             job.min_resources, job.min_task_member, job.roles = None, {}, {}
             job.annotations, job.labels = {}, {}
             job.conditions, job.status_counts = (), (0, 0, 0)
+            self.groups_missing.pop(job.key, None)
         self._oldest[job.key] = oldest
         job.created = oldest.created
         job.priority_class_name = oldest.cls.priority_class_name
@@ -126,6 +131,7 @@ class JobTable:
             return
         taken_over = job.implicit
         self._oldest.pop(key, None)
+        self.groups_missing.pop(key, None)
         job.uid = facts.uid
         job.implicit = False
         job.created = facts.created
@@ -172,6 +178,7 @@ class JobTable:
         job.queue = ""
         self.schedulable.pop(job.key, None)
         self.orphans.pop(job.key, None)
+        self.groups_missing[job.key] = job
 
     def _remove(self, job: Job) -> None:
         self._detach(job)
@@ -179,6 +186,7 @@ class JobTable:
         self.by_key.pop(job.key, None)
         self.schedulable.pop(job.key, None)
         self.orphans.pop(job.key, None)
+        self.groups_missing.pop(job.key, None)
         self._dirty.jobs.add(job.key)
 
     # --- their queues -----------------------------------------------------------------------------------------------

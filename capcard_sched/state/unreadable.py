@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
 
-    Kind = Literal["Pod", "PodGroup", "Queue", "Node"]
+    Kind = Literal[
+        "Pod",
+        "PodGroup",
+        "Queue",
+        "Node",
+        "PersistentVolumeClaim",
+        "PersistentVolume",
+        "StorageClass",
+        "CSINode",
+        "CSIStorageCapacity",
+    ]
 
 
 class Unreadable:

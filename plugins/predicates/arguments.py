@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
 class ShapePoint(msgspec.Struct, frozen=True):
     """One point of the storage capacity scoring curve."""
 
-    utilization: int
-    score: int
+    #: Percent of the volumes that is used.
+    utilization: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    score: Annotated[int, msgspec.Meta(ge=0, le=10)]
 
 
 class PredicatesArguments(msgspec.Struct, frozen=True):
-    """Which checks run. The volume and DRA keys are accepted so that confs load; nothing here acts on them.
+    """Which checks run. The DRA keys are accepted so that confs load; nothing here acts on them.
 
     `predicate.CacheEnable` is accepted too: static answers are always kept, with their reasons (§5.5).
     """
@@ -28,7 +31,10 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     volume_binding: bool = msgspec.field(name="predicate.VolumeBindingEnable", default=True)
     dynamic_resources: bool = msgspec.field(name="predicate.DynamicResourceAllocationEnable", default=False)
     cache: bool = msgspec.field(name="predicate.CacheEnable", default=False)
-    bind_timeout_seconds: int = msgspec.field(name="volumebinding.bindTimeoutSeconds", default=600)
+    bind_timeout_seconds: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(
+        name="volumebinding.bindTimeoutSeconds", default=600
+    )
     volume_binding_weight: int = msgspec.field(name="volumebinding.weight", default=1)
+    #: Points by rising utilization; volumes are not scored without it.
     volume_binding_shape: tuple[ShapePoint, ...] | None = msgspec.field(name="volumebinding.shape", default=None)
     filter_timeout_seconds: int = msgspec.field(name="dynamicresources.filterTimeoutSeconds", default=10)

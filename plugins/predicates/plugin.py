@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.node_index import NodeIndex
 from capcard_sched.framework.plugin import Plugin
@@ -13,14 +14,30 @@ from capcard_sched.plugins.predicates.arguments import PredicatesArguments
 from capcard_sched.plugins.predicates.host_ports import HostPorts
 from capcard_sched.plugins.predicates.rules import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import TopologySpread
+from capcard_sched.plugins.predicates.volumes import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    import msgspec
+
+    from capcard_sched.framework.arguments import ArgumentReader
     from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Verdict
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
     from capcard_sched.framework.session import Session
+    from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.task import Task
+
+
+class PodContext(NamedTuple):
+    """What the plugin puts into a profile beyond the class."""
+
+    rules: PodRules | None
+    volumes: PodVolumes | None
+
+
+_NOTHING = PodContext(None, None)
 
 
 class Predicates(Plugin):
@@ -38,6 +55,7 @@ class Predicates(Plugin):
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
         self._spread = TopologySpread()
+        self._volumes = VolumeRules(self._enabled)
         #: The diagnosis whose entries were already checked for their pod count.
         self._counted: Diagnosis | None = None
 
@@ -51,28 +69,48 @@ class Predicates(Plugin):
         if self._enabled.node_ports:
             self._ports.open(session)
         self._rules.open(session, self._index)
+        self._volumes.open(session, self._index)
 
     def close(self, session: Session) -> None:
         self._counted = None
 
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
+        arguments = problems.decode(cls.Arguments, raw)
+        assert isinstance(arguments, PredicatesArguments)
+        shape = arguments.volume_binding_shape or ()
+        if any(left.utilization >= right.utilization for left, right in pairwise(shape)):
+            problems.error("volumebinding.shape", "the points must stand by rising utilization")
+        return arguments
+
     # --- what a profile is ------------------------------------------------------------------------------------------
 
-    def task_context(self, task: Task) -> PodRules | None:
-        return self._rules.rules(task)
+    def task_context(self, task: Task) -> PodContext | None:
+        rules = self._rules.rules(task)
+        volumes = self._volumes.of(task) if task.cls.volumes else None
+        return None if rules is None and volumes is None else PodContext(rules, volumes)
+
+    def _context(self, profile: Profile) -> PodContext:
+        return profile.context(self.name) or _NOTHING
 
     def domain_bound(self, profile: Profile) -> bool:
-        return profile.context(self.name) is not None
+        rules, volumes = self._context(profile)
+        return rules is not None or (volumes is not None and bool(volumes.open))
 
     def row_private(self, profile: Profile) -> bool:
-        return bool(profile.cls.host_ports) and self._enabled.node_ports
+        if profile.cls.host_ports and self._enabled.node_ports:
+            return True
+        volumes = self._context(profile).volumes
+        return volumes is not None and self._volumes.is_limited(volumes)
 
     # --- feasibility ------------------------------------------------------------------------------------------------
 
     def pre_predicate(self, profile: Profile) -> Refusal | None:
-        rules: PodRules | None = profile.context(self.name)
-        if rules is None or not rules.error:
+        rules, volumes = self._context(profile)
+        error = (rules.error if rules is not None else "") or (volumes.error if volumes is not None else "")
+        if not error:
             return None
-        return Refusal("pre_predicate", self.name, "Unschedulable", rules.error, code=Code.UNRESOLVABLE)
+        return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
 
     def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
         if isinstance(verdict, Diagnosis):
@@ -85,6 +123,12 @@ class Predicates(Plugin):
             node_checks.reject_by_affinity(index, cls, rows, verdict)
         if self._enabled.taint_toleration:
             node_checks.reject_tainted(index, cls, rows, verdict)
+        volumes = self._context(profile).volumes
+        if volumes is not None:
+            if isinstance(verdict, Diagnosis) and self._volumes.is_limited(volumes):
+                # Like the pod count: told of nodes that the volumes themselves rule out as well.
+                self._volumes.reject_crowded(volumes, rows, verdict)
+            self._volumes.reject_fixed(volumes, rows, verdict)
 
     def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
         # Every request has a pod slot in it: only who wants to know the reason needs the count besides the fit.
@@ -93,14 +137,26 @@ class Predicates(Plugin):
         wanted = profile.cls.host_ports
         if wanted and self._enabled.node_ports:
             self._ports.reject(wanted, rows, verdict)
+        volumes = self._context(profile).volumes
+        if volumes is not None and verdict is not self._counted and self._volumes.is_limited(volumes):
+            self._volumes.reject_crowded(volumes, rows, verdict)
 
     def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
-        rules: PodRules | None = profile.context(self.name)
-        if rules is None:
-            return
-        pod_affinity.reject(self._index, rules, rows, verdict)
-        if rules.spread:
-            self._spread.reject(self._index, profile.cls, rules.spread, rows, verdict)
+        rules, volumes = self._context(profile)
+        if rules is not None:
+            pod_affinity.reject(self._index, rules, rows, verdict)
+            if rules.spread:
+                self._spread.reject(self._index, profile.cls, rules.spread, rows, verdict)
+        if volumes is not None and volumes.open:
+            self._volumes.reject_without_offer(volumes, rows, verdict)
+
+    # --- preference -------------------------------------------------------------------------------------------------
+
+    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+        shape, volumes = self._enabled.volume_binding_shape, self._context(profile).volumes
+        if not shape or volumes is None or not volumes.open:
+            return None
+        return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
 
     # --- keeping up -------------------------------------------------------------------------------------------------
 
@@ -108,8 +164,13 @@ class Predicates(Plugin):
         if self._enabled.node_ports:
             self._ports.place(placement)
         self._rules.counters.place(placement)
+        self._volumes.place(placement)  # last: it may fail
 
     def on_deallocate(self, placement: Placement) -> None:
         if self._enabled.node_ports:
             self._ports.displace(placement)
         self._rules.counters.displace(placement)
+        self._volumes.displace(placement)
+
+    def bind_volumes(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
+        return self._volumes.bindings(placement)

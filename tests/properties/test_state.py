@@ -259,6 +259,7 @@ class _Model:
             "orphans": {
                 f"default/{name}" for name, queue in queue_of.items() if queue is not None and queue not in self.queues
             },
+            "groups_missing": {f"default/{name}" for name, queue in queue_of.items() if queue is None},
         }
 
 
@@ -358,6 +359,7 @@ def test_what_is_all_deleted_leaves_nothing_behind(changes: list[Any]) -> None:
         state.apply(deltas.QueueGone(name))
     left = (state.tasks, state.jobs, state.queues, state.schedulable, state.orphans, state.problems)
     assert not any(left)
+    assert not state.groups_missing
     table = state._job_table
     assert not any((state._node_objects, state._by_name, table._groupless, table._oldest, state._placements._former))
     assert not state._unreadable._refs

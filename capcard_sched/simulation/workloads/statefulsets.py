@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import POD, STATEFUL_SET, JsonObject, labels_of, meta, spec, status
+from capcard_sched.simulation.kinds import CLAIM, POD, STATEFUL_SET, JsonObject, labels_of, meta, spec, status
 from capcard_sched.simulation.store import ENDED_PHASES, key_of
 from capcard_sched.simulation.workloads.replicas import is_live, is_ready
 from capcard_sched.simulation.workloads.templates import digest, pod_from
+from capcard_sched.simulation.workloads.volumes import claim_from
 from capcard_sched.simulation.workloads.worklist import Worklist
 
 if TYPE_CHECKING:
@@ -100,7 +101,25 @@ class StatefulSetController:
 
     def _pod(self, found: JsonObject, index: int, name: str, revision: str) -> JsonObject:
         marks = {_REVISION: revision, _POD_NAME: name, _POD_INDEX: str(index)}
-        more = {"hostname": name}
+        more: JsonObject = {"hostname": name}
         if spec(found).get("serviceName"):
             more["subdomain"] = spec(found)["serviceName"]
+        claimed = self._claims(found, name)
+        if claimed:
+            others = (spec(found)["template"].get("spec") or {}).get("volumes") or ()
+            more["volumes"] = [volume for volume in others if volume["name"] not in claimed]
+            more["volumes"] += [
+                {"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claimed.items()
+            ]
         return pod_from(spec(found)["template"], name=name, owner=found, labels=marks, spec=more)
+
+    def _claims(self, found: JsonObject, pod: str) -> dict[str, str]:
+        """Make the claims of one pod that do not exist; names of volumes to names of claims. They outlive the pod."""
+        claims: dict[str, str] = {}
+        namespace = meta(found)["namespace"]
+        for template in spec(found).get("volumeClaimTemplates") or ():
+            volume = meta(template)["name"]
+            claims[volume] = f"{volume}-{pod}"
+            if self._store.get(CLAIM, namespace, claims[volume]) is None:
+                self._store.create(CLAIM, claim_from(template, claims[volume], namespace))
+        return claims

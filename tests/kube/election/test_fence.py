@@ -45,6 +45,13 @@ def own_control_plane() -> Iterator[ControlPlane]:
         yield running
 
 
+async def acts(control_plane: ControlPlane) -> bool:
+    async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-a")))) as client:
+        with pytest.raises(ApiError) as answer:
+            await bind(client, "nobody", "nobody/0")
+    return may_be_fenced(answer.value.message)
+
+
 @pytest_asyncio.fixture
 async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[Cluster]:
     """An admin's client of a cluster with the fence and nothing else."""
@@ -53,6 +60,7 @@ async def cluster(own_control_plane: ControlPlane) -> AsyncIterator[Cluster]:
             await client.make_namespace(NAMESPACE)
             await client.apply(OBJECTS)
             await asyncio.to_thread(own_control_plane.keep_what_is_there)
+            await client.wait_until(lambda: acts(own_control_plane), "the fence to act")
             own_control_plane.memo["fenced"] = True
         await client.create(node("n"))
         yield client
@@ -325,7 +333,6 @@ async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_
         await until(lambda: one.leads, "a leader")
         await until_state(it, one, FenceState.ACTIVE)
         assert told.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
-        await asyncio.to_thread(cluster.control_plane.keep_what_is_there)
 
 
 async def until_state(it: Fence, elector: Elector, state: FenceState) -> None:

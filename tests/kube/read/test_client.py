@@ -357,3 +357,15 @@ async def test_requests_keep_to_the_rate_and_urgent_ones_go_past_it(cluster: Clu
         await asyncio.gather(*(client.request("GET", "/version") for _ in range(3)))
         assert loop.time() - started >= 0.5
         assert urgent < 0.2
+
+
+@pytest.mark.asyncio
+async def test_urgent_requests_wait_for_no_connection(cluster: Cluster, proxy: Proxy) -> None:
+    slow = proxy.delay("GET", "/nodes/n", 2.0)
+    async with Client(load_connection(str(proxy.kubeconfig_for())), connections=1) as client:
+        waiting = asyncio.create_task(client.request("GET", node_path("n")))
+        await slow.struck()
+        await asyncio.wait_for(client.request("GET", "/version", throttled=False), 1.0)
+        assert not waiting.done()
+        with pytest.raises(ApiError):
+            await waiting

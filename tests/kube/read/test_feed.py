@@ -511,7 +511,8 @@ async def test_an_object_that_cannot_be_read_stops_nobody_else(cluster: Cluster,
         return {**CONFIG, "metadata": {"name": name}, "data": data}
 
     async with watching(cluster, kinds=[CONFIG_MAP], settings=settings) as (_, mirror, ears):
-        await cluster.create_all([config("good", **{"1": "a"}), config("bad", word="a"), config("fine", **{"2": "b"})])
+        for made in (config("good", **{"1": "a"}), config("bad", word="a"), config("fine", **{"2": "b"})):
+            await cluster.create(made)
         await until(lambda: deltas.NamespaceChanged("fine", {"2": "1"}) in mirror.deltas, "the last of them")
     problem = f"ConfigMap {cluster.namespace}/bad: data, a key: Expected `int`, got `str`"
     assert [detail for detail in ears.undecodable() if "/bad" in detail] == [problem]

@@ -220,7 +220,7 @@ def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, pro
 
 
 class _Remembering(Plugin):
-    """Answers with an array of its own, the same in every call, and refuses `n0`."""
+    """Answers with an array of its own, the same in every call, and refuses small nodes."""
 
     name: ClassVar[str] = "remembering"
     points: ClassVar[dict[int, Scores]] = {}
@@ -229,7 +229,7 @@ class _Remembering(Plugin):
         return False
 
     def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
-        verdict.reject(np.array([rows.nodes[row].name == "n0" for row in rows.rows]), Code.UNSCHEDULABLE, "not here")
+        verdict.reject(rows.allocatable[:, 0] < 4000, Code.UNSCHEDULABLE, "not here")
 
     def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
         return self.points.setdefault(len(rows), np.full(len(rows), 7.0))
@@ -237,6 +237,7 @@ class _Remembering(Plugin):
 
 def test_scores_a_plugin_keeps_are_not_written_to() -> None:
     h = _cluster(3, _Remembering)
+    h.node("n0", cpu="2")
     for i in range(2):
         h.pod(f"p-{i}", group="g", requests={"cpu": "1"})
     h.step()

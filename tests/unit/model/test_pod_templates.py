@@ -315,6 +315,7 @@ def test_a_template_holds_everything_that_decides_placement() -> None:
             {"name": "x"},
             {"name": "y", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "z", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
         ],
         priorityClassName="high",
         preemptionPolicy="Never",
@@ -330,7 +331,8 @@ def test_a_template_holds_everything_that_decides_placement() -> None:
         spread=pod.spec.topology_spread_constraints or (),
         host_ports=(),
         images=("init:3", "main:1", "side:2"),
-        volumes=("data",),
+        volumes=("data", "-scratch"),
+        own_volumes=("-scratch",),
         priority_class_name="high",
         preemption_policy="Never",
     )

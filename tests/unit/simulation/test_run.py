@@ -33,6 +33,7 @@ REF = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
 class Result(NamedTuple):
     intents: Sequence[Intent]
     idle: bool
+    due: float | None = None
 
 
 class Scripted:

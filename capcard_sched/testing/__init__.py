@@ -26,8 +26,9 @@ from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
-from capcard_sched.model.intents import Bind, EmitEvent, UpdatePodCondition, UpdatePodGroup
+from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.testing.storage import StorageObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +57,7 @@ def _timestamp(second: int) -> str:
     return f"2026-01-{1 + hours // 24:02d}T{hours % 24:02d}:{rest // 60:02d}:{rest % 60:02d}Z"
 
 
-class Harness:
+class Harness(StorageObjects):
     """See the module docstring."""
 
     def __init__(
@@ -70,12 +71,14 @@ class Harness:
         on_commit: Callable[[list[Bind]], None] | None = None,
     ) -> None:
         """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
+        super().__init__()
         self._registry = registry().including(plugins, actions)
         self.core = Core(self._parse(conf), self._registry, timer=timer)
         self._on_commit = on_commit
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}
         self.bind_annotations: dict[str, dict[str, str]] = {}
+        self.bind_volumes: dict[str, tuple[ClaimBinding, ...]] = {}
         #: Events of the last step.
         self.events: list[EmitEvent] = []
         self.all_events: list[EmitEvent] = []
@@ -83,7 +86,6 @@ class Harness:
         self._messages: dict[str, str] = {}
         self._pods: dict[str, dict[str, Any]] = {}
         self._run = run
-        self._deltas: list[Delta] = []
         self._created = 0
         self._births: dict[str, int] = {}
         self._queues: set[str] = set()
@@ -344,6 +346,8 @@ class Harness:
                 case Bind():
                     self.binds[intent.name] = intent.node
                     self.bind_annotations[intent.name] = intent.annotations
+                    self.bind_volumes[intent.name] = intent.volumes
+                    self._settle(intent)
                     self._bound(intent)
                 case EmitEvent():
                     self.events.append(intent)

@@ -1,0 +1,167 @@
+"""Storage objects of Kubernetes as they arrive: only the fields the scheduler uses (see `model.objects`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from capcard_sched.model.objects import LabelSelector, NodeSelector, ObjectMeta, RawAmounts, RawQuantity
+
+#: Annotation of a claim: the node its volume is to be made for.
+SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+#: Annotation of a claim: the volume controller has finished binding it.
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+#: Annotation of a volume: its claim was written by a controller or scheduler, not by a person.
+BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
+#: Annotation of a claim that names its class, read before `spec.storageClassName`.
+CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
+#: Annotation of a StorageClass: claims that name none get it.
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+#: Provisioner of classes whose volumes are made by hand.
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
+IMMEDIATE: Final = "Immediate"
+
+
+class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base: camelCase on the wire, immutable here."""
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+class ClaimResources(_Object, frozen=True):
+    requests: RawAmounts | None = None
+
+
+class PersistentVolumeClaimSpec(_Object, frozen=True):
+    access_modes: tuple[str, ...] | None = None
+    selector: LabelSelector | None = None
+    resources: ClaimResources | None = None
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+
+
+class PersistentVolumeClaimStatus(_Object, frozen=True):
+    phase: str | None = None
+
+
+class PersistentVolumeClaimObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+# --- volumes --------------------------------------------------------------------------------------------------------
+
+
+class ClaimReference(_Object, frozen=True):
+    """The claim a volume belongs to."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class CSIVolumeSource(_Object, frozen=True):
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class VolumeNodeAffinity(_Object, frozen=True):
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(_Object, frozen=True):
+    capacity: RawAmounts | None = None
+    access_modes: tuple[str, ...] | None = None
+    claim_ref: ClaimReference | None = None
+    storage_class_name: str | None = None
+    volume_mode: str | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIVolumeSource | None = None
+
+
+class PersistentVolumeStatus(_Object, frozen=True):
+    phase: str | None = None
+
+
+class PersistentVolumeObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+# --- classes and drivers --------------------------------------------------------------------------------------------
+
+
+class TopologyRequirement(_Object, frozen=True):
+    key: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class TopologySelectorTerm(_Object, frozen=True):
+    match_label_expressions: tuple[TopologyRequirement, ...] | None = None
+
+
+class StorageClassObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
+    volume_binding_mode: str | None = None
+    allowed_topologies: tuple[TopologySelectorTerm, ...] | None = None
+
+
+class CSINodeAllocatable(_Object, frozen=True):
+    count: int | None = None
+
+
+class CSINodeDriver(_Object, frozen=True):
+    name: str = ""
+    allocatable: CSINodeAllocatable | None = None
+
+
+class CSINodeSpec(_Object, frozen=True):
+    drivers: tuple[CSINodeDriver, ...] | None = None
+
+
+class CSINodeObject(_Object, frozen=True):
+    """Named like its node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class CSIDriverSpec(_Object, frozen=True):
+    storage_capacity: bool | None = None
+
+
+class CSIDriverObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacityObject(_Object, frozen=True):
+    """How much a driver can still make of a class where a topology selector matches."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: RawQuantity | None = None
+    maximum_volume_size: RawQuantity | None = None
+
+
+class AttachmentSource(_Object, frozen=True):
+    persistent_volume_name: str | None = None
+
+
+class VolumeAttachmentSpec(_Object, frozen=True):
+    attacher: str = ""
+    node_name: str = ""
+    source: AttachmentSource = AttachmentSource()
+
+
+class VolumeAttachmentObject(_Object, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -1,0 +1,280 @@
+"""Storage objects and what is assumed of them: the only writer of `model.storage.Storage`.
+
+An assumption lives from the commit of a binding until the claim shows its volume, or until no pod is being bound with
+it any more. A volume is assumed for at most one claim.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.selectors import label_selector_problem
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.storage import (
+    Assumption,
+    Decision,
+    PersistentVolume,
+    Storage,
+    StorageCapacity,
+    StorageClass,
+)
+from capcard_sched.model.storage_facts import claim_facts, storage_bytes, volume_facts
+from capcard_sched.model.volumes import (
+    IMMEDIATE,
+    WAIT_FOR_CONSUMER,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.model.intents import ClaimBinding
+    from capcard_sched.model.task import Task
+    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.unreadable import Unreadable
+
+
+class VolumeTable:
+    """Takes in storage deltas and the bindings of claims."""
+
+    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+        self.storage = Storage()
+        self._dirty = dirty
+        self._unreadable = unreadable
+        self._versions = 0
+        #: Attachment name to node and volume name.
+        self._attached: dict[str, tuple[str, str]] = {}
+        #: Volume name to the nodes it is attached to.
+        self._nodes_of: dict[str, set[str]] = {}
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.PersistentVolumeClaimChanged: lambda delta: self._apply_claim(delta.claim),
+            deltas.PersistentVolumeClaimGone: lambda delta: self._drop_claim(delta.namespace, delta.name),
+            deltas.PersistentVolumeChanged: lambda delta: self._apply_volume(delta.volume),
+            deltas.PersistentVolumeGone: lambda delta: self._drop_volume(delta.name),
+            deltas.StorageClassChanged: lambda delta: self._apply_class(delta.storage_class),
+            deltas.StorageClassGone: lambda delta: self._drop_class(delta.name),
+            deltas.CSINodeChanged: lambda delta: self._apply_csi_node(delta.csi_node),
+            deltas.CSINodeGone: lambda delta: self._drop_csi_node(delta.name),
+            deltas.CSIDriverChanged: lambda delta: self._set_measured(
+                delta.driver.metadata.name, measured=bool(delta.driver.spec.storage_capacity)
+            ),
+            deltas.CSIDriverGone: lambda delta: self._set_measured(delta.name, measured=False),
+            deltas.CSIStorageCapacityChanged: lambda delta: self._apply_capacity(delta.capacity),
+            deltas.CSIStorageCapacityGone: lambda delta: self._drop_capacity(delta.namespace, delta.name),
+            deltas.VolumeAttachmentChanged: lambda delta: self._apply_attachment(delta.attachment),
+            deltas.VolumeAttachmentGone: lambda delta: self._drop_attachment(delta.name),
+        }
+
+    def _note(self, kind: Any, namespace: str, name: str, problems: Iterable[str], uid: str = "") -> str:
+        text = "; ".join(problems)
+        self._unreadable.note(ObjectRef(kind, namespace, name, uid), text)
+        return text
+
+    # --- claims -----------------------------------------------------------------------------------------------------
+
+    def _apply_claim(self, obj: PersistentVolumeClaimObject) -> None:
+        claim, problems = claim_facts(obj)
+        self._note("PersistentVolumeClaim", claim.namespace, claim.name, problems, claim.uid)
+        key = claim.key
+        known = self.storage.claims.get(key)
+        if claim == known:
+            return
+        self.storage.claims[key] = claim
+        if claim.bound or (known is not None and known.uid != claim.uid):
+            self.storage.assumed.pop(key, None)
+        self._dirty.volumes.add(key)
+
+    def _drop_claim(self, namespace: str, name: str) -> None:
+        key = f"{namespace}/{name}"
+        self._unreadable.forget("PersistentVolumeClaim", namespace, name)
+        if self.storage.claims.pop(key, None) is not None:
+            self.storage.assumed.pop(key, None)
+            self._dirty.volumes.add(key)
+
+    # --- volumes ----------------------------------------------------------------------------------------------------
+
+    def _apply_volume(self, obj: PersistentVolumeObject) -> None:
+        volume, problems = volume_facts(obj)
+        self._note("PersistentVolume", "", volume.name, problems, obj.metadata.uid)
+        storage, name = self.storage, volume.name
+        known = storage.volumes.get(name)
+        if known is not None:
+            if msgspec.structs.replace(known, version=0) == volume:
+                return
+            self._unlist(known)
+        self._versions += 1
+        volume = msgspec.structs.replace(volume, version=self._versions)
+        storage.volumes[name] = volume
+        storage.volumes_of_class.setdefault(volume.class_name, {})[name] = volume
+        if volume.claim is not None:
+            storage.reserved.setdefault(f"{volume.claim.namespace}/{volume.claim.name}", set()).add(name)
+        self._volume_changed(volume)
+
+    def _drop_volume(self, name: str) -> None:
+        self._unreadable.forget("PersistentVolume", "", name)
+        volume = self.storage.volumes.pop(name, None)
+        if volume is not None:
+            self._unlist(volume)
+            self._volume_changed(volume)
+
+    def _unlist(self, volume: PersistentVolume) -> None:
+        listed = self.storage.volumes_of_class[volume.class_name]
+        del listed[volume.name]
+        if not listed:
+            del self.storage.volumes_of_class[volume.class_name]
+        if volume.claim is not None:
+            key = f"{volume.claim.namespace}/{volume.claim.name}"
+            self.storage.reserved[key].remove(volume.name)
+            if not self.storage.reserved[key]:
+                del self.storage.reserved[key]
+
+    def _volume_changed(self, volume: PersistentVolume) -> None:
+        self.storage.generation += 1
+        self._dirty.nodes |= self._nodes_of.get(volume.name, set())
+        owner = volume.claim
+        self._dirty.volumes.add(
+            f"{owner.namespace}/{owner.name}" if owner is not None else f"PersistentVolume {volume.name}"
+        )
+
+    # --- classes, drivers, capacities -------------------------------------------------------------------------------
+
+    def _apply_class(self, obj: StorageClassObject) -> None:
+        name = obj.metadata.name
+        mode = obj.volume_binding_mode or IMMEDIATE
+        problems = []
+        if mode not in (IMMEDIATE, WAIT_FOR_CONSUMER):
+            problems.append(f"volumeBindingMode: {mode!r} is none of {IMMEDIATE}, {WAIT_FOR_CONSUMER}")
+        self._note("StorageClass", "", name, problems, obj.metadata.uid)
+        fresh = StorageClass(name, obj.provisioner, mode == WAIT_FOR_CONSUMER, obj.allowed_topologies or ())
+        if self.storage.classes.get(name) != fresh:
+            self.storage.classes[name] = fresh
+            self._made_differently(f"StorageClass {name}")
+
+    def _drop_class(self, name: str) -> None:
+        self._unreadable.forget("StorageClass", "", name)
+        if self.storage.classes.pop(name, None) is not None:
+            self._made_differently(f"StorageClass {name}")
+
+    def _set_measured(self, driver: str, *, measured: bool) -> None:
+        drivers = self.storage.measured_drivers
+        if measured == (driver in drivers):
+            return
+        if measured:
+            drivers.add(driver)
+        else:
+            drivers.remove(driver)
+        self._made_differently(f"CSIDriver {driver}")
+
+    def _apply_capacity(self, obj: CSIStorageCapacityObject) -> None:
+        meta = obj.metadata
+        namespace, name = meta.namespace or "default", meta.name
+        problems: list[str] = []
+        left = storage_bytes(obj.capacity, "capacity", problems)
+        most = obj.maximum_volume_size
+        largest = left if most is None else storage_bytes(most, "maximumVolumeSize", problems)
+        wrong = label_selector_problem(obj.node_topology)
+        if wrong:
+            problems.append(f"nodeTopology.{wrong}")
+        self._note("CSIStorageCapacity", namespace, name, problems, meta.uid)
+        fresh = StorageCapacity(obj.storage_class_name, obj.node_topology, largest, left)
+        if self.storage.capacities.get((namespace, name)) != fresh:
+            self.storage.capacities[namespace, name] = fresh
+            self._made_differently(f"CSIStorageCapacity {namespace}/{name}")
+
+    def _drop_capacity(self, namespace: str, name: str) -> None:
+        self._unreadable.forget("CSIStorageCapacity", namespace, name)
+        if self.storage.capacities.pop((namespace, name), None) is not None:
+            self._made_differently(f"CSIStorageCapacity {namespace}/{name}")
+
+    def _made_differently(self, what: str) -> None:
+        self.storage.generation += 1
+        self._dirty.volumes.add(what)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def _apply_csi_node(self, obj: CSINodeObject) -> None:
+        name = obj.metadata.name
+        limits: dict[str, int] = {}
+        problems = []
+        for index, driver in enumerate(obj.spec.drivers or ()):
+            count = driver.allocatable.count if driver.allocatable is not None else None
+            if count is None:
+                continue
+            if count < 0:
+                problems.append(f"spec.drivers[{index}].allocatable.count: {count} is negative; it counts as 0")
+            limits[driver.name] = max(0, count)
+        self._note("CSINode", "", name, problems, obj.metadata.uid)
+        self._set_limits(name, limits)
+
+    def _drop_csi_node(self, name: str) -> None:
+        self._unreadable.forget("CSINode", "", name)
+        self._set_limits(name, {})
+
+    def _set_limits(self, node: str, limits: Mapping[str, int]) -> None:
+        if self.storage.limits.get(node, {}) == limits:
+            return
+        if limits:
+            self.storage.limits[node] = limits
+        else:
+            del self.storage.limits[node]
+        self._dirty.nodes.add(node)
+
+    def _apply_attachment(self, obj: VolumeAttachmentObject) -> None:
+        name, node, volume = obj.metadata.name, obj.spec.node_name, obj.spec.source.persistent_volume_name or ""
+        if self._attached.get(name) == (node, volume):
+            return
+        self._drop_attachment(name)
+        self._attached[name] = (node, volume)
+        self._nodes_of.setdefault(volume, set()).add(node)
+        self.storage.attachments.setdefault(node, {})[name] = volume
+        self._dirty.nodes.add(node)
+
+    def _drop_attachment(self, name: str) -> None:
+        known = self._attached.pop(name, None)
+        if known is None:
+            return
+        node, volume = known
+        on_node = self.storage.attachments[node]
+        del on_node[name]
+        if volume not in on_node.values():
+            self._nodes_of[volume].discard(node)
+            if not self._nodes_of[volume]:
+                del self._nodes_of[volume]
+        if not on_node:
+            del self.storage.attachments[node]
+        self._dirty.nodes.add(node)
+
+    # --- assumptions ------------------------------------------------------------------------------------------------
+
+    def assume(self, task: Task, node: str, bindings: Iterable[ClaimBinding]) -> None:
+        """A pod is being bound, and its claims get their volumes with it: the commit of a statement."""
+        for binding in bindings:
+            key = f"{task.namespace}/{binding.claim}"
+            known = self.storage.assumed.get(key)
+            if known is None:
+                self.storage.assumed[key] = Assumption(Decision(binding.volume, node), {task.uid})
+            else:
+                known.holders.add(task.uid)
+
+    def release_unheld(self, tasks: Mapping[str, Task]) -> None:
+        """Drop what no pod is being bound with any more: refused bindings, pods that are gone."""
+        assumed = self.storage.assumed
+        for key in list(assumed):
+            holders = assumed[key].holders
+            for uid in [uid for uid in holders if _is_off(tasks.get(uid))]:
+                holders.remove(uid)
+            if not holders:
+                del assumed[key]
+
+
+def _is_off(task: Task | None) -> bool:
+    return task is None or task.status is TaskStatus.PENDING

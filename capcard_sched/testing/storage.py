@@ -1,0 +1,235 @@
+"""Claims, volumes, classes and drivers for the harness, and the volume controller's part in a binding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.volumes import (
+    BIND_COMPLETED,
+    WAIT_FOR_CONSUMER,
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.intents import Bind
+
+
+def on_nodes(*names: str) -> dict[str, Any]:
+    """The node affinity of a volume that only these nodes can use."""
+    return labelled("kubernetes.io/hostname", *names)
+
+
+def labelled(key: str, *values: str) -> dict[str, Any]:
+    """The node affinity of a volume that nodes with these values of a label can use."""
+    expression = {"key": key, "operator": "In", "values": list(values)}
+    return {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+
+
+class StorageObjects:
+    """The storage half of the harness. Objects with the same name replace each other."""
+
+    def __init__(self) -> None:
+        self._deltas: list[Delta] = []
+        self._claims: dict[str, dict[str, Any]] = {}
+        self._volumes: dict[str, dict[str, Any]] = {}
+
+    def storage_class(
+        self,
+        name: str,
+        *,
+        provisioner: str = "csi.test",
+        mode: str = WAIT_FOR_CONSUMER,
+        topologies: Iterable[tuple[str, Iterable[str]]] = (),
+    ) -> None:
+        """Add a class; `topologies` are label keys with values, one term each."""
+        body: dict[str, Any] = {
+            "metadata": {"name": name, "uid": f"{name}-uid"},
+            "provisioner": provisioner,
+            "volumeBindingMode": mode,
+        }
+        terms = [{"matchLabelExpressions": [{"key": key, "values": list(values)}]} for key, values in topologies]
+        if terms:
+            body["allowedTopologies"] = terms
+        self._deltas.append(deltas.StorageClassChanged(msgspec.convert(body, StorageClassObject)))
+
+    def claim(
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        storage_class: str = "",
+        size: Any = "1Gi",
+        modes: Iterable[str] = ("ReadWriteOnce",),
+        volume: str = "",
+        bound: bool | None = None,
+        annotations: Mapping[str, str] | None = None,
+        owner: str = "",
+        uid: str = "",
+        phase: str = "",
+        deleting: bool = False,
+        **spec: Any,
+    ) -> None:
+        """Add a claim; one with a volume is bound to it unless `bound` says otherwise."""
+        notes = dict(annotations or {})
+        if bound if bound is not None else bool(volume):
+            notes[BIND_COMPLETED] = "yes"
+        meta: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid or f"{namespace}-{name}-uid"}
+        if owner:
+            meta["ownerReferences"] = [{"kind": "Pod", "name": owner, "uid": owner, "controller": True}]
+        if deleting:
+            meta["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        body: dict[str, Any] = {
+            "metadata": {**meta, "annotations": notes},
+            "spec": {
+                "accessModes": list(modes),
+                "resources": {"requests": {"storage": size}},
+                "storageClassName": storage_class,
+                **spec,
+            },
+            "status": {"phase": phase or ("Bound" if BIND_COMPLETED in notes else "Pending")},
+        }
+        if volume:
+            body["spec"]["volumeName"] = volume
+        self._tell_claim(body)
+
+    def _tell_claim(self, body: dict[str, Any]) -> None:
+        meta = body["metadata"]
+        self._claims[f"{meta['namespace']}/{meta['name']}"] = body
+        self._deltas.append(deltas.PersistentVolumeClaimChanged(msgspec.convert(body, PersistentVolumeClaimObject)))
+
+    def delete_claim(self, name: str, *, namespace: str = "default") -> None:
+        """A claim is gone."""
+        self._claims.pop(f"{namespace}/{name}", None)
+        self._deltas.append(deltas.PersistentVolumeClaimGone(namespace, name))
+
+    def volume(
+        self,
+        name: str,
+        *,
+        storage_class: str = "",
+        size: Any = "1Gi",
+        modes: Iterable[str] = ("ReadWriteOnce",),
+        affinity: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        claim: str = "",
+        namespace: str = "default",
+        phase: str = "",
+        driver: str = "",
+        handle: str = "",
+        **spec: Any,
+    ) -> None:
+        """Add a volume; `claim` names the one it is reserved for, `affinity` is its `nodeAffinity.required`."""
+        body: dict[str, Any] = {
+            "metadata": {"name": name, "uid": f"{name}-uid", "labels": dict(labels or {})},
+            "spec": {
+                "capacity": {"storage": size},
+                "accessModes": list(modes),
+                "storageClassName": storage_class,
+                **spec,
+            },
+            "status": {"phase": phase or ("Bound" if claim else "Available")},
+        }
+        if affinity is not None:
+            body["spec"]["nodeAffinity"] = {"required": dict(affinity)}
+        if claim:
+            body["spec"]["claimRef"] = {"name": claim, "namespace": namespace, "uid": f"{namespace}-{claim}-uid"}
+        if driver:
+            body["spec"]["csi"] = {"driver": driver, "volumeHandle": handle or name}
+        self._tell_volume(body)
+
+    def _tell_volume(self, body: dict[str, Any]) -> None:
+        self._volumes[body["metadata"]["name"]] = body
+        self._deltas.append(deltas.PersistentVolumeChanged(msgspec.convert(body, PersistentVolumeObject)))
+
+    def delete_volume(self, name: str) -> None:
+        """A volume is gone."""
+        self._volumes.pop(name, None)
+        self._deltas.append(deltas.PersistentVolumeGone(name))
+
+    def csi_node(self, node: str, **limits: int | None) -> None:
+        """Which drivers a node has, and how many volumes of each; `_` in a name stands for a dot."""
+        drivers = [
+            {"name": name.replace("_", "."), **({} if count is None else {"allocatable": {"count": count}})}
+            for name, count in limits.items()
+        ]
+        body = {"metadata": {"name": node}, "spec": {"drivers": drivers}}
+        self._deltas.append(deltas.CSINodeChanged(msgspec.convert(body, CSINodeObject)))
+
+    def csi_driver(self, name: str, *, storage_capacity: bool) -> None:
+        """Add a driver."""
+        body = {"metadata": {"name": name}, "spec": {"storageCapacity": storage_capacity}}
+        self._deltas.append(deltas.CSIDriverChanged(msgspec.convert(body, CSIDriverObject)))
+
+    def storage_capacity(
+        self, name: str, *, storage_class: str, capacity: Any, labels: Mapping[str, str] | None, largest: Any = None
+    ) -> None:
+        """What can still be made of a class on nodes with these labels; None matches none."""
+        body: dict[str, Any] = {
+            "metadata": {"name": name, "namespace": "kube-system"},
+            "storageClassName": storage_class,
+            "capacity": capacity,
+        }
+        if labels is not None:
+            body["nodeTopology"] = {"matchLabels": dict(labels)}
+        if largest is not None:
+            body["maximumVolumeSize"] = largest
+        self._deltas.append(deltas.CSIStorageCapacityChanged(msgspec.convert(body, CSIStorageCapacityObject)))
+
+    def attachment(self, name: str, *, node: str, volume: str, driver: str = "csi.test") -> None:
+        """A volume is attached to a node."""
+        body = {
+            "metadata": {"name": name},
+            "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}},
+        }
+        self._deltas.append(deltas.VolumeAttachmentChanged(msgspec.convert(body, VolumeAttachmentObject)))
+
+    def delete_attachment(self, name: str) -> None:
+        """A volume is detached."""
+        self._deltas.append(deltas.VolumeAttachmentGone(name))
+
+    def _settle(self, bind: Bind) -> None:
+        """Claims get the volumes that a binding wants for them, as controller and provisioner would see to."""
+        for wanted in bind.volumes:
+            claim = self._claims[f"{bind.namespace}/{wanted.claim}"]
+            if BIND_COMPLETED in claim["metadata"]["annotations"]:
+                continue
+            name = wanted.volume or f"made-for-{wanted.claim}"
+            if wanted.volume:
+                volume = self._volumes[name]
+                reference = {"name": wanted.claim, "namespace": bind.namespace, "uid": wanted.uid}
+                self._tell_volume(
+                    {**volume, "spec": {**volume["spec"], "claimRef": reference}, "status": {"phase": "Bound"}}
+                )
+            else:
+                spec = claim["spec"]
+                size = spec["resources"]["requests"]["storage"]
+                self.volume(
+                    name,
+                    storage_class=spec["storageClassName"],
+                    size=size,
+                    modes=spec["accessModes"],
+                    claim=wanted.claim,
+                    namespace=bind.namespace,
+                    driver="csi.test",
+                    affinity=None if len(spec["accessModes"]) > 1 else on_nodes(bind.node),
+                )
+            notes = {**claim["metadata"]["annotations"], BIND_COMPLETED: "yes"}
+            self._tell_claim(
+                {
+                    "metadata": {**claim["metadata"], "annotations": notes},
+                    "spec": {**claim["spec"], "volumeName": name},
+                    "status": {"phase": "Bound"},
+                }
+            )

@@ -1,0 +1,203 @@
+"""Volumes of each driver attached to each node, against the limits of its CSINode (§5.4, CSI volume limits).
+
+A volume counts once per node, however many pods there use it, and also while the API server still lists it as attached.
+Nothing is kept while no node has a limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from capcard_sched.framework.rows import NodeRows, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.storage import AttachmentKey, Storage
+    from capcard_sched.model.task import Task
+
+TOO_MANY_VOLUMES = "node(s) exceed max volume count"
+
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+class AttachedVolumes:
+    """Volumes on nodes, kept from open to open: O(pods on changed nodes) per session, O(volumes) per placement."""
+
+    def __init__(self, keys_of: Callable[[Task], tuple[AttachmentKey, ...]]) -> None:
+        """`keys_of` tells what the claims of a task count as, as things stand now."""
+        self._keys_of = keys_of
+        #: Node name to uid to what the pod brought there.
+        self._held: dict[str, dict[str, tuple[AttachmentKey, ...]]] = {}
+        #: Node name to what the API server listed as attached when it was last looked at.
+        self._listed: dict[str, tuple[AttachmentKey, ...]] = {}
+        #: Volume to node name to how many pods and listings put it there.
+        self._on: dict[AttachmentKey, dict[str, int]] = {}
+        #: Node name to driver to number of volumes.
+        self._counts: dict[str, dict[str, int]] = {}
+        self._touched: set[str] = set()
+        #: Driver to count, and to limit, on each node: int64 [nodes]; made when first asked for in a session.
+        self._count_arrays: dict[str, Vector] = {}
+        self._limit_arrays: dict[str, Vector] = {}
+        #: Drivers with a limit on any node.
+        self.drivers: frozenset[str] = frozenset()
+
+    def open(self, session: Session) -> None:
+        """Take in what changed."""
+        storage, table, changed = session.volumes, session.nodes, session.changed
+        self._count_arrays, self._limit_arrays = {}, {}
+        self._by_name = table.by_name
+        self._storage: Storage = storage
+        if not storage.limits:
+            if self.drivers:
+                self._forget_all()
+            self.drivers = frozenset()
+            return
+        drivers = frozenset(driver for limits in storage.limits.values() for driver in limits)
+        stale: Iterable[str]
+        if changed.everything or not self.drivers:
+            self._forget_all()
+            stale = table.by_name
+        else:
+            stale = changed.nodes | self._touched
+            if changed.volumes:
+                stale = stale | self._users_of(session, changed.volumes)
+        self.drivers = drivers
+        for name in stale:
+            self._forget(name)
+            node = table.by_name.get(name)
+            if node is None:
+                continue
+            listed = tuple(storage.attached(name))
+            if listed:
+                self._listed[name] = listed
+                self._add(name, listed)
+            for task in node.tasks.values():
+                if task.cls.volumes:
+                    self.place(task, name)
+        self._touched.clear()
+
+    def _users_of(self, session: Session, claims: set[str]) -> set[str]:
+        """Nodes with a pod that uses one of these claims."""
+        tasks = session.tasks_by_uid
+        return {
+            node
+            for node, held in self._held.items()
+            for uid in held
+            if (task := tasks.get(uid)) is not None
+            and any(f"{task.namespace}/{claim}" in claims for claim in task.cls.volumes)
+        }
+
+    # --- keeping count ----------------------------------------------------------------------------------------------
+
+    def place(self, task: Task, node: str) -> None:
+        """A pod was put on a node."""
+        if not self.drivers:
+            return
+        self._touched.add(node)
+        keys = self._keys_of(task)
+        self._held.setdefault(node, {})[task.uid] = keys
+        self._add(node, keys)
+
+    def displace(self, task: Task, node: str) -> None:
+        """A pod was taken off a node, or is being evicted."""
+        held = self._held.get(node)
+        if held is None or task.uid not in held:
+            return
+        self._touched.add(node)
+        keys = held.pop(task.uid)
+        if not held:
+            del self._held[node]
+        self._remove(node, keys)
+
+    def _add(self, node: str, keys: Iterable[AttachmentKey]) -> None:
+        for key in keys:
+            nodes = self._on.setdefault(key, {})
+            nodes[node] = nodes.get(node, 0) + 1
+            if nodes[node] == 1:
+                self._count(node, key[0], +1)
+
+    def _remove(self, node: str, keys: Iterable[AttachmentKey]) -> None:
+        for key in keys:
+            nodes = self._on[key]
+            nodes[node] -= 1
+            if not nodes[node]:
+                del nodes[node]
+                if not nodes:
+                    del self._on[key]
+                self._count(node, key[0], -1)
+
+    def _count(self, node: str, driver: str, change: int) -> None:
+        counts = self._counts.setdefault(node, {})
+        counts[driver] = counts.get(driver, 0) + change
+        if not counts[driver]:
+            del counts[driver]
+            if not counts:
+                del self._counts[node]
+        array = self._count_arrays.get(driver)
+        if array is not None and node in self._by_name:
+            array[self._by_name[node].row] += change
+
+    def _forget(self, node: str) -> None:
+        for keys in self._held.pop(node, {}).values():
+            self._remove(node, keys)
+        self._remove(node, self._listed.pop(node, ()))
+
+    def _forget_all(self) -> None:
+        self._held, self._listed, self._on, self._counts = {}, {}, {}, {}
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """Node name to driver to number of volumes: what the counts say now."""
+        return {node: dict(counts) for node, counts in self._counts.items()}
+
+    def _arrays(self, driver: str) -> tuple[Vector, Vector]:
+        """Count and limit of a driver on each node: int64 [nodes] each."""
+        counts = self._count_arrays.get(driver)
+        if counts is None:
+            counts = self._count_arrays[driver] = np.zeros(len(self._by_name), dtype=np.int64)
+            limits = self._limit_arrays[driver] = np.full(len(self._by_name), _NO_LIMIT, dtype=np.int64)
+            for name, by_driver in self._counts.items():
+                node = self._by_name.get(name)
+                if node is not None:
+                    counts[node.row] = by_driver.get(driver, 0)
+            for name, of_node in self._storage.limits.items():
+                node = self._by_name.get(name)
+                if node is not None and driver in of_node:
+                    limits[node.row] = of_node[driver]
+        return counts, self._limit_arrays[driver]
+
+    def reject(
+        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeRows, verdict: Verdict
+    ) -> None:
+        """Reject nodes that would attach more volumes than they may.
+
+        `keys` are volumes the pod brings to whatever node it goes to, `more` are drivers and how many further new
+        volumes of theirs it brings to each node (int64 [nodes]).
+        """
+        wanted: dict[str, Vector] = {}
+        for driver, number in more:
+            if driver in self.drivers:
+                wanted[driver] = wanted[driver] + number if driver in wanted else number
+        for key in keys:
+            driver = key[0]
+            if driver not in self.drivers:
+                continue
+            new = np.ones(len(self._by_name), dtype=np.int64)
+            for name in self._on.get(key, ()):
+                node = self._by_name.get(name)
+                if node is not None:
+                    new[node.row] = 0
+            wanted[driver] = wanted[driver] + new if driver in wanted else new
+        full = np.zeros(len(self._by_name), dtype=bool)
+        for driver, new in wanted.items():
+            counts, limits = self._arrays(driver)
+            full |= (new > 0) & (counts + new > limits)
+        if full.any():
+            verdict.reject(rows.take(full), Code.UNSCHEDULABLE, TOO_MANY_VOLUMES)

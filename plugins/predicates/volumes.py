@@ -1,0 +1,362 @@
+"""Claims of pods: what they allow, what they are given, and what is written with the binding (§5.3 to §5.6).
+
+A pod's claims become `PodVolumes`, part of its profile: volumes that are fixed are static checks, claims that wait for
+the pod are *open* and are answered by `VolumeMarket` for all nodes, before every pod. What a placement of this session
+gives to open claims is kept here under the pod's uid and taken back when the placement is; what was committed is an
+assumption of the state (`Storage.assumed`), which counts the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.intents import ClaimBinding
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.storage import Assumption, Decision
+from capcard_sched.plugins.predicates import volume_scoring
+from capcard_sched.plugins.predicates.volume_limits import AttachedVolumes
+from capcard_sched.plugins.predicates.volume_offers import NOTHING, TO_BE_MADE, VolumeMarket
+from capcard_sched.plugins.predicates.volume_reach import VolumeReach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.node_index import NodeIndex
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import NodeRows, Scores, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.storage import AttachmentKey, Claim, Storage
+    from capcard_sched.model.task import Task
+    from capcard_sched.plugins.predicates.arguments import PredicatesArguments, ShapePoint
+    from capcard_sched.plugins.predicates.volume_offers import Offer
+
+WRONG_ZONE = "node(s) had no available volume zone"
+UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
+UNAVAILABLE = "node(s) didn't find available persistent volumes to bind"
+NO_ROOM = "node(s) did not have enough free storage"
+VOLUME_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+IMMEDIATE_UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+
+_FAILED = "plugin VolumeBinding pre-predicates failed {}"
+_PLACED_NOW = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
+
+
+class VolumesTakenError(RuntimeError):
+    """A node does not offer what a pod's claims need, though it was chosen."""
+
+
+class PodVolumes(NamedTuple):
+    """What the claims of a pod mean for its placement. Compared by content."""
+
+    #: Names and versions of volumes its claims are bound to.
+    bound: tuple[tuple[str, int], ...] = ()
+    #: The same of volumes that are kept for its claims; version NOTHING when the volume is not there.
+    reserved: tuple[tuple[str, int], ...] = ()
+    #: A claim is bound to a volume that does not exist.
+    gone: bool = False
+    #: Nodes that volumes are being made for which one node at a time can use.
+    nodes: tuple[str, ...] = ()
+    #: Classes of volumes that are being made for many nodes.
+    shared: tuple[str, ...] = ()
+    #: Keys of the claims that wait for the pod.
+    open: tuple[str, ...] = ()
+    #: What it attaches to its node, of drivers with a limit and without the open claims.
+    attached: tuple[AttachmentKey, ...] = ()
+    #: Why the claims allow no node at all.
+    error: str = ""
+
+
+class VolumeRules:
+    """See the module docstring. One per plugin instance; `open` is called at the start of every session."""
+
+    def __init__(self, arguments: PredicatesArguments) -> None:
+        self._arguments = arguments
+        self._binding = arguments.volume_binding
+        self.attached = AttachedVolumes(self._attachments)
+        self._market: VolumeMarket | None = None
+        self._reach: VolumeReach | None = None
+        #: Claim key to what this session's placements decided.
+        self._decided: dict[str, Assumption] = {}
+        #: uid of a pod to the claims that are settled with its binding.
+        self._settling: dict[str, tuple[tuple[str, Decision], ...]] = {}
+        self._offer: tuple[tuple[str, ...], Offer] | None = None
+
+    def open(self, session: Session, index: NodeIndex) -> None:
+        """Start a session: take in what changed."""
+        self._storage: Storage = session.volumes
+        self._rows_by_name = session.nodes.by_name
+        self._index = index
+        self._decided.clear()
+        self._settling.clear()
+        self._offer = None
+        if self._arguments.node_volume_limits:
+            self.attached.open(session)
+
+    # --- what a pod's claims are ------------------------------------------------------------------------------------
+
+    def of(self, task: Task) -> PodVolumes | None:
+        """The claims of a pod as they stand; None for a pod without claims."""
+        cls = task.cls
+        if not cls.volumes:
+            return None
+        storage = self._storage
+        bound: list[tuple[str, int]] = []
+        reserved: list[tuple[str, int]] = []
+        nodes: list[str] = []
+        shared: list[str] = []
+        waiting: list[str] = []
+        gone = False
+        for name in cls.volumes:
+            key = f"{task.namespace}/{name}"
+            claim = storage.claims.get(key)
+            error = self._problem(task, name, claim)
+            if error:
+                return PodVolumes(error=_FAILED.format(error))
+            if claim is None:
+                continue
+            if claim.bound:
+                volume = storage.volumes.get(claim.volume_name)
+                if volume is None:
+                    gone = True
+                else:
+                    bound.append((volume.name, volume.version))
+                continue
+            if not self._binding:
+                continue
+            decision = self._decision(claim)
+            if decision is None:
+                waiting.append(key)
+            elif decision.volume:
+                volume = storage.volumes.get(decision.volume)
+                reserved.append((decision.volume, NOTHING if volume is None else volume.version))
+            elif claim.is_for_many_nodes:
+                # A gang shares such a claim: tied to the node of its first pod, the others could never join it.
+                shared.append(claim.class_name)
+            else:
+                nodes.append(decision.node)
+        return PodVolumes(
+            tuple(bound),
+            tuple(reserved),
+            gone,
+            tuple(nodes),
+            tuple(shared),
+            tuple(waiting),
+            tuple(key for key in self._attachments(task) if key[0] in self.attached.drivers),
+        )
+
+    def _problem(self, task: Task, name: str, claim: Claim | None) -> str:
+        """Why a claim keeps its pod from every node; "" when it does not."""
+        if not self._binding:
+            return ""
+        if claim is None:
+            if name in task.cls.own_volumes:
+                return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+            return f'persistentvolumeclaim "{name}" not found'
+        if claim.lost:
+            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.volume_name}"'
+        if claim.deleting:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        if name in task.cls.own_volumes and claim.owner_uid != task.uid:
+            return f"PVC {claim.key} was not created for pod {task.key} (pod is not owner)"
+        if claim.bound or self._is_assumed(claim.key):
+            return ""
+        of_class = self._storage.classes.get(claim.class_name)
+        if claim.volume_name or of_class is None or not of_class.waits:
+            return IMMEDIATE_UNBOUND
+        return f'persistentvolumeclaim "{name}" cannot be read: {claim.problem}' if claim.problem else ""
+
+    def _is_assumed(self, key: str) -> bool:
+        return key in self._decided or key in self._storage.assumed
+
+    def _decision(self, claim: Claim) -> Decision | None:
+        """How a claim that is not bound gets its volume, if that is settled."""
+        known = self._decided.get(claim.key) or self._storage.assumed.get(claim.key)
+        if known is not None:
+            return known.decision
+        if claim.selected_node in self._rows_by_name:
+            return Decision("", claim.selected_node)
+        kept = [
+            volume
+            for name in self._storage.reserved.get(claim.key, ())
+            if (volume := self._storage.volumes[name]).is_reserved_for(claim)
+            and volume.class_name == claim.class_name
+            and volume.suits(claim)
+        ]
+        return Decision(min(kept, key=lambda volume: (volume.size, volume.name)).name, "") if kept else None
+
+    def _attachments(self, task: Task) -> tuple[AttachmentKey, ...]:
+        """What the claims of a pod count as on its node, as they stand; open ones that stay open count as unmade."""
+        storage = self._storage
+        found: dict[AttachmentKey, None] = {}
+        for name in task.cls.volumes:
+            claim = storage.claims.get(f"{task.namespace}/{name}")
+            if claim is None:
+                continue
+            decision = Decision(claim.volume_name, "") if claim.bound else self._decision(claim)
+            if decision is None:
+                key = None if self._binding and task.node is None else storage.unmade_key(claim)
+            else:
+                key = storage.attachment_key(decision.volume) if decision.volume else storage.unmade_key(claim)
+            if key is not None:
+                found[key] = None
+        return tuple(found)
+
+    def is_limited(self, volumes: PodVolumes) -> bool:
+        """Whether limits of drivers may keep the pod off nodes."""
+        return bool(volumes.attached or (volumes.open and self.attached.drivers))
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def reject_fixed(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+        """Nodes that the volumes of bound claims, or decisions already made, rule out: nothing a placement changes."""
+        reach = self._reaching()
+        if self._arguments.volume_zone:
+            for name, _ in volumes.bound:
+                zone = reach.zones(self._storage.volumes[name])
+                if zone is not None:
+                    verdict.reject(~rows.take(zone), Code.UNRESOLVABLE, WRONG_ZONE)
+        if not self._binding:
+            return
+        if volumes.gone:
+            verdict.reject_all(Code.UNRESOLVABLE, VOLUME_GONE)
+        for listed, reason in ((volumes.bound, UNREACHABLE), (volumes.reserved, UNAVAILABLE)):
+            for name, version in listed:
+                if version == NOTHING:
+                    verdict.reject_all(Code.UNRESOLVABLE, reason)
+                    continue
+                affinity = self._storage.volumes[name].affinity
+                if affinity is not None:
+                    inside = reach.mask(reach.rows(affinity))
+                    verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, reason)
+        for name in volumes.nodes:
+            elsewhere = np.ones(len(self._index), dtype=bool)
+            if name in self._rows_by_name:
+                elsewhere[self._rows_by_name[name].row] = False
+            verdict.reject(rows.take(elsewhere), Code.UNRESOLVABLE, UNAVAILABLE)
+        for name in volumes.shared:
+            made_by = self._storage.classes.get(name)
+            inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
+            verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
+
+    def reject_crowded(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+        """Nodes that cannot attach so many volumes more."""
+        more: list[tuple[str, Vector]] = []
+        if volumes.open:
+            market, offer = self._trade(), self.offer(volumes.open)
+            for claim, choice in zip(offer.claims, offer.choices, strict=True):
+                made = self._storage.unmade_key(claim)
+                if made is not None:
+                    more.append((made[0], (choice == TO_BE_MADE).astype(np.int64)))
+                more += [
+                    (driver, np.isin(choice, market.versions_of(driver)).astype(np.int64))
+                    for driver in sorted(self.attached.drivers)
+                ]
+        self.attached.reject(volumes.attached, more, rows, verdict)
+
+    def reject_without_offer(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+        """Nodes that have no volume for some open claim, nor can have one made."""
+        offer = self.offer(volumes.open)
+        verdict.reject(rows.take(offer.unavailable), Code.UNRESOLVABLE, UNAVAILABLE)
+        verdict.reject(rows.take(offer.short), Code.UNRESOLVABLE, NO_ROOM)
+
+    def score(self, volumes: PodVolumes, shape: Sequence[ShapePoint]) -> Scores:
+        """Score of every node for what it offers to the open claims: float64 [nodes]."""
+        return volume_scoring.score(self._trade(), self.offer(volumes.open), shape)
+
+    def _reaching(self) -> VolumeReach:
+        if self._reach is None or self._reach.index is not self._index:
+            self._reach = VolumeReach(self._index)
+        return self._reach
+
+    def _trade(self) -> VolumeMarket:
+        reach, market = self._reaching(), self._market
+        if market is None or market.generation != self._storage.generation or market.reach is not reach:
+            market = self._market = VolumeMarket(self._storage, reach)
+        return market
+
+    def offer(self, keys: tuple[str, ...]) -> Offer:
+        """What every node offers to open claims, now."""
+        if self._offer is None or self._offer[0] != keys:
+            assumed = (*self._decided.values(), *self._storage.assumed.values())
+            taken = {each.decision.volume for each in assumed}
+            self._offer = keys, self._trade().offer([self._storage.claims[key] for key in keys], taken)
+        return self._offer[1]
+
+    # --- giving and taking back -------------------------------------------------------------------------------------
+
+    def place(self, placement: Placement) -> None:
+        """Pods were put on nodes, or their eviction was undone. Raises VolumesTakenError."""
+        if not placement.cls.volumes:
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            if self._binding and task.status in _PLACED_NOW:
+                self._give(task, node)
+            self.attached.place(task, node.name)
+
+    def displace(self, placement: Placement) -> None:
+        """Pods were taken off, or are being evicted."""
+        if not placement.cls.volumes:
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            self.attached.displace(task, node.name)
+            for key, _ in self._settling.pop(task.uid, ()):
+                known = self._decided[key]
+                known.holders.discard(task.uid)
+                if not known.holders:
+                    del self._decided[key]
+                self._offer = None
+
+    def _give(self, task: Task, node: Node) -> None:
+        volumes = self.of(task)
+        if volumes is None:
+            return
+        if volumes.error:
+            raise VolumesTakenError(volumes.error)
+        chosen = dict(self._choices(volumes.open, node)) if volumes.open else {}
+        settled: list[tuple[str, Decision]] = []
+        for name in task.cls.volumes:
+            claim = self._storage.claims[f"{task.namespace}/{name}"]
+            if claim.bound:
+                continue
+            decision = chosen.get(claim.key) or self._decision(claim)
+            assert decision is not None, claim.key
+            settled.append((claim.key, decision))
+        for key, decision in settled:
+            self._decided.setdefault(key, Assumption(decision, set())).holders.add(task.uid)
+        if settled:
+            self._settling[task.uid] = tuple(settled)
+            self._offer = None
+
+    def _choices(self, keys: Sequence[str], node: Node) -> list[tuple[str, Decision]]:
+        market, offer = self._trade(), self.offer(tuple(keys))
+        found = []
+        for claim, choice in zip(offer.claims, offer.choices, strict=True):
+            version = int(choice[node.row])
+            if version == NOTHING:
+                raise VolumesTakenError(f"claim {claim.key}: {node.name} has no volume for it")
+            volume = market.volumes[version].name if version != TO_BE_MADE else ""
+            found.append((claim.key, Decision(volume, node.name)))
+        return found
+
+    def bindings(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
+        """How the claims of pods get their volumes, by uid of the pod; None when there is nothing to settle."""
+        if not placement.cls.volumes:
+            return None
+        claims, timeout = self._storage.claims, self._arguments.bind_timeout_seconds
+        return {
+            task.uid: tuple(
+                ClaimBinding(claims[key].name, claims[key].uid, decision.volume, timeout)
+                for key, decision in self._settling[task.uid]
+            )
+            for task in placement.tasks
+            if task.uid in self._settling
+        }
+
+    def decisions(self) -> dict[str, Decision]:
+        """Claim key to decision, of this session's placements that stand."""
+        return {key: known.decision for key, known in self._decided.items()}

@@ -1,0 +1,319 @@
+"""One daemon for a module of scenarios, and what a scenario says of it: what is bound, and who is told what.
+
+Every scenario has the cluster for itself: it is wiped between two of them, while the daemon goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import yaml
+
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import ALL, Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import pod, pod_group
+from tests.e2e.checker import Replay, ViolationError, bound_too_often, differences
+from tests.e2e.daemons import Daemon
+from tests.e2e.history import History, Moment
+
+#: For `bound`: on whichever node.
+SOMEWHERE: Final = "*"
+#: Events with these reasons are told to nobody but whom a scenario names.
+TOLD: Final = frozenset(
+    {
+        "CardNameMissing",
+        "EmptyQueueCapability",
+        "GetTaskRequestResourceFailed",
+        "InsufficientCPUQuota",
+        "InsufficientMemoryQuota",
+        "InsufficientScalarQuota",
+        "InvalidCardLabel",
+        "InvalidCardQuota",
+        "InvalidCardRequest",
+        "InvalidServiceType",
+        "QueueNotFound",
+        "QueueNotOpen",
+    }
+)
+#: Those of them that are advice: nothing waits for their sake.
+_ADVICE: Final = frozenset({"CardNameMissing", "InvalidServiceType", "InvalidCardQuota", "InvalidCardLabel"})
+_PLUGIN: Final = "volcano.capacity-card"
+_PATIENCE: Final = 15.0
+
+
+class Told(NamedTuple):
+    """An event as `kubectl describe` shows it. `name` may end in `*`."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+
+    def fits(self, other: Told) -> bool:
+        """Whether `other`, which has a full name, is this."""
+        if self.name.endswith("*") and other.name.startswith(self.name[:-1]):
+            return self._replace(name=other.name) == other
+        return self == other
+
+
+def short_of(
+    kind: str, name: str, card: str, requested: int, total: int, limit: int, *, queue: str = "q", unit: int = 1000
+) -> Told:
+    """`InsufficientScalarQuota`; amounts in cards."""
+    figures = f"requested <{requested * unit}>, total would be <{total * unit}>, but capability is <{limit * unit}>"
+    return Told(kind, name, "InsufficientScalarQuota", f"Queue <{queue}> has insufficient <{card}> quota: {figures}")
+
+
+def short_of_cpu(kind: str, name: str, requested: int, total: int, limit: int, *, queue: str = "q") -> Told:
+    """`InsufficientCPUQuota`; amounts in thousandths of a core."""
+    figures = f"requested <{requested}>, total would be <{total}>, but capability is <{limit}>"
+    return Told(kind, name, "InsufficientCPUQuota", f"Queue <{queue}> has insufficient CPU quota: {figures}")
+
+
+def unreadable(name: str, error: str, *, kind: str = "Pod", queue: str = "q") -> Told:
+    """`GetTaskRequestResourceFailed`."""
+    text = f"Get request resource failed, Queue <{queue}>, error: <{error}>"
+    return Told(kind, name, "GetTaskRequestResourceFailed", text)
+
+
+def wants(count: int = 1, resource: str = "nvidia.com/gpu", cpu: str = "100m") -> dict[str, Any]:
+    """The requests of a pod with cards."""
+    return {"cpu": cpu, resource: count}
+
+
+def request(name: str, cards: Mapping[str, int] | str, *, queue: str = "q", **spec: Any) -> Manifest:
+    """A PodGroup without pods that asks for cards by annotation."""
+    text = cards if isinstance(cards, str) else json.dumps(cards)
+    return pod_group(name, queue=queue, annotations={keys.CARD_REQUEST: text}, **spec)
+
+
+def elastic(name: str, size: int, *, queue: str = "q", members: int = 1, **rest: Any) -> list[Manifest]:
+    """A job that runs with `members` of its `size` pods."""
+    pods = [pod(f"{name}-{index}", group=name, **rest) for index in range(size)]
+    return [pod_group(name, queue=queue, members=members), *pods]
+
+
+def conf_with(arguments: Mapping[str, Any]) -> str:
+    """A scheduler-conf with these arguments of capacity-card."""
+    card: dict[str, Any] = {"name": "capacity-card", "arguments": dict(arguments)}
+    tiers = [
+        {"plugins": [{"name": "priority"}, {"name": "gang"}, {"name": "conformance"}]},
+        {"plugins": [{"name": "predicates"}, card, {"name": "nodeorder"}, {"name": "binpack"}]},
+    ]
+    conf: str = yaml.safe_dump({"actions": "enqueue, allocate, backfill", "tiers": tiers})
+    return conf
+
+
+@dataclass
+class Stage:
+    """The daemon of a module."""
+
+    control_plane: ControlPlane
+    daemon: Daemon
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    #: All that happened in all scenarios.
+    moments: list[Moment] = field(default_factory=list)
+
+    async def use(self, arguments: Mapping[str, Any]) -> None:
+        """Run on with other arguments of the plugin: the scheduler-conf is a file that may change."""
+        if arguments == self.arguments:
+            return
+        loaded = await self.daemon.metric("volcano_config_reload_total", result="loaded")
+        self.daemon.conf_path.write_text(conf_with(arguments))
+        self.arguments = arguments
+        await eventually(self._reloaded, f"a scheduler-conf with {arguments} to be used", lambda n: n > loaded)
+
+    async def _reloaded(self) -> float:
+        return await self.daemon.metric("volcano_config_reload_total", result="loaded")
+
+    async def settle(self) -> None:
+        """Return when everything that was there at the call has been in a session, twice."""
+        before = await self.daemon.metric("volcano_cycles_total")
+        await eventually(lambda: self.daemon.metric("volcano_cycles_total"), "two sessions", lambda n: n >= before + 2)
+
+    async def end(self) -> None:
+        """End the daemon as SIGTERM does; it must have had no trouble, and bound nothing twice."""
+        assert await self.daemon.metric("volcano_internal_errors_total") == 0
+        assert await self.daemon.metric("volcano_capacity_card_internal_errors_total") == 0
+        assert await self.daemon.stop() == 0
+        assert not [line for line in self.daemon.lines() if line["level"] in ("error", "critical")]
+        twice = bound_too_often(self.moments, self.control_plane.audit())
+        if twice:
+            raise ViolationError("\n".join(twice))
+
+
+class Scene:
+    """One scenario on the stage."""
+
+    def __init__(self, stage: Stage, cluster: Cluster, kubelet: Kubelet) -> None:
+        self.stage = stage
+        self.cluster = cluster
+        self.kubelet = kubelet
+        #: Everything that may be told so far.
+        self._told: list[Told] = []
+        self._history = History(stage.control_plane)
+
+    async def __aenter__(self) -> Self:
+        await self._history.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._history.__aexit__(kind, error, trace)
+
+    async def make(self, *manifests: Manifest | Sequence[Manifest]) -> None:
+        """Make objects so that every session sees a whole setting: first nodes and queues, then pods, then groups."""
+        flat = [item for each in manifests for item in (each if isinstance(each, Sequence) else [each])]
+        for kinds in ({"Node", "Queue"}, {"Pod"}, {"PodGroup"}):
+            wave = [item for item in flat if item["kind"] in kinds]
+            if wave:
+                await self.cluster.create_all(wave)
+                await self.stage.settle()
+
+    async def expect(
+        self,
+        *,
+        bound: Mapping[str, str] | int | None = None,
+        told: Iterable[Told] = (),
+        phases: Mapping[str, str] | None = None,
+        cards: Mapping[str, int] | None = None,
+        queue: str = "q",
+    ) -> None:
+        """Wait until it is so and stays so.
+
+        Args:
+            bound: Pod to node, of all pods that are bound; or how many are.
+            told: Events that are there now, besides those of former calls. No others of their reasons are.
+            phases: PodGroup to phase.
+            cards: Cards that pods of `queue` hold, by the daemon's metrics.
+            queue: The queue that `cards` is about.
+        """
+        told = list(told)
+        self._told += told
+
+        async def differing() -> list[str]:
+            return [
+                *(await self._differing_bindings(bound) if bound is not None else []),
+                *(await self._differing_events(told)),
+                *(await self._differing_phases(phases or {})),
+                *(await self._differing_cards(queue, cards or {})),
+            ]
+
+        await eventually(differing, "the scenario to come out", lambda found: not found)
+        await self.stage.settle()
+        found = await differing()
+        assert not found, f"it came out and then did not: {found}"
+
+    async def expect_shown(self, name: str, text: str) -> None:
+        """Wait until a pending pod's condition says this."""
+
+        async def shown() -> str:
+            return _condition(await self.cluster.get("pods", name), "PodScheduled").get("message", "")
+
+        await eventually(shown, f"pod {name} to say {text!r}", lambda message: message == text)
+
+    async def _differing_bindings(self, expected: Mapping[str, str] | int) -> list[str]:
+        bound = await self.cluster.bound()
+        if isinstance(expected, int):
+            return [] if len(bound) == expected else [f"{len(bound)} pods are bound, not {expected}: {bound}"]
+        seen = {name: SOMEWHERE if expected.get(name) == SOMEWHERE else node for name, node in bound.items()}
+        return [] if seen == expected else [f"bound are {bound}"]
+
+    async def _differing_events(self, told: Sequence[Told]) -> list[str]:
+        found = []
+        events = [
+            event
+            for event in await self.cluster.list("events", namespace=ALL)
+            if event["reason"] in TOLD and event["involvedObject"].get("namespace") in (self.cluster.namespace, None)
+        ]
+        seen = [_as_told(event) for event in events]
+        missing = [expected for expected in told if not any(expected.fits(one) for one in seen)]
+        found += [f"nobody was told {expected}" for expected in missing]
+        found += [f"was told too: {one}" for one in seen if not any(expected.fits(one) for expected in self._told)]
+        for event in events:
+            # Events about pods are the plugin's own, those about all else the scheduler's.
+            is_plugins = event["involvedObject"]["kind"] == "Pod" and event["reason"] != "QueueNotFound"
+            source = event["source"]["component"]
+            if source != (_PLUGIN if is_plugins else "capcard-sched") or event["type"] != "Warning":
+                found.append(f"{event['type']} event by {source}: {_as_told(event)}")
+        for expected in told:
+            if expected.reason not in _ADVICE and expected.reason != "EmptyQueueCapability":
+                found += await self._differing_condition(expected)
+        return found
+
+    async def _differing_condition(self, told: Told) -> list[str]:
+        """What keeps an object waiting is in its condition as well."""
+        plural, kind = ("pods", "PodScheduled") if told.kind == "Pod" else ("podgroups", "Unschedulable")
+        items = await self.cluster.list(plural)
+        for item in items:
+            message = _condition(item, kind).get("message", "")
+            this = Told(told.kind, item["metadata"]["name"], told.reason, message)
+            origin = message.rpartition(": Queue <")
+            short = this._replace(message=f"Queue <{origin[2]}") if origin[1] else this
+            if told.fits(this) or (told.kind == "PodGroup" and told.fits(short)):
+                return []
+        shown = {item["metadata"]["name"]: _condition(item, kind).get("message") for item in items}
+        return [f"no {kind} condition says {told}: {shown}"]
+
+    async def _differing_phases(self, phases: Mapping[str, str]) -> list[str]:
+        groups = await self.cluster.list("podgroups") if phases else []
+        seen = {group["metadata"]["name"]: group.get("status", {}).get("phase", "") for group in groups}
+        return [f"{name} is {seen[name]}" for name, phase in phases.items() if seen[name] != phase]
+
+    async def _differing_cards(self, queue: str, cards: Mapping[str, int]) -> list[str]:
+        found = []
+        for card, amount in cards.items():
+            held = await self.stage.daemon.metric("volcano_queue_card_allocated", queue_name=queue, card=card)
+            if held != amount:
+                found.append(f"queue {queue} holds {held:g} cards {card}")
+        return found
+
+    async def check(self) -> None:
+        """The independent check of what was done, and that the daemon's cache is the API server's state."""
+        await self._history.caught_up()
+        replay = Replay()
+        for moment in self._history.moments:
+            replay.take_in(moment)
+        self.stage.moments += self._history.moments
+        found = [*replay.violations, *replay.incomplete(), *await differences(self.stage.daemon)]
+        if found:
+            raise ViolationError("\n".join(found))
+
+
+async def eventually(ask: Callable[[], Awaitable[Any]], what: str, good: Callable[[Any], bool]) -> None:
+    """Ask until the answer is good. Raises AssertionError with the last answer."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE
+    while True:
+        answer = await ask()
+        if good(answer):
+            return
+        if loop.time() > deadline:
+            lines = "\n".join(map(str, answer)) if isinstance(answer, list) else repr(answer)
+            raise AssertionError(f"waited {_PATIENCE:g} s for {what}; the last answer was\n{lines}")
+        await asyncio.sleep(0.03)
+
+
+def start(control_plane: ControlPlane, folder: Path, arguments: Mapping[str, Any]) -> Daemon:
+    """The daemon of a module, not yet started: a session at least every 50 ms, so that scenarios are soon over."""
+    kubeconfig = control_plane.kubeconfig_for("scheduler-a")
+    return Daemon(kubeconfig, folder, "--schedule-period=50ms", conf=conf_with(arguments), name="card")
+
+
+def _as_told(event: Manifest) -> Told:
+    about = event["involvedObject"]
+    return Told(about["kind"], about["name"], event["reason"], event["message"])
+
+
+def _condition(item: Manifest, kind: str) -> dict[str, Any]:
+    rows = item.get("status", {}).get("conditions") or []
+    return next((row for row in rows if row["type"] == kind), {})

@@ -1,0 +1,161 @@
+"""Two replicas: whatever becomes of the leader, the other finishes what it began, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.proxy import Exchange, Proxy
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
+from tests.e2e.faults.holding import hold
+from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.history import Change, History, happening
+
+_log = logging.getLogger("figures")
+_SIZE = 8
+
+
+@asynccontextmanager
+async def _pair(leader: Daemon, standby: Daemon) -> AsyncIterator[None]:
+    """Both, of which the first leads and the second knows the cluster."""
+    async with leader:
+        await leader.logged("leading", within=30)
+        async with standby:
+            await standby.logged("synced", within=30)
+            yield
+
+
+def _replica(proxy: Proxy, user: str, folder: Path, *flags: str) -> Daemon:
+    return Daemon(proxy.kubeconfig_for(user), folder, *flags, conf=CARD_CONF, name=user)
+
+
+def _cut_off(proxy: Proxy) -> None:
+    """Nothing gets through any more."""
+    for verb in ("GET", "POST", "PUT", "PATCH", "DELETE", "WATCH"):
+        proxy.reset(verb, "", times=None)
+    proxy.reset_streams("")
+
+
+def _written(exchanges: list[Exchange]) -> list[str]:
+    return [f"{each.verb} {each.path}" for each in exchanges if each.verb != "GET"]
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["not-sent", "committed"])
+@pytest.mark.asyncio
+async def test_a_gang_whose_leader_is_killed_at_any_member_is_finished_by_the_other(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path, committed: bool
+) -> None:
+    """One gang per position: of gang k the binding k is the one at which the leader dies."""
+    positions = range(1, _SIZE + 1)
+    await furnish(cluster, cards=_SIZE * _SIZE)
+    leader = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=96")
+    standby = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
+    async with _pair(leader, standby):
+        holds = []
+        for position in positions:
+            path = rf"/pods/g{position}-\d+/binding$"
+            holds.append(hold(proxy, "POST", path, nth=position))
+            if committed:  # asked first, because made last
+                holds.append(hold(proxy, "POST", path, after=True, nth=position, times=1))
+        await create_gangs(cluster, [f"g{position}" for position in positions], _SIZE)
+        sent = sum(position - (not committed) for position in positions)
+        await cluster.wait_until(
+            lambda: sum(each.held for each in holds) == _SIZE * _SIZE - sum(positions) + len(positions),
+            "every gang to stand at its position",
+            within=30,
+        )
+        assert len(await until_bound(cluster, sent)) == sent
+        await leader.kill()
+        await until_bound(cluster, _SIZE * _SIZE)
+        await prove(history, cluster.control_plane, standby)
+
+
+@pytest.mark.parametrize("by", ["SIGSTOP", "lost-network"])
+@pytest.mark.asyncio
+async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_back(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path, by: str
+) -> None:
+    await furnish(cluster, cards=24)
+    # Two bindings at a time: when the first two stand still, the others are decided and not sent.
+    one = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=2")
+    two = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
+    async with _pair(one, two):
+        held = hold(proxy, "POST", "/binding$", nth=4)
+        await create_gangs(cluster, ["first"], 8)
+        await cluster.wait_until(lambda: held.held == 2, "two bindings on their way", within=30)
+        if by == "SIGSTOP":
+            one.signal(signal.SIGSTOP)
+        else:
+            _cut_off(proxy)
+        await two.logged("leading", within=30)
+        await create_gangs(cluster, ["second"], 8)
+        await until_bound(cluster, 16)
+        before = len(proxy.exchanges)
+        if by == "SIGSTOP":
+            one.signal(signal.SIGCONT)
+        else:
+            proxy.mend()
+        await one.logged("standing by", within=30)
+        await prove(history, cluster.control_plane, one, two)  # which takes requests of both
+        assert _written(proxy.exchanges[before:]) == []
+        held.release()
+        assert await two.stop() == 0
+        await create_gangs(cluster, ["third"], 8)
+        await until_bound(cluster, 24)
+        assert len(one.lines("leading")) == 2
+        await prove(history, cluster.control_plane, one)
+
+
+@pytest.mark.asyncio
+async def test_handing_over_takes_seconds_and_failing_over_the_lease(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
+) -> None:
+    """With the durations that users have: 15, 10 and 2 s."""
+    await furnish(cluster, cards=16)
+    one = _replica(proxy, "scheduler-a", tmp_path, "--leader-elect")
+    two = _replica(second_proxy, "scheduler-b", tmp_path, "--leader-elect")
+    async with _pair(one, two):
+        await create_gangs(cluster, ["before"], 4)
+        await until_bound(cluster, 4)
+        began = time.monotonic()
+        one.signal(signal.SIGTERM)
+        await create_gangs(cluster, ["handed-over"], 4)
+        await until_bound(cluster, 8)
+        handed_over = _first_bound(history, "handed-over") - began
+        assert await asyncio.to_thread(one.process.wait, 10) == 0
+        ended = time.monotonic() - began
+        assert (await cluster.get("leases", "capcard-sched", namespace="default"))["spec"]["holderIdentity"]
+        third = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--leader-elect", conf=CARD_CONF, name="third")
+        async with third:
+            await third.logged("synced", within=30)
+            began = time.monotonic()
+            two.signal(signal.SIGKILL)
+            await create_gangs(cluster, ["failed-over"], 4)
+            await until_bound(cluster, 12)
+            failed_over = _first_bound(history, "failed-over") - began
+            await prove(history, cluster.control_plane, third)
+    _log.info("seconds: handed over %.2f, ended %.2f, failed over %.2f", handed_over, ended, failed_over)
+    assert handed_over <= 3.0
+    assert ended <= 5.0
+    assert failed_over <= 20.0
+
+
+def _first_bound(history: History, gang: str) -> float:
+    def concerns(change: Change) -> bool:
+        return (
+            change.kind == "pods"
+            and change.after is not None
+            and change.after["metadata"]["name"].startswith(gang)
+            and bool(change.after["spec"].get("nodeName"))
+        )
+
+    return happening(history.moments, concerns)[0]

@@ -1,0 +1,122 @@
+"""Pods that name a PodGroup which is not there are told so, but not in the moment before it comes (W-28)."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.framework.explain import explain_job, find_job
+from capcard_sched.framework.missing_groups import GRACE_SECONDS, MissingGroups
+from capcard_sched.model.intents import UpdatePodCondition
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers: [{plugins: [{name: priority}, {name: gang}]}]
+"""
+_TOLD = ("PodGroupNotFound", "PodGroup <default/late> does not exist")
+
+
+def _cluster() -> Harness:
+    h = Harness(_CONF)
+    h.node("n1", cpu="8")
+    h.queue("q")
+    return h
+
+
+def _told(h: Harness, name: str) -> list[tuple[str, str]]:
+    return [event for event in h.event_messages("Pod", name) if event[0] == "PodGroupNotFound"]
+
+
+def test_a_pod_is_told_when_the_grace_is_over_though_nothing_changes() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    first = h.step(now=100.0)
+    assert (_told(h, "p"), first.due) == ([], 100.0 + GRACE_SECONDS)
+    h.settle()
+    assert h.step(now=99.9 + GRACE_SECONDS).idle
+    due = h.step(now=100.0 + GRACE_SECONDS)
+    assert (due.idle, due.due) == (False, None)
+    assert [intent.message for intent in due.intents if isinstance(intent, UpdatePodCondition)] == [_TOLD[1]]
+    assert set(h.event_messages("Pod", "p")) == {_TOLD, ("FailedScheduling", _TOLD[1])}
+    assert not h.event_messages("PodGroup", "late"), "there is no object to hang an event on"
+    assert h.step(now=1000.0).idle
+
+
+def test_a_podgroup_that_comes_in_time_silences_it_and_is_scheduled() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    h.step(now=100.0)
+    h.group("late")
+    h.step(now=104.0)
+    h.step(now=110.0)
+    assert h.binds == {"p": "n1"}
+    assert not _told(h, "p")
+
+
+def test_a_podgroup_that_comes_late_is_scheduled_all_the_same() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    h.step(now=100.0)
+    h.step(now=106.0)
+    assert h.pod_message("p") == _TOLD[1]
+    h.group("late")
+    assert h.step(now=107.0).due is None
+    assert h.binds == {"p": "n1"}
+
+
+def test_a_podgroup_that_goes_is_missed_after_the_grace_by_pods_that_wait() -> None:
+    h = _cluster()
+    h.group("late", min_member=3)
+    h.pod("p", group="late")
+    h.step(now=100.0)
+    h.delete_group("late")
+    h.step(now=200.0)
+    assert not _told(h, "p")
+    h.step(now=205.0)
+    assert _told(h, "p") == [_TOLD]
+    h.pod("q", group="late")
+    h.step(now=206.0)
+    assert _told(h, "q") == [_TOLD], "it has been missing for long already"
+    assert h.pod_message("q") == _TOLD[1]
+
+
+@pytest.mark.parametrize("pod", [{"node": "n1"}, {"schedulingGates": [{"name": "wait"}]}], ids=["runs", "gated"])
+def test_pods_that_do_not_wait_for_us_miss_nothing(pod: dict[str, object]) -> None:
+    h = _cluster()
+    h.pod("p", group="late", **pod)  # type: ignore[arg-type]
+    assert h.step(now=100.0).due is None
+    h.node("n2", cpu="1")
+    h.step(now=200.0)
+    assert not h.event_messages("Pod", "p")
+
+
+def test_a_podgroup_that_stays_away_is_told_of_again_now_and_then_and_costs_nothing_between() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    for now in (100.0, 105.0):
+        h.step(now=now)
+    for now, times in ((110.0, 1), (250.0, 1), (406.0, 2), (500.0, 2)):
+        h.node("n1", cpu="8", labels={"at": str(now)})
+        result = h.step(now=now)
+        assert len(_told(h, "p")) == times
+        assert not any(isinstance(intent, UpdatePodCondition) for intent in result.intents)
+
+
+def test_explain_says_so_at_once() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    h.step()
+    job = find_job(h.core, "default", "p")
+    assert job is not None
+    assert explain_job(h.core, job).summary == _TOLD[1]
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
+    h = _cluster()
+    h.pod("p", group="late")
+    h.step(now=100.0)
+    missing, jobs = MissingGroups(), h.state.groups_missing
+    assert not missing.look(jobs, 1000.0)
+    assert not missing.look(jobs, 500.0)
+    assert missing.due == 500.0 + GRACE_SECONDS
+    assert list(missing.look(jobs, 500.0 + GRACE_SECONDS)) == ["default/late"]

@@ -1,0 +1,789 @@
+"""Claims and volumes in the predicates plugin (plugins reference §5.3 to §5.6): nodes, volumes, reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.plugin import Placement
+from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.model.deltas import BindFailed
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.testing import Harness
+from capcard_sched.testing.storage import labelled, on_nodes
+
+CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: gang
+  - name: predicates
+    arguments: {{{arguments}}}
+"""
+ZONE = "topology.kubernetes.io/zone"
+OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
+REGION = "topology.kubernetes.io/region"
+NO_ZONE = "node(s) had no available volume zone"
+UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
+UNAVAILABLE = "node(s) didn't find available persistent volumes to bind"
+NO_ROOM = "node(s) did not have enough free storage"
+GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+CROWDED = "node(s) exceed max volume count"
+FAILED = "plugin VolumeBinding pre-predicates failed "
+
+
+def cluster(*nodes: str, arguments: str = "", **labels: dict[str, str]) -> Harness:
+    h = Harness(CONF.format(arguments=arguments))
+    h.queue("q")
+    h.group("g")
+    for name in nodes:
+        h.node(name)
+    for name, found in labels.items():
+        h.node(name, labels=found)
+    h.storage_class("local", provisioner="kubernetes.io/no-provisioner")
+    h.storage_class("disk")
+    h.storage_class("now", mode="Immediate")
+    return h
+
+
+def uses(*claims: str) -> dict[str, Any]:
+    return {"volumes": [{"name": f"v{index}", "persistentVolumeClaim": {"claimName": name}}
+                        for index, name in enumerate(claims)]}  # fmt: skip
+
+
+def scratch(*names: str) -> dict[str, Any]:
+    return {"volumes": [{"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": {}}}} for name in names]}
+
+
+def profile(h: Harness, pod: str) -> Profile:
+    session = h.core.last_session
+    assert session is not None
+    return session.engine.profile(session.queues["q"], h.task(pod))
+
+
+def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
+    """Per node the reasons against the pod; and a check that all nodes at once come to the same."""
+    if fresh:
+        h.session()
+    session = h.core.last_session
+    assert session is not None
+    plugin, asked = h.plugin("predicates"), profile(h, pod)
+    assert plugin.pre_predicate(asked) is None
+    found: dict[str, list[str]] = {}
+    for row, name in enumerate(session.nodes.names):
+        diagnosis = Diagnosis(1)
+        ask(plugin, asked, NodeRows(session.nodes, np.array([row])), diagnosis)
+        found[name] = list(diagnosis.reasons)
+        assert not found[name] or (diagnosis.codes[0] == Code.UNSCHEDULABLE) == (found[name] == [CROWDED])
+    verdict = Verdict(len(found))
+    ask(plugin, asked, session.all_rows(), verdict)
+    assert verdict.ok.tolist() == [not reasons for reasons in found.values()]
+    return found
+
+
+def ask(plugin: Any, asked: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    plugin.predicate_static(asked, rows, verdict)
+    plugin.predicate(asked, rows, verdict)
+    if plugin.domain_bound(asked):
+        plugin.predicate_domain(asked, rows, verdict)
+
+
+def allowed(h: Harness, pod: str) -> str:
+    return " ".join(name for name, reasons in answers(h, pod).items() if not reasons)
+
+
+# --- claims that keep their pod from every node ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        pytest.param(None, 'persistentvolumeclaim "data" not found', id="missing"),
+        pytest.param(
+            {"volume": "pv", "bound": False, "phase": "Lost"},
+            'persistentvolumeclaim "data" bound to non-existent persistentvolume "pv"',
+            id="lost",
+        ),
+        pytest.param({"deleting": True}, 'persistentvolumeclaim "data" is being deleted', id="deleting"),
+        pytest.param({"storage_class": "now"}, "pod has unbound immediate PersistentVolumeClaims", id="immediate"),
+        pytest.param({}, "pod has unbound immediate PersistentVolumeClaims", id="no class"),
+        pytest.param({"storage_class": "?"}, "pod has unbound immediate PersistentVolumeClaims", id="unknown class"),
+        pytest.param(
+            {"storage_class": "disk", "volume": "pv", "bound": False},
+            "pod has unbound immediate PersistentVolumeClaims",
+            id="names a volume it does not have yet",
+        ),
+        pytest.param(
+            {"storage_class": "disk", "size": "1Gx"},
+            'persistentvolumeclaim "data" cannot be read: spec.resources.requests[storage]: ',
+            id="unreadable size",
+        ),
+    ],
+)
+def test_a_claim_that_allows_no_node(claim: dict[str, Any] | None, message: str) -> None:
+    h = cluster("n1")
+    if claim is not None:
+        h.claim("data", **claim)
+    h.pod("p", **uses("data"))
+    h.step()
+    assert h.pod_message("p").startswith(FAILED + message)
+    assert not h.binds
+
+
+def test_an_ephemeral_volume_waits_for_a_claim_of_its_own() -> None:
+    h = cluster("n1")
+    h.pod("p", **scratch("tmp"))
+    h.step()
+    assert h.pod_message("p") == (
+        f'{FAILED}waiting for ephemeral volume controller to create the persistentvolumeclaim "p-tmp"'
+    )
+    h.claim("p-tmp", storage_class="disk", owner="somebody-else")
+    h.step()
+    assert h.pod_message("p") == (f"{FAILED}PVC default/p-tmp was not created for pod default/p (pod is not owner)")
+    h.claim("p-tmp", storage_class="disk", owner="default-p-uid")
+    h.step()
+    assert h.binds == {"p": "n1"}
+    assert [each.claim for each in h.bind_volumes["p"]] == ["p-tmp"]
+
+
+def test_a_claim_that_is_bound_wakes_the_pods_that_wait_for_it() -> None:
+    h = cluster("n1", "n2")
+    h.claim("data", storage_class="now")
+    h.pod("p", **uses("data"))
+    h.settle()
+    assert not h.binds
+    h.volume("pv", claim="data", affinity=on_nodes("n2"))
+    h.claim("data", storage_class="now", volume="pv")
+    assert not h.step().idle
+    assert h.binds == {"p": "n2"}
+    assert h.bind_volumes["p"] == ()
+
+
+def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
+    h = cluster("n1", "n2")
+    h.group("g", namespace="other")
+    for namespace, node in (("default", "n1"), ("other", "n2")):
+        h.volume(f"pv-{namespace}", claim="data", namespace=namespace, affinity=on_nodes(node))
+        h.claim("data", namespace=namespace, volume=f"pv-{namespace}")
+        h.pod(f"p-{namespace}", namespace=namespace, **uses("data"))
+    h.step()
+    assert h.binds == {"p-default": "n1", "p-other": "n2"}
+
+
+# --- bound claims ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({}, "a b none old", id="a volume without zone"),
+        pytest.param({ZONE: "a"}, "a none", id="one zone; a node without any zone passes"),
+        pytest.param({ZONE: "a__b"}, "a b none", id="several zones"),
+        pytest.param({OLD_ZONE: "a"}, "a none", id="old label of the volume"),
+        pytest.param({ZONE: "o"}, "none old", id="old label of the node"),
+        pytest.param({ZONE: "a", REGION: "r"}, "a none", id="zone and region"),
+        pytest.param({ZONE: "a", REGION: "x"}, "none", id="zone of another region"),
+    ],
+)
+def test_volume_zones(labels: dict[str, str], expected: str) -> None:
+    h = cluster(a={ZONE: "a", REGION: "r"}, b={ZONE: "b", REGION: "r"}, none={}, old={OLD_ZONE: "o"})
+    h.volume("pv", claim="data", labels=labels)
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    found = answers(h, "p")
+    assert " ".join(sorted(name for name, reasons in found.items() if not reasons)) == expected
+    assert {reason for reasons in found.values() for reason in reasons} <= {NO_ZONE}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        pytest.param(None, "n1 n2 n3", id="none"),
+        pytest.param(on_nodes("n2"), "n2", id="one node"),
+        pytest.param(on_nodes("n3", "n1", "gone"), "n1 n3", id="some nodes"),
+        pytest.param(labelled("disk", "ssd"), "n1 n2", id="a label"),
+        pytest.param(
+            {"nodeSelectorTerms": [
+                *labelled("disk", "hdd")["nodeSelectorTerms"],
+                {"matchExpressions": [
+                    {"key": "disk", "operator": "In", "values": ["ssd"]},
+                    {"key": "rack", "operator": "In", "values": ["r2"]},
+                ]},
+            ]},
+            "n2 n3", id="terms are alternatives, expressions are not",
+        ),
+        pytest.param(
+            {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "disk", "operator": "In", "values": ["ssd"]},
+                {"key": "rack", "operator": "NotIn", "values": ["r2"]},
+            ]}]},
+            "n1", id="what no value narrows down",
+        ),
+        pytest.param(
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "size", "operator": "Gt", "values": ["5"]}]}]},
+            "n3", id="a number",
+        ),
+        pytest.param({"nodeSelectorTerms": [{}]}, "", id="an empty term"),
+        pytest.param({"nodeSelectorTerms": []}, "", id="no terms, which is malformed"),
+    ],
+)  # fmt: skip
+def test_node_affinity_of_a_bound_volume(affinity: dict[str, Any] | None, expected: str) -> None:
+    h = cluster(
+        n1={"disk": "ssd", "rack": "r1"}, n2={"disk": "ssd", "rack": "r2", "size": "5"}, n3={"disk": "hdd", "size": "9"}
+    )
+    h.volume("pv", claim="data", affinity=affinity)
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    found = answers(h, "p")
+    assert " ".join(name for name, reasons in found.items() if not reasons) == expected
+    assert {reason for reasons in found.values() for reason in reasons} <= {UNREACHABLE}
+
+
+def test_a_claim_bound_to_a_volume_that_does_not_exist() -> None:
+    h = cluster("n1")
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    assert answers(h, "p") == {"n1": [GONE]}
+    h.volume("pv", claim="data")
+    assert answers(h, "p") == {"n1": []}
+
+
+def test_pods_with_bound_claims_are_placed_like_others() -> None:
+    h = cluster("n1", "n2")
+    h.volume("pv", claim="data", affinity=on_nodes("n2"))
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    h.session()
+    plugin = h.plugin("predicates")
+    assert not plugin.row_private(profile(h, "p"))
+    assert not plugin.domain_bound(profile(h, "p"))
+
+
+def test_a_volume_that_changes_is_looked_at_again() -> None:
+    h = cluster("n1", "n2")
+    h.volume("pv", claim="data", affinity=on_nodes("n2"))
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    assert allowed(h, "p") == "n2"
+    h.volume("pv", claim="data", affinity=on_nodes("n1"))
+    assert allowed(h, "p") == "n1"
+
+
+# --- claims that wait for their pod ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("volume", "claim", "fits"),
+    [
+        ({}, {}, True),
+        ({"size": "2Gi"}, {}, True),
+        ({"size": "1023Mi"}, {}, False),
+        ({"storage_class": "other"}, {}, False),
+        ({"modes": ["ReadWriteOnce", "ReadOnlyMany"]}, {}, True),
+        ({}, {"modes": ["ReadWriteOnce", "ReadOnlyMany"]}, False),
+        ({"volumeMode": "Block"}, {}, False),
+        ({"volumeMode": "Block"}, {"volumeMode": "Block"}, True),
+        ({"volumeMode": "Filesystem"}, {}, True),
+        ({}, {"selector": {"matchLabels": {"tier": "gold"}}}, False),
+        ({"labels": {"tier": "gold"}}, {"selector": {"matchLabels": {"tier": "gold"}}}, True),
+        ({"phase": "Released"}, {}, False),
+        ({"claim": "other"}, {}, False),
+        ({"claim": "data"}, {}, True),
+        ({"claim": "data", "size": "1Mi"}, {}, False),
+        ({"size": "x"}, {}, False),
+    ],
+)
+def test_which_volume_a_claim_may_have(volume: dict[str, Any], claim: dict[str, Any], fits: bool) -> None:
+    h = cluster("n1")
+    h.volume("pv", **{"storage_class": "local", **volume})
+    h.claim("data", **{"storage_class": "local", **claim})
+    h.pod("p", **uses("data"))
+    h.step()
+    assert h.binds == ({"p": "n1"} if fits else {})
+    if fits:
+        assert [(each.claim, each.volume) for each in h.bind_volumes["p"]] == [("data", "pv")]
+    else:
+        assert h.pod_message("p") == f"0/1 nodes are unavailable: 1 {UNAVAILABLE}."
+
+
+def test_a_claim_takes_the_smallest_volume_that_will_do_then_the_first_by_name() -> None:
+    h = cluster("n1")
+    for name, size in (("a", "8Gi"), ("d", "4Gi"), ("c", "4Gi"), ("b", "1Gi")):
+        h.volume(name, storage_class="local", size=size)
+    h.claim("data", storage_class="local", size="2Gi")
+    h.pod("p", **uses("data"))
+    h.step()
+    assert h.bind_volumes["p"][0].volume == "c"
+
+
+def test_the_smallest_claim_of_a_pod_chooses_first() -> None:
+    h = cluster("n1")
+    h.volume("small", storage_class="local", size="1Gi")
+    h.volume("large", storage_class="local", size="10Gi")
+    h.claim("a", storage_class="local", size="500Mi")
+    h.claim("b", storage_class="local", size="1Mi")
+    h.pod("p", **uses("a", "b"))
+    h.step()
+    assert {each.claim: each.volume for each in h.bind_volumes["p"]} == {"a": "large", "b": "small"}
+
+
+def test_two_claims_of_a_pod_never_get_one_volume() -> None:
+    h = cluster("n1", "n2", "n3")
+    for name, node in (("pv1", "n1"), ("pv2a", "n2"), ("pv2b", "n2")):
+        h.volume(name, storage_class="local", affinity=on_nodes(node))
+    h.volume("pv3", storage_class="local", affinity=on_nodes("n3"))
+    h.claim("a", storage_class="local")
+    h.claim("b", storage_class="local")
+    h.pod("p", **uses("a", "b"))
+    assert allowed(h, "p") == "n2"
+    h.volume("net", storage_class="local")
+    assert allowed(h, "p") == "n1 n2 n3"
+
+
+def test_volumes_are_given_once_to_pods_of_one_session() -> None:
+    h = cluster("n1", "n2", "n3")
+    h.group("g", min_member=3)
+    for index in range(3):
+        h.volume(f"pv{index}", storage_class="local", affinity=on_nodes(f"n{index + 1}"))
+        h.claim(f"data-{index}", storage_class="local")
+        h.pod(f"p-{index}", **uses(f"data-{index}"))
+    h.step()
+    assert sorted(h.binds.values()) == ["n1", "n2", "n3"]
+    assert sorted(bindings[0].volume for bindings in h.bind_volumes.values()) == ["pv0", "pv1", "pv2"]
+
+
+def test_a_gang_that_finds_too_few_volumes_leaves_them_to_others() -> None:
+    h = cluster("n1", "n2")
+    h.group("g", min_member=3)
+    h.group("single")
+    for index in range(2):
+        h.volume(f"pv{index}", storage_class="local", affinity=on_nodes(f"n{index + 1}"))
+    for index in range(3):
+        h.claim(f"data-{index}", storage_class="local")
+        h.pod(f"p-{index}", **uses(f"data-{index}"))
+    h.claim("mine", storage_class="local")
+    h.pod("lonely", group="single", **uses("mine"))
+    h.step()
+    assert set(h.binds) == {"lonely"}
+    assert h.pod_message("p-2") == f"0/2 nodes are unavailable: 2 {UNAVAILABLE}."
+
+
+def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_that_fails() -> None:
+    h = cluster("n1")
+    h.group("late")
+    h.volume("pv", storage_class="local")
+    h.claim("first", storage_class="local")
+    h.claim("second", storage_class="local")
+    h.pod("p", **uses("first"))
+    session = h.session()
+    task, node = h.task("p"), session.nodes.by_name["n1"]
+    statement = session.statement()
+    statement.allocate(h.job("g"), [task], [node])
+    statement.commit()
+    assert session.binds[0].volumes[0].volume == "pv"
+    h.pod("other", group="late", **uses("second"))
+    h.step()
+    assert not h.binds
+    assert h.state.volumes.assumed["default/first"].decision.volume == "pv"
+    h.apply(BindFailed("default", "p", task.uid, "refused", retry_after=60.0))
+    h.step()
+    assert h.binds == {"other": "n1"}
+    assert h.bind_volumes["other"][0].volume == "pv"
+    assert "default/first" not in h.state.volumes.assumed
+
+
+def test_an_assumption_ends_when_the_claim_shows_its_volume() -> None:
+    h = cluster("n1")
+    h.volume("pv", storage_class="local")
+    h.claim("data", storage_class="local")
+    h.pod("p", **uses("data"))
+    h.step()
+    assert set(h.state.volumes.assumed) == {"default/data"}
+    h.step()
+    assert not h.state.volumes.assumed
+
+
+@pytest.mark.parametrize(
+    ("topologies", "expected"),
+    [
+        ((), "a1 a2 b1 none"),
+        (((ZONE, ("a",)),), "a1 a2"),
+        (((ZONE, ("a",)), (ZONE, ("b",))), "a1 a2 b1"),
+        (((ZONE, ()),), ""),
+    ],
+)
+def test_where_a_class_may_have_volumes_made(topologies: tuple[Any, ...], expected: str) -> None:
+    h = cluster(a1={ZONE: "a"}, a2={ZONE: "a"}, b1={ZONE: "b"}, none={})
+    h.storage_class("disk", topologies=topologies)
+    h.claim("data", storage_class="disk")
+    h.pod("p", **uses("data"))
+    found = answers(h, "p")
+    assert " ".join(name for name, reasons in found.items() if not reasons) == expected
+    assert {reason for reasons in found.values() for reason in reasons} <= {UNAVAILABLE}
+
+
+def test_a_volume_is_made_only_where_there_is_none() -> None:
+    h = cluster("n1", "n2")
+    h.volume("pv", storage_class="disk", affinity=on_nodes("n1"))
+    for name, node in (("a", "n1"), ("b", "n2")):
+        h.claim(name, storage_class="disk")
+        h.pod(f"p-{name}", **uses(name), nodeSelector={"kubernetes.io/hostname": node})
+    h.step()
+    assert {name: bindings[0].volume for name, bindings in h.bind_volumes.items()} == {"p-a": "pv", "p-b": ""}
+
+
+def test_free_storage_that_a_driver_tells_of() -> None:
+    h = cluster(a={"rack": "a"}, b={"rack": "b"}, c={"rack": "c"}, d={"rack": "d"})
+    h.csi_driver("csi.test", storage_capacity=True)
+    h.storage_capacity("ca", storage_class="disk", capacity="20Gi", labels={"rack": "a"})
+    h.storage_capacity("cb", storage_class="disk", capacity="2Gi", labels={"rack": "b"})
+    h.storage_capacity("cc", storage_class="disk", capacity="20Gi", largest="5Gi", labels={"rack": "c"})
+    h.storage_capacity("cd", storage_class="other", capacity="20Gi", labels={"rack": "d"})
+    h.storage_capacity("ce", storage_class="disk", capacity="20Gi", labels=None)
+    h.claim("data", storage_class="disk", size="10Gi")
+    h.pod("p", **uses("data"))
+    assert answers(h, "p") == {"a": [], "b": [NO_ROOM], "c": [NO_ROOM], "d": [NO_ROOM]}
+    h.storage_capacity("everywhere", storage_class="disk", capacity="20Gi", labels={})
+    assert allowed(h, "p") == "a b c d"
+    h.csi_driver("csi.test", storage_capacity=False)
+    assert allowed(h, "p") == "a b c d"
+
+
+def test_a_volume_being_made_ties_its_claim_to_the_node() -> None:
+    h = cluster("n1", "n2")
+    h.claim("data", storage_class="disk", annotations={"volume.kubernetes.io/selected-node": "n2"})
+    h.claim("stale", storage_class="disk", annotations={"volume.kubernetes.io/selected-node": "no-more"})
+    h.pod("p", **uses("data"))
+    h.pod("other", **uses("stale"))
+    assert answers(h, "p") == {"n1": [UNAVAILABLE], "n2": []}
+    assert allowed(h, "other") == "n1 n2"
+
+
+def test_pods_that_share_a_claim_follow_the_first_of_them() -> None:
+    h = cluster("n1", "n2")
+    h.group("g", min_member=2)
+    h.volume("pv", storage_class="local", affinity=on_nodes("n2"))
+    h.claim("data", storage_class="local")
+    h.pod("p-0", **uses("data"))
+    h.pod("p-1", **uses("data"))
+    h.step()
+    assert h.binds == {"p-0": "n2", "p-1": "n2"}
+    assert {bindings[0].volume for bindings in h.bind_volumes.values()} == {"pv"}
+
+
+@pytest.mark.parametrize(("modes", "placed"), [(("ReadWriteMany",), 2), (("ReadWriteOnce",), 0)])
+def test_a_gang_on_several_nodes_may_share_a_volume_that_is_still_to_be_made(modes: Any, placed: int) -> None:
+    h = cluster()
+    h.node("n1", cpu="1")
+    h.node("n2", cpu="1")
+    h.group("g", min_member=2)
+    h.claim("data", storage_class="disk", modes=modes)
+    h.pod("p-0", **uses("data"))
+    h.pod("p-1", **uses("data"))
+    h.step()
+    assert len(h.binds) == placed
+
+
+def test_the_timeout_of_the_conf_goes_with_the_binding_and_can_change() -> None:
+    h = cluster("n1", arguments="volumebinding.bindTimeoutSeconds: 30")
+    h.claim("a", storage_class="disk")
+    h.pod("p-a", **uses("a"))
+    h.step()
+    assert h.bind_volumes["p-a"][0].timeout == 30
+    h.reconfigure(CONF.format(arguments="volumebinding.bindTimeoutSeconds: 45"))
+    h.claim("b", storage_class="disk")
+    h.pod("p-b", **uses("b"))
+    h.step()
+    assert h.bind_volumes["p-b"][0].timeout == 45
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def bound(h: Harness, *names: str, driver: str = "csi.test", handle: str = "") -> None:
+    for name in names:
+        h.volume(f"pv-{name}", claim=name, driver=driver, handle=handle)
+        h.claim(name, volume=f"pv-{name}", modes=["ReadWriteMany"])
+
+
+def test_volume_limits_count_unique_volumes_of_the_driver() -> None:
+    h = cluster("n1", "n2")
+    h.csi_node("n1", csi_test=2, other_test=1)
+    bound(h, "a", "b", "c")
+    bound(h, "d", driver="other.test")
+    h.pod("r1", node="n1", **uses("a"))
+    h.pod("r2", node="n1", **uses("a", "d"))
+    for name, claims in (("same", ("a",)), ("new", ("b",)), ("two", ("b", "c")), ("both", ("a", "b")), ("d", ("d",))):
+        h.pod(name, **uses(*claims))
+    for name, expected in (("same", []), ("new", []), ("two", [CROWDED]), ("both", []), ("d", [])):
+        assert answers(h, name) == {"n1": expected, "n2": []}
+
+
+def test_a_volume_still_listed_as_attached_counts_once() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=2)
+    bound(h, "a", "b", "c")
+    h.pod("r", node="n1", **uses("a"))
+    h.attachment("at-a", node="n1", volume="pv-a")
+    h.pod("p", **uses("b"))
+    assert allowed(h, "p") == "n1"
+    h.attachment("at-c", node="n1", volume="pv-c")
+    assert answers(h, "p") == {"n1": [CROWDED]}
+    h.delete_attachment("at-c")
+    assert allowed(h, "p") == "n1"
+
+
+def test_volumes_with_one_handle_are_one() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=1)
+    bound(h, "a", "b", handle="shared")
+    h.pod("r", node="n1", **uses("a"))
+    h.pod("p", **uses("b"))
+    assert allowed(h, "p") == "n1"
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (3, 3), (None, 4)])
+def test_pods_of_one_session_share_the_limit(limit: int | None, expected: int) -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=limit)
+    for index in range(4):
+        h.group(f"g{index}")
+        h.claim(f"c{index}", storage_class="disk")
+        h.pod(f"p{index}", group=f"g{index}", **uses(f"c{index}"))
+    h.step()
+    assert len(h.binds) == expected
+    h.settle()
+    assert len(h.binds) == expected
+
+
+def test_a_volume_that_is_chosen_counts_with_its_own_driver() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_local=1)
+    for index in range(2):
+        h.group(f"g{index}")
+        h.volume(f"pv{index}", storage_class="local", driver="csi.local")
+        h.claim(f"c{index}", storage_class="local")
+        h.pod(f"p{index}", group=f"g{index}", **uses(f"c{index}"))
+    h.settle()
+    assert len(h.binds) == 1
+
+
+def test_a_full_node_is_told_of_beside_other_reasons() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=0)
+    h.volume("pv", claim="data", driver="csi.test", affinity=on_nodes("n2"))
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    session = h.session()
+    _, diagnosis = session.engine.diagnose(profile(h, "p"))
+    assert diagnosis.reasons == {CROWDED: 1, UNREACHABLE: 1}
+
+
+def test_a_pod_that_leaves_frees_its_volumes_for_the_next_session() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=1)
+    bound(h, "a", "b")
+    h.pod("r", node="n1", **uses("a"))
+    h.pod("p", **uses("b"))
+    h.settle()
+    assert not h.binds
+    h.delete_pod("r")
+    h.step()
+    assert h.binds == {"p": "n1"}
+
+
+# --- switches -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", ""),
+        ("predicate.VolumeZoneEnable: false", "elsewhere"),
+        ("predicate.NodeVolumeLimitsEnable: false", "full"),
+        ("predicate.VolumeBindingEnable: false", "apart"),
+    ],
+)
+def test_each_check_has_its_switch(arguments: str, expected: str) -> None:
+    zoned = {ZONE: "a", "disk": "here"}
+    h = cluster(arguments=arguments, elsewhere={ZONE: "b", "disk": "here"}, full=zoned, apart={ZONE: "a"})
+    for name in ("elsewhere", "apart"):
+        h.csi_node(name, csi_test=5)
+    h.csi_node("full", csi_test=0)
+    h.volume("pv", claim="data", driver="csi.test", labels={ZONE: "a"}, affinity=labelled("disk", "here"))
+    h.claim("data", volume="pv")
+    h.pod("p", **uses("data"))
+    assert allowed(h, "p") == expected
+
+
+def test_without_volume_binding_claims_are_left_to_others() -> None:
+    h = cluster("n1", arguments="predicate.VolumeBindingEnable: false")
+    h.claim("data", storage_class="disk")
+    h.pod("p", **uses("data"))
+    h.pod("q", **uses("nowhere"))
+    h.step()
+    assert h.binds == {"p": "n1", "q": "n1"}
+    assert h.bind_volumes == {"p": (), "q": ()}
+
+
+def test_limits_hold_without_volume_binding_too() -> None:
+    h = cluster("n1", arguments="predicate.VolumeBindingEnable: false")
+    h.csi_node("n1", csi_test=1)
+    for index in range(2):
+        h.group(f"g{index}")
+        h.claim(f"c{index}", storage_class="disk")
+        h.pod(f"p{index}", group=f"g{index}", **uses(f"c{index}"))
+    h.step()
+    assert len(h.binds) == 1
+
+
+SHAPE = "volumebinding.shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}], volumebinding.weight: 2"
+
+
+def scores(h: Harness, pod: str) -> list[float] | None:
+    session = h.session()
+    found = h.plugin("predicates").batch_node_order(profile(h, pod), session.all_rows())
+    return None if found is None else found.tolist()
+
+
+def test_volumes_are_scored_by_how_much_of_them_is_used() -> None:
+    h = cluster("n1", "n2", "n3", arguments=SHAPE)
+    h.volume("pv1", storage_class="disk", size="10Gi", affinity=on_nodes("n1"))
+    h.volume("pv2", storage_class="disk", size="4Gi", affinity=on_nodes("n2"))
+    h.claim("data", storage_class="disk", size="2Gi")
+    h.pod("p", **uses("data"))
+    h.step()
+    assert h.binds == {"p": "n2"}
+
+
+def test_a_score_is_the_share_of_the_volumes_that_is_used() -> None:
+    h = cluster("n1", "n2", "n3", arguments=SHAPE)
+    h.storage_class("fast")
+    h.volume("pv1", storage_class="disk", size="10Gi", affinity=on_nodes("n1"))
+    h.volume("pv2", storage_class="disk", size="4Gi", affinity=on_nodes("n2"))
+    h.volume("pv3", storage_class="fast", size="2Gi", affinity=on_nodes("n2"))
+    h.claim("data", storage_class="disk", size="2Gi")
+    h.claim("log", storage_class="fast", size="2Gi")
+    h.pod("p", **uses("data"))
+    h.pod("both", **uses("data", "log"))
+    assert scores(h, "p") == [40.0, 100.0, 0.0]
+    assert scores(h, "both") == [40.0, 150.0, 0.0]
+
+
+def test_volumes_to_be_made_are_scored_by_the_room_that_drivers_tell_of() -> None:
+    h = cluster(n1={"rack": "a"}, n2={"rack": "b"}, arguments=SHAPE)
+    h.csi_driver("csi.test", storage_capacity=True)
+    h.storage_capacity("a", storage_class="disk", capacity="40Gi", labels={"rack": "a"})
+    h.storage_capacity("b", storage_class="disk", capacity="20Gi", labels={"rack": "b"})
+    h.claim("data", storage_class="disk", size="10Gi")
+    h.pod("p", **uses("data"))
+    assert scores(h, "p") == [50.0, 100.0]
+
+
+def test_without_a_shape_volumes_are_not_scored() -> None:
+    h = cluster("n1")
+    h.claim("data", storage_class="disk")
+    h.pod("p", **uses("data"))
+    assert scores(h, "p") is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        ("[{utilization: 101, score: 0}]", "utilization"),
+        ("[{utilization: 0, score: 11}]", "score"),
+        ("[{utilization: 50, score: 0}, {utilization: 50, score: 10}]", "must stand by rising utilization"),
+    ],
+)
+def test_a_shape_that_cannot_be_used_is_refused(shape: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Harness(CONF.format(arguments=f"volumebinding.shape: {shape}"))
+
+
+# --- malformed objects ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "text"),
+    [
+        ("PersistentVolume", lambda h: h.volume("bad", size="12 apples"), "spec.capacity[storage]: '12 apples'"),
+        ("PersistentVolume", lambda h: h.volume("bad", size="-1Gi"), "spec.capacity[storage]: '-1Gi' is negative"),
+        (
+            "PersistentVolume",
+            lambda h: h.volume("bad", affinity={"nodeSelectorTerms": []}),
+            "spec.nodeAffinity.required.nodeSelectorTerms: needs at least one term",
+        ),
+        ("PersistentVolumeClaim", lambda h: h.claim("bad", size="x"), "spec.resources.requests[storage]: 'x'"),
+        (
+            "PersistentVolumeClaim",
+            lambda h: h.claim("bad", selector={"matchExpressions": [{"key": "a", "operator": "Near"}]}),
+            "spec.selector.matchExpressions[0]",
+        ),
+        (
+            "StorageClass",
+            lambda h: h.storage_class("bad", mode="Later"),
+            "volumeBindingMode: 'Later' is none of Immediate, WaitForFirstConsumer",
+        ),
+        ("CSINode", lambda h: h.csi_node("bad", csi_test=-1), "spec.drivers[0].allocatable.count: -1 is negative"),
+        (
+            "CSIStorageCapacity",
+            lambda h: h.storage_capacity("bad", storage_class="disk", capacity="?", labels={}),
+            "capacity: '?'",
+        ),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_told_and_spoils_nothing_else(kind: str, make: Any, text: str) -> None:
+    h = cluster("n1")
+    h.claim("data", storage_class="disk")
+    h.pod("p", **uses("data"))
+    make(h)
+    h.step()
+    assert h.binds == {"p": "n1"}
+    [(reason, message)] = h.event_messages(kind, "bad")
+    assert reason == "InvalidObject"
+    assert text in message
+
+
+# --- keeping up -----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_does_not_offer_what_was_chosen_fails_that_placement_only() -> None:
+    h = cluster("n1", "n2")
+    h.volume("pv", storage_class="local", affinity=on_nodes("n1"))
+    h.claim("data", storage_class="local")
+    h.pod("p", **uses("data"))
+    session = h.session()
+    statement, task = session.statement(), h.task("p")
+    with pytest.raises(Exception, match="claim default/data: n2 has no volume for it"):
+        statement.allocate(h.job("g"), [task], [session.nodes.by_name["n2"]])
+    assert task.status is TaskStatus.PENDING
+    assert allowed(h, "p") == "n1"
+
+
+def test_an_eviction_frees_volumes_and_its_undoing_takes_them_back() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", csi_test=1)
+    bound(h, "a", "b")
+    h.pod("r", node="n1", **uses("a"))
+    h.pod("p", **uses("b"))
+    session = h.session()
+    statement = session.statement()
+    assert answers(h, "p", fresh=False) == {"n1": [CROWDED]}
+    statement.evict(h.task("r"), "test")
+    assert answers(h, "p", fresh=False) == {"n1": []}
+    statement.discard()
+    assert answers(h, "p", fresh=False) == {"n1": [CROWDED]}
+
+
+def test_telling_the_plugin_of_a_placement_without_claims_changes_nothing() -> None:
+    h = cluster("n1")
+    h.pod("p")
+    session = h.session()
+    task = h.task("p")
+    placement = Placement(h.job("g"), task.cls, [task], [session.nodes.by_name["n1"]])
+    plugin = h.plugin("predicates")
+    assert plugin.bind_volumes(placement) is None
+    assert plugin.task_context(task) is None

@@ -1,0 +1,144 @@
+"""The table of storage objects: what it keeps, what it marks as changed, how long an assumption lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from capcard_sched.model import deltas
+from capcard_sched.model.intents import ClaimBinding
+from capcard_sched.model.storage import Decision
+from capcard_sched.testing import Harness
+
+Change = Callable[[Harness], None]
+
+
+@pytest.fixture
+def h() -> Harness:
+    harness = Harness()
+    harness.queue("q")
+    harness.node("n1")
+    harness.settle()
+    return harness
+
+
+@pytest.mark.parametrize(
+    "tell",
+    [
+        pytest.param(lambda h: h.claim("c", storage_class="x"), id="claim"),
+        pytest.param(lambda h: h.volume("v"), id="volume"),
+        pytest.param(lambda h: h.storage_class("s"), id="class"),
+        pytest.param(lambda h: h.csi_node("n1", csi_test=3), id="limits"),
+        pytest.param(lambda h: h.csi_driver("csi.test", storage_capacity=True), id="driver"),
+        pytest.param(lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}), id="capacity"),
+        pytest.param(lambda h: h.attachment("a", node="n1", volume="v"), id="attachment"),
+    ],
+)
+def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, tell: Change) -> None:
+    tell(h)
+    assert not h.step().idle
+    h.settle()
+    tell(h)
+    assert h.step().idle
+
+
+@pytest.mark.parametrize(
+    ("tell", "gone"),
+    [
+        (lambda h: h.claim("c"), deltas.PersistentVolumeClaimGone("default", "c")),
+        (lambda h: h.volume("v", claim="c"), deltas.PersistentVolumeGone("v")),
+        (lambda h: h.storage_class("s"), deltas.StorageClassGone("s")),
+        (lambda h: h.csi_node("n1", csi_test=3), deltas.CSINodeGone("n1")),
+        (lambda h: h.csi_driver("d", storage_capacity=True), deltas.CSIDriverGone("d")),
+        (
+            lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}),
+            deltas.CSIStorageCapacityGone("kube-system", "c"),
+        ),
+        (lambda h: h.attachment("a", node="n1", volume="v"), deltas.VolumeAttachmentGone("a")),
+    ],
+)
+def test_what_is_gone_leaves_nothing_behind(h: Harness, tell: Change, gone: deltas.Delta) -> None:
+    tell(h)
+    h.settle()
+    h.apply(gone)
+    assert not h.step().idle
+    h.apply(gone)
+    h.settle()
+    assert h.step().idle
+    storage = h.state.volumes
+    for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
+                 storage.limits, storage.measured_drivers, storage.capacities, storage.attachments):  # fmt: skip
+        assert not kept
+
+
+def test_a_volume_moves_between_classes_and_claims(h: Harness) -> None:
+    h.volume("v", storage_class="a", claim="one")
+    h.volume("v", storage_class="b", claim="two")
+    h.step()
+    storage = h.state.volumes
+    assert list(storage.volumes_of_class) == ["b"]
+    assert storage.reserved == {"default/two": {"v"}}
+    assert storage.volumes["v"].version == 2
+
+
+def test_an_attachment_is_counted_whichever_is_told_first(h: Harness) -> None:
+    h.attachment("early", node="n1", volume="v")
+    h.settle()
+    assert list(h.state.volumes.attached("n1")) == []
+    h.volume("v", driver="csi.test", handle="7")
+    assert not h.step().idle
+    assert list(h.state.volumes.attached("n1")) == [("csi.test", "7")]
+    assert "n1" in h.core.last_session.changed.nodes  # type: ignore[union-attr]
+
+
+def test_an_attachment_that_moves_is_on_one_node(h: Harness) -> None:
+    h.volume("v", driver="csi.test")
+    h.attachment("a", node="n1", volume="v")
+    h.attachment("a", node="n2", volume="v")
+    h.step()
+    assert h.state.volumes.attachments == {"n2": {"a": "v"}}
+
+
+def test_an_assumption_stands_while_one_of_its_pods_is_being_bound(h: Harness) -> None:
+    h.group("g", min_member=2)
+    h.volume("v", storage_class="s", modes=["ReadWriteMany"])
+    h.storage_class("s", provisioner="kubernetes.io/no-provisioner")
+    h.claim("c", storage_class="s", modes=["ReadWriteMany"])
+    claims = [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]
+    for name in ("p-0", "p-1"):
+        h.pod(name, volumes=claims)
+    session = h.session()
+    tasks = [h.task("p-0"), h.task("p-1")]
+    statement = session.statement()
+    for task in tasks:
+        statement.allocate(h.job("g"), [task], [session.nodes.by_name["n1"]])
+    statement.commit()
+    assumed = h.state.volumes.assumed
+    assert assumed["default/c"].decision == Decision("v", "n1")
+    h.apply(deltas.BindFailed("default", "p-0", tasks[0].uid, "refused", retry_after=60.0))
+    h.step()
+    assert assumed["default/c"].holders == {tasks[1].uid}
+    h.delete_pod("p-1")
+    h.step()
+    assert not assumed
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda h: h.delete_claim("c"), id="the claim is gone"),
+        pytest.param(lambda h: h.claim("c", storage_class="s", uid="another"), id="another claim of the name"),
+        pytest.param(lambda h: h.claim("c", storage_class="s", volume="v"), id="the claim is bound"),
+    ],
+)
+def test_an_assumption_ends_with_what_it_is_about(h: Harness, end: Change) -> None:
+    h.claim("c", storage_class="s")
+    h.group("g")
+    h.pod("p")
+    h.settle()
+    h.state.assume_volumes(h.task("p"), "n1", [ClaimBinding("c", "default-c-uid", "v")])
+    assert set(h.state.volumes.assumed) == {"default/c"}
+    end(h)
+    h.step()
+    assert not h.state.volumes.assumed
