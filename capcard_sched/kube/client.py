@@ -38,6 +38,8 @@ _TOKEN_SECONDS = 10.0
 _OBJECT_BYTES = 8 * 2**20
 #: What is read ahead of a slow reader, in bytes.
 _READ_AHEAD = 2**20
+#: Streams stay for minutes: they have a pool of their own, or requests would wait for them.
+_LIMITED, _UNLIMITED = 0, 1
 #: How long an unused connection stays open, in seconds.
 _KEEPALIVE_SECONDS = 60.0
 
@@ -72,7 +74,6 @@ class Client:
         self._token_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        # Streams stay for minutes: they have a pool of their own, or requests would wait for them.
         self._sessions = (self._session(self._connections), self._session(0))
         return self
 
@@ -115,22 +116,24 @@ class Client:
     ) -> bytes:
         """The body of a 2xx answer of at most `limit` bytes. Raises ApiError or Unreachable.
 
-        `throttled=False` goes past the client-side limit: for the election. An answer 401 is asked again once, with a
-        renewed token; nothing else is.
+        `throttled=False` goes past the limits on rate and connections: for the election. An answer 401 is asked again
+        once, with a renewed token; nothing else is.
         """
         if throttled:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
+        pool = _LIMITED if throttled else _UNLIMITED
         token = await self._present_token()
         try:
-            return await self._attempt(token, method, path, params, body, content_type, seconds, limit)
+            return await self._attempt(pool, token, method, path, params, body, content_type, seconds, limit)
         except ApiError as error:
             if error.status != HTTPStatus.UNAUTHORIZED or not await self._renew(token):
                 raise
-        return await self._attempt(self._token, method, path, params, body, content_type, seconds, limit)
+        return await self._attempt(pool, self._token, method, path, params, body, content_type, seconds, limit)
 
     async def _attempt(
         self,
+        pool: int,
         token: str | None,
         method: str,
         path: str,
@@ -149,7 +152,7 @@ class Client:
         code = 0
         started = self._clock()
         try:
-            async with self._open(0).request(
+            async with self._open(pool).request(
                 method,
                 self._url(path, params),
                 data=body,
@@ -209,7 +212,7 @@ class Client:
         timeout = aiohttp.ClientTimeout(total=None, connect=min(_CONNECT_SECONDS, seconds / 2), sock_read=silence)
         try:
             async with asyncio.timeout(seconds):
-                response = await self._open(1).get(
+                response = await self._open(_UNLIMITED).get(
                     self._url(path, params),
                     headers=_authorization(token),
                     timeout=timeout,

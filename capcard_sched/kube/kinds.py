@@ -9,6 +9,7 @@ import msgspec
 
 from capcard_sched.kube import paths
 from capcard_sched.model import deltas
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import (
     NodeObject,
     ObjectMeta,
@@ -76,9 +77,15 @@ class Kind(Generic[T]):
         """As in RBAC and metrics: `pods`."""
         return self.path.rpartition("/")[2]
 
-    def unreadable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:  # noqa: ARG002 -- the observer is told
+    #: Whether the scheduler writes an event on an object of this kind that it cannot read.
+    explained: bool = True
+
+    def unreadable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:
         """What to tell of an object with a field of a wrong type: nothing can be decided by it, as if it were gone."""
-        return self.gone(meta)
+        if not self.explained:
+            return self.gone(meta)
+        ref: Any = self.name  # checked by the tests for every row
+        return deltas.ObjectUnreadable(ObjectRef(ref, meta.namespace or "", meta.name, meta.uid), problem)
 
 
 def _by_name(gone: Callable[[str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
@@ -132,8 +139,16 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         PriorityClassObject,
         deltas.PriorityClassChanged,
         _by_name(deltas.PriorityClassGone),
+        explained=False,
     ),
-    Kind("Namespace", paths.NAMESPACES, MetadataObject, _namespace_changed, _by_name(deltas.NamespaceGone)),
+    Kind(
+        "Namespace",
+        paths.NAMESPACES,
+        MetadataObject,
+        _namespace_changed,
+        _by_name(deltas.NamespaceGone),
+        explained=False,
+    ),
     Kind(
         "PersistentVolumeClaim",
         paths.CLAIMS,
@@ -156,7 +171,14 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.StorageClassGone),
     ),
     Kind("CSINode", paths.CSI_NODES, CSINodeObject, deltas.CSINodeChanged, _by_name(deltas.CSINodeGone)),
-    Kind("CSIDriver", paths.CSI_DRIVERS, CSIDriverObject, deltas.CSIDriverChanged, _by_name(deltas.CSIDriverGone)),
+    Kind(
+        "CSIDriver",
+        paths.CSI_DRIVERS,
+        CSIDriverObject,
+        deltas.CSIDriverChanged,
+        _by_name(deltas.CSIDriverGone),
+        explained=False,
+    ),
     Kind(
         "CSIStorageCapacity",
         paths.CSI_CAPACITIES,
@@ -170,6 +192,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         VolumeAttachmentObject,
         deltas.VolumeAttachmentChanged,
         _by_name(deltas.VolumeAttachmentGone),
+        explained=False,
     ),
 )
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 from capcard_sched.model.volumes import (
     CSIDriverObject,
@@ -97,6 +98,13 @@ class NamespaceGone(_Fact, frozen=True):
     """A namespace was deleted."""
 
     name: str
+
+
+class ObjectUnreadable(_Fact, frozen=True):
+    """An object has a field of a wrong type: nothing can be decided by it, as if it were gone; its owner is told."""
+
+    object: ObjectRef
+    problem: str
 
 
 class BindFailed(_Fact, frozen=True):
@@ -249,6 +257,7 @@ Delta: TypeAlias = (
     | VolumeAttachmentGone
     | NamespaceChanged
     | NamespaceGone
+    | ObjectUnreadable
     | BindFailed
     | BindRetry
     | Takeover

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from capcard_sched.model.pods import template_of
 from capcard_sched.model.task import TaskClass
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from capcard_sched.model.pods import PodTemplate
+    from capcard_sched.model.objects import PodObject
+    from capcard_sched.model.pods import PodFacts, PodTemplate
     from capcard_sched.model.resources import ResourceColumns, Vector
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_pack = msgspec.msgpack.Encoder().encode
+
+#: How many pod specs are remembered as they were written; pods of one workload are written alike.
+_MOST_SPECS = 4096
 
 
 class ClassTable:
@@ -24,6 +30,8 @@ class ClassTable:
     def __init__(self, columns: ResourceColumns) -> None:
         self._columns = columns
         self._classes: dict[Hashable, TaskClass] = {}
+        #: What decides the class, as written in a pod, to its class: equal bytes need no second look.
+        self._by_spec: dict[bytes, TaskClass] = {}
         self._made = 0
 
     def __len__(self) -> int:
@@ -31,6 +39,27 @@ class ClassTable:
 
     def __iter__(self) -> Iterator[TaskClass]:
         return iter(self._classes.values())
+
+    def of(self, pod: PodObject, facts: PodFacts, namespace: str) -> TaskClass:
+        """The class of a pod. Raises QuantityError as `template_of` does."""
+        spec = pod.spec
+        if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
+            # Claims may be named after the pod.
+            return self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
+        written = _pack(
+            (
+                spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
+                spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
+                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
+            )
+        )  # fmt: skip
+        found = self._by_spec.get(written)
+        if found is None:
+            found = self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
+            if len(self._by_spec) >= _MOST_SPECS:
+                self._by_spec.clear()
+            self._by_spec[written] = found
+        return found
 
     def intern(
         self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str
@@ -91,6 +120,7 @@ class ClassTable:
     def prune(self, used: set[TaskClass]) -> None:
         """Drop the classes that no pod is of any more. O(classes)."""
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
+        self._by_spec.clear()
 
     def widen(self) -> None:
         """Pad every request vector to the present width."""

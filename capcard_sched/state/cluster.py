@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.node import Node
-from capcard_sched.model.pods import facts_of, template_of
+from capcard_sched.model.pods import facts_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
@@ -41,6 +41,19 @@ _SPARE = 1024
 _NO_LABELS: Mapping[str, str] = {}
 #: What a pod that has been evicted still says of itself until the eviction shows.
 _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
+
+#: Kind to the delta that an object of this namespace and name is gone.
+_GONE: dict[str, Callable[[str, str], deltas.Delta]] = {
+    "Pod": deltas.PodGone,
+    "PodGroup": deltas.PodGroupGone,
+    "Queue": lambda _, name: deltas.QueueGone(name),
+    "Node": lambda _, name: deltas.NodeGone(name),
+    "PersistentVolumeClaim": deltas.PersistentVolumeClaimGone,
+    "PersistentVolume": lambda _, name: deltas.PersistentVolumeGone(name),
+    "StorageClass": lambda _, name: deltas.StorageClassGone(name),
+    "CSINode": lambda _, name: deltas.CSINodeGone(name),
+    "CSIStorageCapacity": deltas.CSIStorageCapacityGone,
+}
 
 
 class ClusterState:
@@ -103,6 +116,7 @@ class ClusterState:
             deltas.PriorityClassGone: lambda delta: self._job_table.drop_priority_class(delta.name),
             deltas.NamespaceChanged: lambda delta: self._label_namespace(delta.name, delta.labels),
             deltas.NamespaceGone: lambda delta: self._label_namespace(delta.name, None),
+            deltas.ObjectUnreadable: self._set_aside,
             deltas.BindFailed: self._bind_failed,
             deltas.BindRetry: self._bind_retry,
             deltas.Takeover: self._take_over,
@@ -113,6 +127,12 @@ class ClusterState:
         """Take in one fact. Never raises for bad content: the object is set aside in `problems`."""
         self._match_width()
         self._handlers[type(delta)](delta)
+
+    def _set_aside(self, delta: deltas.ObjectUnreadable) -> None:
+        ref = delta.object
+        gone = _GONE[ref.kind](ref.namespace, ref.name)
+        self._handlers[type(gone)](gone)
+        self._unreadable.note(ref, delta.problem)
 
     def open_session(self) -> Dirty:
         """Settle the rows, hand over what changed, and start collecting anew."""
@@ -157,16 +177,15 @@ class ClusterState:
         if known is None and not ours and not pod.spec.node_name:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
+        facts = facts_of(pod)
         try:
-            template = template_of(pod)
+            cls = self.classes.of(pod, facts, namespace)
         except QuantityError as error:
             self._unreadable.note(ref, str(error))
             if known is not None:
                 self._forget(known)
             return
         self._unreadable.note(ref, "")
-        facts = facts_of(pod)
-        cls = self.classes.intern(template, facts.class_annotations, facts.owner_kind, namespace)
         self._match_width()
         status, node_name = _settled(known, facts, pod.spec.node_name or "")
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.kube.decode import Unreadable
-from capcard_sched.kube.kinds import KINDS, chosen_kinds
+from capcard_sched.kube.kinds import KINDS, Kind, chosen_kinds
 from capcard_sched.kube.known import Known
 from capcard_sched.kube.observer import NullObserver
 from capcard_sched.model import deltas
 from capcard_sched.model.deltas import Delta
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.objects import NodeObject, ObjectMeta, PodObject
+from capcard_sched.state.cluster import ClusterState
 
 POD, NODE = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Node"))
 
@@ -172,6 +174,23 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
     ]
     assert out[0] == out[-1] == deltas.NodeChanged(node("n"))
     assert len(out) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: Kind[Any]) -> None:
+    namespace = getattr(kind.gone(ObjectMeta(name="x", namespace="a")), "namespace", None)
+    meta = ObjectMeta(name="x", namespace=namespace, uid="u")
+    told = kind.unreadable(meta, "spec: bad")
+    if not isinstance(told, deltas.ObjectUnreadable):
+        assert told == kind.gone(meta)
+        return
+    assert (told.object.kind, told.object.name, told.object.uid) == (kind.name, "x", "u")
+    assert msgspec.convert(msgspec.to_builtins(told.object), ObjectRef) == told.object, "a kind that a ref may have"
+    state = ClusterState(("capcard-sched",), "default")
+    state.apply(told)
+    assert state.problems == {told.object: "spec: bad"}
+    state.apply(kind.gone(meta))
+    assert state.problems == {}
 
 
 def test_rows_tell_who_is_gone_as_exactly_as_they_can() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.client import ApiError, StatusCause, StatusDetails, Unreachable
+from capcard_sched.kube.answers import ApiError, StatusCause, StatusDetails, Unreachable
 from capcard_sched.kube.effects.backoff import Backoff, Refusals
 from capcard_sched.kube.effects.coalescing import Coalescing, Taken
 from capcard_sched.kube.effects.events import EventNames
