@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from capcard_sched.cli.scene import Source, scene
 from capcard_sched.cli.simulate import BadInputError
 from capcard_sched.cli.status import refuse
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.job import Job
+
+#: How many names are offered in place of one that is not there.
+_OFFERED: Final = 8
 
 
 def explain(
@@ -28,7 +36,7 @@ def explain(
     Exit status: 0 with an answer, whatever it says; 2 on bad input or an unknown name; 1 on an internal error.
 
     Args:
-        name: A PodGroup, Job, Deployment or Pod.
+        name: A PodGroup, Job, Deployment or Pod; `deployment/chat` and the like are understood too.
         namespace: Namespace of the name.
         output: What to print: text for people, or the record behind it.
         source: The cluster, and how to look at it.
@@ -37,14 +45,15 @@ def explain(
         found = scene(source)
     except BadInputError as error:
         return refuse(str(error))
-    from capcard_sched.framework.explain import explain_job, find_job
+    from capcard_sched.framework.explain import explain_job
+    from capcard_sched.model.workload import workload_of
 
-    job = find_job(found.core, namespace, name)
+    job = _find(found.core, namespace, name)
     if job is None:
-        known = ", ".join(sorted(found.core.state.jobs)) or "none"
-        when = " at the end of the simulation" if source.file else f" at {found.where}"
-        return refuse(f"{namespace}/{name}: no such job or pod{when}; PodGroups there: {known}")
-    pod = name if any(task.name == name for task in job.tasks.values()) else ""
+        when = "at the end of the simulation" if source.file else f"at {found.where}"
+        return refuse(f"{namespace}/{name}: no such job or pod {when}; {_offer(found.core, namespace, name)}")
+    plain = name.rpartition("/")[2]
+    pod = plain if any(task.name == plain for task in job.tasks.values()) else ""
     session = found.core.last_session
     if not source.file and session is not None:
         bound = len({bind.uid for bind in session.binds} & job.tasks.keys())
@@ -52,13 +61,50 @@ def explain(
             print(f"note: a session held here would bind {bound} of its pods now", file=sys.stderr)
     explanation = explain_job(found.core, job, pod=pod, now=found.now)
     if output == "json":
-        import msgspec
-
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode() + "\n")
     else:
         from rich.console import Console
 
         from capcard_sched.reports.explain import render
 
+        workload = workload_of(job)
+        if workload:
+            explanation = msgspec.structs.replace(explanation, name=f"{workload} ({job.name})")
         Console(soft_wrap=not sys.stdout.isatty()).print(render(explanation))
     return found.report()
+
+
+def _find(core: Core, namespace: str, name: str) -> Job | None:
+    """The job of that name; of several of one workload the one that waits, else the newest."""
+    from capcard_sched.framework.explain import find_job
+    from capcard_sched.model.workload import workload_of
+
+    kind, _, plain = name.rpartition("/")
+    exact = core.state.jobs.get(f"{namespace}/{plain}")
+    if exact is not None and not kind:
+        return exact
+    named = []
+    for job in core.state.jobs.values():
+        own_kind, _, own_name = workload_of(job).partition("/")
+        if job.namespace == namespace and own_name == plain and kind in ("", own_kind):
+            named.append(job)
+    if named:
+        return max(named, key=lambda job: (bool(job.pending), job.created, job.key))
+    return find_job(core, namespace, plain)
+
+
+def _offer(core: Core, namespace: str, name: str) -> str:
+    """What there is instead, the most similar names first."""
+    from difflib import get_close_matches
+
+    from capcard_sched.model.workload import workload_of
+
+    jobs = core.state.jobs.values()
+    here = sorted({workload_of(job) or job.name for job in jobs if job.namespace == namespace})
+    if not here:
+        others = sorted({job.namespace for job in jobs})
+        return f"there are none in namespace {namespace}; namespaces with some: {', '.join(others) or 'none'}"
+    similar = get_close_matches(name, here, n=_OFFERED)
+    shown = [*similar, *(each for each in here if each not in similar)][:_OFFERED]
+    more = f" and {len(here) - len(shown)} more" if len(here) > len(shown) else ""
+    return f"in namespace {namespace} there are {', '.join(shown)}{more}"

@@ -33,7 +33,7 @@ def list_queues(
         source: The cluster, and how to look at it.
     """
     try:
-        found = scene(source)
+        found = scene(source, as_it_stands=True)
     except BadInputError as error:
         return refuse(str(error))
     from capcard_sched.framework.explain import queue_uses

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.failures import Watched
-from capcard_sched.cli.simulate import BadInputError, build_core, options_of
+from capcard_sched.cli.simulate import BadInputError, build_core, core_under, options_of
 from capcard_sched.simulation.admission import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -19,6 +20,7 @@ from capcard_sched.simulation.scenario import InputError, load_scenario
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
     from capcard_sched.kube.client import Client
+    from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
@@ -26,6 +28,8 @@ INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
+#: Events of kinds that the scheduler can do without, in words.
+_UNREAD: Final = {"missing": "not known to the API server", "forbidden": "may not be listed"}
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
@@ -83,9 +87,12 @@ class Scene:
     where: str
 
 
-def scene(source: Source) -> Scene:
-    """Load it. Raises BadInputError when the input, the connection or the cluster's answer is no use."""
-    return _simulated(source) if source.file else _live(source)
+def scene(source: Source, *, as_it_stands: bool = False) -> Scene:
+    """Load it. Raises BadInputError when the input, the connection or the cluster's answer is no use.
+
+    `as_it_stands`: of a live cluster, what the session would decide is left out, and only what is there is shown.
+    """
+    return _simulated(source) if source.file else _live(source, as_it_stands=as_it_stands)
 
 
 def _simulated(source: Source) -> Scene:
@@ -104,9 +111,8 @@ def _simulated(source: Source) -> Scene:
     return Scene(core, EPOCH + outcome.end / SECOND, watched.report, "the simulated cluster")
 
 
-def _live(source: Source) -> Scene:
+def _live(source: Source, *, as_it_stands: bool) -> Scene:
     import asyncio
-    import tempfile
     import time
 
     from capcard_sched.kube.client import ApiError, Unreachable
@@ -118,7 +124,10 @@ def _live(source: Source) -> Scene:
             str(source.kubeconfig) if source.kubeconfig is not None else None, None, source.context or None
         )
     except ConnectionConfigError as error:
-        raise BadInputError(f"{error}\nfor a cluster in files, give -f") from None
+        why = str(error)
+        if source.kubeconfig is None:
+            why = f"{why.rstrip('.')}; a cluster in files is given with -f"
+        raise BadInputError(why) from None
     try:
         conf, facts = asyncio.run(_read(source, connection))
     except (ApiError, Unreachable) as error:
@@ -126,31 +135,41 @@ def _live(source: Source) -> Scene:
     if conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / _CONF_KEY
-            path.write_text(conf)
-            core = build_core(path, source.plugins_dir, options)
+        core = core_under(conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
+    if as_it_stands:
+        core.reconfigure(msgspec.structs.replace(core.conf, actions=()))
     watched = Watched(core)
     now = time.time()
     watched.step(facts, now)
     return Scene(core, now, watched.report, connection.server)
 
 
-async def _read(source: Source, connection: object) -> tuple[str | None, list[Delta]]:
+async def _read(source: Source, connection: Connection) -> tuple[str | None, list[Delta]]:
     """The installed scheduler-conf, None when there is none to be had, and everything the scheduler would watch."""
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.feed import list_all
+    from capcard_sched.kube.observer import NullObserver
 
-    assert isinstance(connection, Connection)
+    unread: dict[str, list[str]] = {}
+
+    class Notes(NullObserver):
+        """What is not there or not to be had is said in one line each."""
+
+        def watch(self, resource: str, event: str, detail: str = "") -> None:
+            if event == "undecodable":
+                print(f"warning: {detail}; left out", file=sys.stderr)
+            elif event in _UNREAD:
+                unread.setdefault(event, []).append(resource)
+
     async with Client(connection) as client:
         conf = None if source.scheduler_conf is not None else await _installed_conf(client, source.installed_conf)
-        return conf, await list_all(client)
+        facts = await list_all(client, observer=Notes())
+    for event, resources in unread.items():
+        print(f"note: {_UNREAD[event]}, taken as none: {', '.join(resources)}", file=sys.stderr)
+    return conf, facts
 
 
 async def _installed_conf(client: Client, name: str) -> str | None:
-    import msgspec
-
     from capcard_sched.kube.client import ApiError
     from capcard_sched.kube.paths import CORE, object_path
 

@@ -107,7 +107,21 @@ def _moment(flag: str, text: str) -> int:
 
 
 def build_core(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Core:
-    """The core under the conf. Raises BadInputError."""
+    """The core under the conf; the built-in one when there is no path. Raises BadInputError."""
+    if conf_path is None:
+        return core_under(None, "", plugins_dir, options)
+    try:
+        text = conf_path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{conf_path}: {error.strerror or error}") from None
+    return core_under(text, str(conf_path), plugins_dir, options)
+
+
+def core_under(conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: Options) -> Core:
+    """The core under the conf with this text, which messages call `where`; None is the built-in one.
+
+    Raises BadInputError.
+    """
     from capcard_sched.framework.conf import default_conf, parse_conf
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.registry import Registry, RegistryError
@@ -116,18 +130,14 @@ def build_core(conf_path: Path | None, plugins_dir: Path | None, options: Option
         registry = Registry.load(plugins_dir)
     except RegistryError as error:
         raise BadInputError(str(error)) from None
-    if conf_path is None:
+    if conf_text is None:
         conf = default_conf(registry)
     else:
-        try:
-            text = conf_path.read_bytes()
-        except OSError as error:
-            raise BadInputError(f"{conf_path}: {error.strerror or error}") from None
-        result = parse_conf(text, registry=registry)
+        result = parse_conf(conf_text, registry=registry)
         for problem in result.problems:
-            print(f"{problem.severity}: {conf_path}: {problem.render()}", file=sys.stderr)
+            print(f"{problem.severity}: {where}: {problem.render()}", file=sys.stderr)
         if result.conf is None:
-            raise BadInputError(f"{conf_path}: this scheduler-conf cannot be used")
+            raise BadInputError(f"{where}: this scheduler-conf cannot be used")
         conf = result.conf
     return Core(conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue)
 

@@ -105,6 +105,11 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[Difference]:
     found.extend(_compare_queues(state, fresh))
     found.extend(_compare_nodes(state, fresh))
     found.extend(_compare_maps("Namespace", state.namespaces, fresh.namespaces))
+    for kind, mine, theirs in (
+        ("ResourceQuota", state.quotas, fresh.quotas),
+        ("PodDisruptionBudget", state.budgets, fresh.budgets),
+    ):
+        found.extend(_compare_maps(kind, _by_key(mine), _by_key(theirs)))
     found.extend(_compare_storage(state.volumes, fresh.volumes))
     for name in ("total_allocatable", "total_used"):
         mine, theirs = getattr(state.nodes, name), getattr(fresh.nodes, name)
@@ -261,6 +266,10 @@ def _unversioned(storage: Storage) -> dict[str, PersistentVolume]:
 
 def _joined(named: Mapping[tuple[str, str], object]) -> dict[str, object]:
     return {"/".join(key): value for key, value in named.items()}
+
+
+def _by_key(table: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    return {f"{namespace}/{name}": found for namespace, named in table.items() for name, found in named.items()}
 
 
 def _compare_maps(kind: str, mine: Mapping[str, object], theirs: Mapping[str, object]) -> Iterator[Difference]:

@@ -110,6 +110,7 @@ METRICS: Final[tuple[Row, ...]] = (
     Row("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
     Row("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards held, by the kind of service"),
     Row("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Refusals for lack of quota"),
+    Row("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods that had to leave for a pod of another queue"),
     Row("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with card annotations that cannot be read"),
     Row("capacity_card_internal_errors_total", "counter", (), "plugin", "Sums of the plugin that did not add up"),
     # The API server

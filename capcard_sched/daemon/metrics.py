@@ -18,12 +18,13 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched import __version__
-from capcard_sched.daemon.metric_samples import CoreSample, CoreSeries, JobTimes
+from capcard_sched.daemon.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
 from capcard_sched.daemon.metric_table import BY_NAME, METRICS, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from capcard_sched.framework.core import Core
     from capcard_sched.framework.plugin import Placement
     from capcard_sched.framework.report import HookError, SessionReport
     from capcard_sched.model.intents import Bind, Evict
@@ -182,14 +183,18 @@ class Metrics:
         """Whether this replica leads and anything may have changed since the last sample."""
         return self._leading and self._stale
 
+    def sample(self, core: Core) -> CoreSample:
+        """Ask plugins and state. In the scheduler thread, so that no session is over between the two lines."""
+        self._stale = False
+        return sample_core(core)
+
     def plugin_samples(self, sample: CoreSample) -> None:
-        """Serve this sample (`metric_samples.sample_core`) from now on, and forget jobs and queues that are gone.
+        """Serve what `sample` gave from now on, and forget jobs and queues that are gone.
 
         One that comes when this replica leads no more is ignored.
         """
         if not self._leading:
             return
-        self._stale = False
         self._core.publish(sample)
         for plugin, _ in sample.failed:
             self._counters["internal_errors_total"].labels(plugin, "metrics").inc()

@@ -22,7 +22,6 @@ from capcard_sched.daemon.health import Health
 from capcard_sched.daemon.log_level import LevelServer
 from capcard_sched.daemon.logs import Logs, SessionLog
 from capcard_sched.daemon.loop import SchedulerThread
-from capcard_sched.daemon.metric_samples import sample_core
 from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.daemon.recording import Recording, RecordingError
 from capcard_sched.daemon.reload import ConfFile
@@ -37,7 +36,7 @@ from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.effects.writer import LOW_WORKERS, Effects
 from capcard_sched.kube.election import Election, Happening
 from capcard_sched.kube.feed import Feed, list_all
-from capcard_sched.kube.fence import Fence, FenceState
+from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
 from capcard_sched.kube.kinds import chosen_kinds
 from capcard_sched.kube.lease import process_identity
 from capcard_sched.kube.queues import ensure_queues
@@ -63,6 +62,8 @@ _DRAIN_SECONDS: Final = 2.5
 _RELEASE_SECONDS: Final = 1.0
 #: How often gauges of the backend are refreshed, in seconds.
 _GAUGE_SECONDS: Final = 1.0
+#: How often a fence that does not act is probed again, in seconds.
+_PROBE_SECONDS: Final = 60.0
 #: Between the two comparisons of SIGUSR2: what the watch brings meanwhile is no difference.
 _COMPARE_SECONDS: Final = 2.0
 #: Connections for reads, beside those of the writers.
@@ -97,7 +98,9 @@ class Service:
         self._sessions = SessionLog(logs, time.monotonic)
         self._metrics = Metrics()
         self._health = Health(options.schedule_period)
-        self._telling = Telling(self._metrics)
+        self._telling = Telling(self._metrics, self._binding_refused)
+        #: Set when a refused binding makes the fence doubtful.
+        self._fence_doubt = asyncio.Event()
         self._registry = Registry.load(options.plugins_dir)
         self._connection = load_connection(
             str(options.kubeconfig) if options.kubeconfig is not None else None,
@@ -232,6 +235,7 @@ class Service:
             self._conf_file.run(),
             self._watch_over_sync(),
             self._refresh_gauges(),
+            self._watch_over_fence(),
         ]
         if self._election is not None:
             parts.append(self._election.run())
@@ -261,7 +265,7 @@ class Service:
         await asyncio.sleep(0)  # what it handed over last is submitted
         left = {lane: count for lane, count in (await self._effects.drain(_DRAIN_SECONDS)).items() if count}
         if left:
-            self._log.warning("not written", **left)
+            self._log.warning("not written", lanes=left)
         if self._election is not None:
             await self._election.release(_RELEASE_SECONDS)
         for task in [*self._parts, *self._background]:
@@ -299,7 +303,8 @@ class Service:
 
     async def _take_over(self, *, fresh: bool) -> None:
         """What comes before the first session. `fresh`: the initial lists were not over when leading began."""
-        _ = self._spawn(ensure_queues(self._client, self._options.default_queue, self._queue_missing))
+        default = self._options.default_queue
+        _ = self._spawn(ensure_queues(self._client, default, self._queue_missing, self._may_write))
         if not fresh:
             self._health.lists_outdated()
             await self._feed.relist()
@@ -321,11 +326,26 @@ class Service:
         await self._ask(lambda _: settle_memory())
 
     def _queue_missing(self, name: str, why: str) -> None:
-        self._log.error("queue cannot be created", queue=name, why=why)
+        self._log.warning("queue cannot be created yet", queue=name, why=why)
 
     def _election_report(self, happening: Happening, detail: str) -> None:
         quiet = happening in {Happening.HOLDER, Happening.LEADING, Happening.RELEASED, Happening.RECOVERED}
         (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
+
+    def _binding_refused(self, message: str) -> None:
+        if may_be_fenced(message):
+            self._fence_doubt.set()
+
+    async def _watch_over_fence(self) -> None:
+        """Probe again in doubt, and now and then while it does not act: an API server may have lost sight of it."""
+        while self._fence is not None and self._election is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._fence_doubt.wait(), _PROBE_SECONDS)
+            doubtful = self._fence_doubt.is_set() or self._fence.state is not FenceState.ACTIVE
+            self._fence_doubt.clear()
+            if doubtful and self._election.is_leader():
+                await self._fence.probe(self._election)
+                await asyncio.sleep(_GAUGE_SECONDS)  # a burst of refusals is one doubt
 
     def _fence_changed(self, state: FenceState, sentence: str) -> None:
         (self._log.info if state is FenceState.ACTIVE else self._log.error)("fence", state=state.value, detail=sentence)
@@ -366,7 +386,7 @@ class Service:
 
     async def _sample(self) -> None:
         if self._metrics.wants_sample:
-            self._metrics.plugin_samples(await self._ask(sample_core))
+            self._metrics.plugin_samples(await self._ask(self._metrics.sample))
 
     async def _refresh_gauges(self) -> None:
         while True:
@@ -431,7 +451,7 @@ class Service:
         self._log.info("cache compared with the API server", differences=len(before))
 
     async def _differences(self) -> list[comparison.Difference]:
-        facts = await list_all(self._client, self._kinds)
+        facts = await list_all(self._client, self._kinds, self._telling)
         state = await self._ask(lambda core: core.state)
         fresh = await asyncio.to_thread(comparison.rebuild, state, facts)  # reads none of what changes
         return await self._ask(lambda core: comparison.differences(core.state, fresh))

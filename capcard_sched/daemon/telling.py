@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from capcard_sched.daemon.metrics import Metrics
     from capcard_sched.model.intents import Bind, Evict
 
@@ -17,8 +19,10 @@ _TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "
 class Telling:
     """A `kube.observer.Observer` that counts and logs."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, on_refused: Callable[[str], None]) -> None:
+        """`on_refused` hears the server's message on every refused binding."""
         self._metrics = metrics
+        self._on_refused = on_refused
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -38,6 +42,7 @@ class Telling:
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:
         """The API server refused a binding."""
         self._metrics.bind_failed(bind, code, message)
+        self._on_refused(message)
         pod = f"{bind.namespace}/{bind.name}"
         self._log.warning("binding refused", pod=pod, node=bind.node, code=code, why=message)
 

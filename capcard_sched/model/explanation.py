@@ -51,7 +51,7 @@ class TaskExplanation(msgspec.Struct, frozen=True):
     """Why pending pods of one template wait. `names` share everything below."""
 
     names: tuple[str, ...]
-    #: How the last attempt ended: refused by a quota, no node, would fit, promised releasing room, not tried.
+    #: How the last attempt ended: refused (by a quota, mostly), no node, would fit, promised releasing room, not tried.
     outcome: Literal["refused", "unfit", "schedulable", "pipelined", "untried"]
     message: str
     refusal: Refusal | None = None
@@ -59,6 +59,39 @@ class TaskExplanation(msgspec.Struct, frozen=True):
     nodes: tuple[NodeReason, ...] = ()
     #: Nodes on which evicting something could help.
     evictable_nodes: int = 0
+
+
+class VictimsConsidered(msgspec.Struct, frozen=True):
+    """What came of looking for room that others could give up, for pods of a job that waits."""
+
+    #: The action: `preempt` or `reclaim`.
+    action: str
+    #: The pod it was looked for.
+    pod: str
+    #: Nodes in the cluster.
+    nodes: int
+    #: (what protected pods, how many pods); most first.
+    kept: tuple[tuple[str, int], ...]
+    #: Nodes on which all that may go is not enough.
+    not_enough: int = 0
+
+    @property
+    def text(self) -> str:
+        """`2 service-type, 1 not enough`: most first, then by name."""
+        counts = [*self.kept, *([("not enough", self.not_enough)] if self.not_enough else [])]
+        return ", ".join(f"{count} {cause}" for cause, count in sorted(counts, key=lambda entry: (-entry[1], entry[0])))
+
+
+class EvictedPod(msgspec.Struct, frozen=True):
+    """A pod that had to leave: which, by which action, and who got its room."""
+
+    pod: str
+    node: str
+    action: str
+    by: str
+    queue: str
+    #: Unix seconds.
+    at: float
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -81,3 +114,7 @@ class Explanation(msgspec.Struct, frozen=True):
     cards: tuple[CardUse, ...] = ()
     #: Jobs of the same queue that come first and wait too.
     ahead: tuple[str, ...] = ()
+    #: What came of looking for room to take from others.
+    victims: tuple[VictimsConsidered, ...] = ()
+    #: Pods of the job that were evicted last, oldest first.
+    evicted: tuple[EvictedPod, ...] = ()

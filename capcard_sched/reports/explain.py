@@ -14,11 +14,11 @@ from capcard_sched.reports.terminal import amount_for_people
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capcard_sched.model.explanation import CardUse, Explanation, TaskExplanation
+    from capcard_sched.model.explanation import CardUse, EvictedPod, Explanation, TaskExplanation, VictimsConsidered
     from capcard_sched.model.refusal import Figures, Refusal
 
 _WORDS = {
-    "refused": "refused by a quota",
+    "refused": "refused",
     "unfit": "no node can take it",
     "schedulable": "has room, waits for the rest of its gang",
     "pipelined": "is promised room that is being released",
@@ -67,7 +67,10 @@ def _names(names: tuple[str, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _task(item: TaskExplanation) -> list[RenderableType]:
+def _task(item: TaskExplanation, told: tuple[Refusal, ...]) -> list[RenderableType]:
+    """`told`: what the job was refused for, which is not said again of its pods."""
+    if item.refusal is not None and item.refusal in told:
+        return [Text.assemble((f"{_names(item.names)}: ", "bold"), "refused with their job")]
     where = f" ({item.node})" if item.node else ""
     parts: list[RenderableType] = [Text.assemble((f"{_names(item.names)}: ", "bold"), f"{_WORDS[item.outcome]}{where}")]
     if item.message and item.outcome in ("refused", "unfit"):
@@ -81,6 +84,31 @@ def _task(item: TaskExplanation) -> list[RenderableType]:
         parts.append(_indented(table))
         parts.append(Text(f"  on {item.evictable_nodes} of these nodes evicting something could help", style="dim"))
     return parts
+
+
+def _victims(considered: tuple[VictimsConsidered, ...]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for item in considered:
+        parts.append(Text(""))
+        found = f"no room can be taken for {item.pod} on any of {item.nodes} nodes"
+        parts.append(Text.assemble((f"{item.action}: ", "bold"), found))
+        if item.kept or item.not_enough:
+            table = Table("pods", "protected by", box=None, pad_edge=False)
+            for cause, count in item.kept:
+                table.add_row(str(count), cause)
+            parts.append(_indented(table))
+        if item.not_enough:
+            parts.append(Text(f"  on {item.not_enough} nodes all that may go is not enough"))
+    return parts
+
+
+def _evicted(pods: tuple[EvictedPod, ...]) -> list[RenderableType]:
+    if not pods:
+        return []
+    table = Table("evicted", "by", "from node", "for", "of queue", box=None, pad_edge=False)
+    for pod in pods:
+        table.add_row(pod.pod, pod.action, pod.node, pod.by or "-", pod.queue or "-")
+    return [Text(""), table]
 
 
 def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
@@ -111,8 +139,10 @@ def render(explanation: Explanation) -> RenderableType:
         parts.extend(_refusal(refusal))
     for item in e.pending:
         parts.append(Text(""))
-        parts.extend(_task(item))
-    if e.ahead:
+        parts.extend(_task(item, e.refusals))
+    parts.extend(_victims(e.victims))
+    parts.extend(_evicted(e.evicted))
+    if e.ahead and (e.pending or e.refusals):
         parts.append(Text(""))
         parts.append(Text(f"Ahead in the queue: {_names(e.ahead)}"))
     if e.cards:

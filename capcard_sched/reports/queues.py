@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from capcard_sched.model.explanation import QueueUse
+    from capcard_sched.model.explanation import CardUse, QueueUse
 
 
 def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> None:
@@ -24,17 +24,7 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
         table.add_column(name, justify="left" if name in {"Queue", "State", "Card or resource"} else "right")
     for queue in queues:
         head = [queue.name, queue.state, f"{queue.waiting}/{queue.jobs}"]
-        rows = [
-            [
-                use.card,
-                f"{use.quota:g}",
-                f"{use.allocated:g}",
-                f"{use.inqueue:g}",
-                f"{use.free:g}",
-                f"{use.total:g}" if use.total else "none",
-            ]
-            for use in queue.cards
-        ]
+        rows = [_card_row(use) for use in queue.cards]
         for resource, (limit, allocated) in queue.resources.items():
             shown = amount_for_people(resource, allocated)
             if limit is None:
@@ -46,3 +36,10 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
             table.add_row(*(head if not position else [""] * 3), *row)
     console.print(table)
     console.print("Jobs: those that wait / all.", style="dim", highlight=False)
+
+
+def _card_row(use: CardUse) -> list[str]:
+    if "|" in use.card:  # pods that accept either and have neither yet: quotas are of single cards
+        return [use.card, "-", f"{use.allocated:g}", f"{use.inqueue:g}", "-", "-"]
+    total = f"{use.total:g}" if use.total else "none"
+    return [use.card, f"{use.quota:g}", f"{use.allocated:g}", f"{use.inqueue:g}", f"{use.free:g}", total]

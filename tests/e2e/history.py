@@ -65,6 +65,7 @@ class History:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._cluster.__aexit__(None, None, None)
+        await asyncio.sleep(0.1)  # TLS connections take leave of each other after they are closed
         for result in results:
             if isinstance(result, Exception):
                 raise result

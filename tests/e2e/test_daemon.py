@@ -19,7 +19,9 @@ _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
 async def test_a_gang_within_its_quota_is_bound_and_one_beyond_it_is_told_why(
     cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    await cluster.create_all([gpu_node("n1", "A10", 8), queue("q", cards={"A10": 4}, capability={"cpu": "64", "memory": "64Gi"})])
+    await cluster.create_all(
+        [gpu_node("n1", "A10", 8), queue("q", cards={"A10": 4}, capability={"cpu": "64", "memory": "64Gi"})]
+    )
     fits = gang("fits", 4, queue="q", cards="A10", requests=_CARD)
     waits = gang("waits", 2, queue="q", cards="A10", requests=_CARD)
     await cluster.create_all([*fits, *waits])

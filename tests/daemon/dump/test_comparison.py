@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from capcard_sched.daemon.comparison import Difference, compare, differences, lasting, rebuild
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.limits import Budget, Quota
 from capcard_sched.model.status import TaskStatus
 from tests import objects
 from tests.accounting import raw
@@ -242,6 +243,14 @@ def _namespace(h: Listed) -> None:
     h.state.namespaces["default"] = {"a": "b"}
 
 
+def _quota(h: Listed) -> None:
+    h.state.quotas["default"] = {"q": Quota("default", "q", {"cpu": 1}, {"cpu": 0})}
+
+
+def _budget(h: Listed) -> None:
+    h.state.budgets["default"] = {"b": Budget("default", "b", None, 0, frozenset())}
+
+
 def _unreadable(h: Listed) -> None:
     h.state.apply(objects.pod("bad", group="runs", requests={"cpu": "?"}))
 
@@ -273,6 +282,8 @@ TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
     (_group_gone, "PodGroup default/waits: uid: cache none, API default-waits-uid"),
     (_pod_more, "Pod default/more: object: cache Running on n1, uid "),
     (_namespace, "Namespace default: object: cache {'a': 'b'}, API none"),
+    (_quota, "ResourceQuota default/q: object: cache Quota("),
+    (_budget, "PodDisruptionBudget default/b: object: cache Budget("),
     (_unreadable, "Cluster: unreadable: cache {'Pod default/bad': "),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from capcard_sched.daemon.metric_samples import MOST_SERIES, CoreSample, JobFact, sample_core
+from capcard_sched.daemon.metric_samples import MOST_SERIES, CoreSample, JobFact
 from capcard_sched.daemon.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, Row
 from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.framework.core import Core
@@ -97,7 +97,7 @@ class Daemon:
 
     def sample(self) -> None:
         if self.metrics.wants_sample:
-            self.metrics.plugin_samples(sample_core(self.h.core))
+            self.metrics.plugin_samples(self.metrics.sample(self.h.core))
 
     def scrape(self) -> dict[str, Metric]:
         self.sample()
@@ -148,6 +148,7 @@ def everything(d: Daemon) -> Metrics:
     evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
     metrics.evicted(evict)
     metrics.evict_failed(evict, 429, "budget")
+    d.h.plugin("capacity-card").evictions.counts["lent", "q", _CARD] = 1  # what a reclaim would have it count
     metrics.snapshot_seconds(0.001)
     metrics.backlog("bind", 3)
     metrics.cache_age(0.5)
@@ -436,11 +437,21 @@ def test_a_pod_without_a_group_gets_no_series_of_its_own(daemon: Daemon) -> None
     assert names == {"small", "big"}
 
 
+def test_a_session_after_the_sample_was_taken_makes_it_old(daemon: Daemon) -> None:
+    daemon.step()
+    taken = daemon.metrics.sample(daemon.h.core)
+    daemon.h.queue("late", cards={_CARD: 1})
+    daemon.step()
+    daemon.metrics.plugin_samples(taken)
+    assert daemon.metrics.wants_sample is True
+    assert daemon.value("queue_card_capacity", queue_name="late", card=_CARD) == 1
+
+
 def test_a_replica_that_stands_by_says_nothing_of_queues_and_jobs(daemon: Daemon) -> None:
     daemon.step()
     assert daemon.value("leader") == 1
     assert daemon.value("queue_card_allocated", queue_name="q", card=_CARD) == 4
-    late = sample_core(daemon.h.core)
+    late = daemon.metrics.sample(daemon.h.core)
     daemon.metrics.leader(leading=False)
     daemon.metrics.plugin_samples(late)
     assert daemon.metrics.wants_sample is False

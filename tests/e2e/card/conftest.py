@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.controlplane.cluster import Cluster, install_crds
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
-from tests.e2e.card.stage import Scene, Stage, start
+from tests.e2e.card.stage import Scene, Stage, eventually, start
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,15 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     control_plane.start()  # a test may have left it dead
 
     async def begin() -> Stage:
-        if "ours" not in control_plane.memo:
-            async with Cluster(control_plane) as client:
+        async with Cluster(control_plane) as client:
+            if "ours" not in control_plane.memo:
                 await install_crds(client)
-            control_plane.memo["ours"] = True
-        daemon = start(control_plane, tmp_path_factory.mktemp("stage"), {})
-        await daemon.start()
-        await daemon.logged("synced")
+                control_plane.memo["ours"] = True
+            daemon = start(control_plane, tmp_path_factory.mktemp("stage"), {})
+            await daemon.start()
+            # It makes two queues as it begins: scenarios bring their own.
+            await eventually(lambda: client.list("queues"), "the queues of the start", lambda queues: len(queues) == 2)
+            await client.wipe()
         return Stage(control_plane, daemon)
 
     running = asyncio.run(begin())
@@ -42,6 +44,7 @@ def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 async def scene(stage: Stage, cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[Scene]:
     """A scenario: an empty cluster before the running daemon; afterwards the independent check."""
     async with Scene(stage, cluster, kubelet) as running:
+        await stage.knows()
         await stage.use({})
         yield running
         await running.check()

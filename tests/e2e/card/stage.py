@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,8 +44,10 @@ TOLD: Final = frozenset(
         "QueueNotOpen",
     }
 )
-#: Those of them that are advice: nothing waits for their sake.
-_ADVICE: Final = frozenset({"CardNameMissing", "InvalidServiceType", "InvalidCardQuota", "InvalidCardLabel"})
+#: Those of them that are never the reason why something waits.
+_ASIDE: Final = frozenset(
+    {"CardNameMissing", "EmptyQueueCapability", "InvalidServiceType", "InvalidCardQuota", "InvalidCardLabel"}
+)
 _PLUGIN: Final = "volcano.capacity-card"
 _PATIENCE: Final = 15.0
 
@@ -134,8 +137,31 @@ class Stage:
     async def _reloaded(self) -> float:
         return await self.daemon.metric("volcano_config_reload_total", result="loaded")
 
+    async def knows(self, *made: Manifest) -> None:
+        """Return when the daemon has heard of these objects, by its own snapshot; of none, when it knows of nothing."""
+        names = {(item["kind"], _identity(item)) for item in made}
+
+        async def unheard() -> set[tuple[str, str]]:
+            known = await self._known()
+            return names - known if names else known
+
+        await eventually(unheard, "the daemon to have heard of everything", lambda left: not left)
+
+    async def _known(self) -> set[tuple[str, str]]:
+        asked = len(self.daemon.lines("snapshot"))
+        self.daemon.signal(signal.SIGUSR1)
+        line = await self.daemon.logged("snapshot", times=asked + 1)
+        found = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
+        tasks = [*found["tasksWithoutJob"], *(task for job in found["jobs"] for task in job["tasks"])]
+        return {
+            *(("Node", node["name"]) for node in found["nodes"]),
+            *(("Queue", queue["name"]) for queue in found["queues"]),
+            *(("PodGroup", job["uid"]) for job in found["jobs"]),
+            *(("Pod", task["uid"]) for task in tasks),
+        }
+
     async def settle(self) -> None:
-        """Return when everything that was there at the call has been in a session, twice."""
+        """Return after two more sessions."""
         before = await self.daemon.metric("volcano_cycles_total")
         await eventually(lambda: self.daemon.metric("volcano_cycles_total"), "two sessions", lambda n: n >= before + 2)
 
@@ -176,14 +202,14 @@ class Scene:
         for kinds in ({"Node", "Queue"}, {"Pod"}, {"PodGroup"}):
             wave = [item for item in flat if item["kind"] in kinds]
             if wave:
-                await self.cluster.create_all(wave)
-                await self.stage.settle()
+                await self.stage.knows(*await self.cluster.create_all(wave))
 
     async def expect(
         self,
         *,
         bound: Mapping[str, str] | int | None = None,
         told: Iterable[Told] = (),
+        noted: Iterable[Told] = (),
         phases: Mapping[str, str] | None = None,
         cards: Mapping[str, int] | None = None,
         queue: str = "q",
@@ -192,18 +218,20 @@ class Scene:
 
         Args:
             bound: Pod to node, of all pods that are bound; or how many are.
-            told: Events that are there now, besides those of former calls. No others of their reasons are.
+            told: Events that are there now, besides those of former calls. No others of their reasons are. What waits
+                for it says so in its condition too.
+            noted: Such events that nothing waits for.
             phases: PodGroup to phase.
             cards: Cards that pods of `queue` hold, by the daemon's metrics.
             queue: The queue that `cards` is about.
         """
-        told = list(told)
-        self._told += told
+        told, noted = list(told), list(noted)
+        self._told += told + noted
 
         async def differing() -> list[str]:
             return [
                 *(await self._differing_bindings(bound) if bound is not None else []),
-                *(await self._differing_events(told)),
+                *(await self._differing_events(told, noted)),
                 *(await self._differing_phases(phases or {})),
                 *(await self._differing_cards(queue, cards or {})),
             ]
@@ -217,7 +245,7 @@ class Scene:
         """Wait until a pending pod's condition says this."""
 
         async def shown() -> str:
-            return _condition(await self.cluster.get("pods", name), "PodScheduled").get("message", "")
+            return str(_condition(await self.cluster.get("pods", name), "PodScheduled").get("message", ""))
 
         await eventually(shown, f"pod {name} to say {text!r}", lambda message: message == text)
 
@@ -228,7 +256,7 @@ class Scene:
         seen = {name: SOMEWHERE if expected.get(name) == SOMEWHERE else node for name, node in bound.items()}
         return [] if seen == expected else [f"bound are {bound}"]
 
-    async def _differing_events(self, told: Sequence[Told]) -> list[str]:
+    async def _differing_events(self, told: Sequence[Told], noted: Sequence[Told]) -> list[str]:
         found = []
         events = [
             event
@@ -236,7 +264,7 @@ class Scene:
             if event["reason"] in TOLD and event["involvedObject"].get("namespace") in (self.cluster.namespace, None)
         ]
         seen = [_as_told(event) for event in events]
-        missing = [expected for expected in told if not any(expected.fits(one) for one in seen)]
+        missing = [expected for expected in [*told, *noted] if not any(expected.fits(one) for one in seen)]
         found += [f"nobody was told {expected}" for expected in missing]
         found += [f"was told too: {one}" for one in seen if not any(expected.fits(one) for expected in self._told)]
         for event in events:
@@ -246,7 +274,7 @@ class Scene:
             if source != (_PLUGIN if is_plugins else "capcard-sched") or event["type"] != "Warning":
                 found.append(f"{event['type']} event by {source}: {_as_told(event)}")
         for expected in told:
-            if expected.reason not in _ADVICE and expected.reason != "EmptyQueueCapability":
+            if expected.reason not in _ASIDE:
                 found += await self._differing_condition(expected)
         return found
 
@@ -256,10 +284,9 @@ class Scene:
         items = await self.cluster.list(plural)
         for item in items:
             message = _condition(item, kind).get("message", "")
-            this = Told(told.kind, item["metadata"]["name"], told.reason, message)
-            origin = message.rpartition(": Queue <")
-            short = this._replace(message=f"Queue <{origin[2]}") if origin[1] else this
-            if told.fits(this) or (told.kind == "PodGroup" and told.fits(short)):
+            # Of a job it says first what became of its pods.
+            same = message == told.message or (told.kind == "PodGroup" and message.endswith(f": {told.message}"))
+            if same and told.fits(told._replace(name=item["metadata"]["name"])):
                 return []
         shown = {item["metadata"]["name"]: _condition(item, kind).get("message") for item in items}
         return [f"no {kind} condition says {told}: {shown}"]
@@ -304,9 +331,15 @@ async def eventually(ask: Callable[[], Awaitable[Any]], what: str, good: Callabl
 
 
 def start(control_plane: ControlPlane, folder: Path, arguments: Mapping[str, Any]) -> Daemon:
-    """The daemon of a module, not yet started: a session at least every 50 ms, so that scenarios are soon over."""
+    """The daemon of a module, not yet started: a session at least every 20 ms, so that scenarios are soon over."""
     kubeconfig = control_plane.kubeconfig_for("scheduler-a")
-    return Daemon(kubeconfig, folder, "--schedule-period=50ms", conf=conf_with(arguments), name="card")
+    return Daemon(kubeconfig, folder, "--schedule-period=20ms", conf=conf_with(arguments), name="card")
+
+
+def _identity(item: Manifest) -> str:
+    """What the daemon's snapshot calls an object."""
+    meta = item["metadata"]
+    return str(meta["uid"] if item["kind"] in {"Pod", "PodGroup"} else meta["name"])
 
 
 def _as_told(event: Manifest) -> Told:

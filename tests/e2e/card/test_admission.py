@@ -137,7 +137,13 @@ CASES = [
     ),
     # 27
     Case("cpu that the cluster has left", queue("q"), _plain(cpu="6"), nodes=_CPU),
-    Case("cpu that the cluster has not", queue("q"), _plain(cpu="10"), (*_cpu_short(10000, 10000, 8000), _EMPTY), nodes=_CPU),
+    Case(
+        "cpu that the cluster has not",
+        queue("q"),
+        _plain(cpu="10"),
+        (*_cpu_short(10000, 10000, 8000), _EMPTY),
+        nodes=_CPU,
+    ),
     # 29
     Case("cpu of a capability of 0", queue("q", capability={"cpu": "0"}), _plain(cpu="1"), _cpu_short(1000, 1000, 0)),
     # 31
@@ -200,4 +206,3 @@ async def test_a_job_is_admitted_within_its_queues_quotas_and_told_what_is_short
     await scene.expect(bound=held)
     await scene.make(case.job)
     await scene.expect(bound=held, told=case.told, phases={"job": "Pending" if case.told else "Inqueue"})
-

@@ -1,22 +1,33 @@
-"""`capcard-sched` with less patience than its users need, so that tests need not wait: python impatient.py run …
+"""`capcard-sched` with less patience than its users need, so that tests need not wait for it.
 
-Seconds: `$IMPATIENT_TIMEOUT` for a request, `$IMPATIENT_SILENCE` for a watch without a byte.
+As a program: impatient.py SECONDS-FOR-A-REQUEST SECONDS-OF-SILENCE-ON-A-WATCH run …
 """
 
 from __future__ import annotations
 
 import functools
-import os
+import sys
+from pathlib import Path
 
 from capcard_sched.cli.main import main
 from capcard_sched.daemon import service
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.feed import Feed
 from capcard_sched.kube.reflector import WatchSettings
+from tests.controlplane.proxy import Proxy
+from tests.e2e.daemons import CARD_CONF, Daemon
+
+
+def impatient(proxy: Proxy, folder: Path, *flags: str, timeout: float = 3.0, silence: float = 90.0) -> Daemon:
+    """A daemon that waits `timeout` seconds for an answer, and `silence` seconds for something to come on a watch."""
+    daemon = Daemon(proxy.kubeconfig_for("scheduler-a"), folder, *flags, conf=CARD_CONF)
+    daemon.command[:1] = [sys.executable, __file__, str(timeout), str(silence)]
+    return daemon
+
 
 if __name__ == "__main__":
-    timeout = float(os.environ["IMPATIENT_TIMEOUT"])
-    settings = WatchSettings(silence=float(os.environ["IMPATIENT_SILENCE"]))
-    vars(service)["Client"] = functools.partial(Client, timeout=timeout)
-    vars(service)["Feed"] = functools.partial(Feed, settings=settings)
+    request, watch = map(float, sys.argv[1:3])
+    del sys.argv[1:3]
+    vars(service)["Client"] = functools.partial(Client, timeout=request)
+    vars(service)["Feed"] = functools.partial(Feed, settings=WatchSettings(silence=watch))
     main()

@@ -49,33 +49,33 @@ def _written(exchanges: list[Exchange]) -> list[str]:
     return [f"{each.verb} {each.path}" for each in exchanges if each.verb != "GET"]
 
 
-@pytest.mark.parametrize("committed", [False, True], ids=["not-sent", "committed"])
 @pytest.mark.asyncio
 async def test_a_gang_whose_leader_is_killed_at_any_member_is_finished_by_the_other(
-    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path, committed: bool
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, tmp_path: Path
 ) -> None:
-    """One gang per position: of gang k the binding k is the one at which the leader dies."""
+    """Two gangs per position: the leader dies before its binding k of them is sent, and before it hears of its fate."""
     positions = range(1, _SIZE + 1)
-    await furnish(cluster, cards=_SIZE * _SIZE)
-    leader = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, "--bind-workers=96")
+    gangs = [f"{fate}-{position}" for fate in ("unsent", "committed") for position in positions]
+    await furnish(cluster, cards=len(gangs) * _SIZE)
+    leader = _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, f"--bind-workers={len(gangs) * _SIZE}")
     standby = _replica(second_proxy, "scheduler-b", tmp_path, *QUICK_ELECTION)
     async with _pair(leader, standby):
         holds = []
-        for position in positions:
-            path = rf"/pods/g{position}-\d+/binding$"
+        for name, position in zip(gangs, [*positions, *positions], strict=True):
+            path = rf"/pods/{name}-\d+/binding$"
             holds.append(hold(proxy, "POST", path, nth=position))
-            if committed:  # asked first, because made last
+            if name.startswith("committed"):  # asked first, because made last
                 holds.append(hold(proxy, "POST", path, after=True, nth=position, times=1))
-        await create_gangs(cluster, [f"g{position}" for position in positions], _SIZE)
-        sent = sum(position - (not committed) for position in positions)
+        await create_gangs(cluster, gangs, _SIZE)
+        sent = 2 * sum(positions) - len(positions)
         await cluster.wait_until(
-            lambda: sum(each.held for each in holds) == _SIZE * _SIZE - sum(positions) + len(positions),
+            lambda: sum(each.held for each in holds) == len(gangs) * _SIZE - sent + len(positions),
             "every gang to stand at its position",
             within=30,
         )
         assert len(await until_bound(cluster, sent)) == sent
         await leader.kill()
-        await until_bound(cluster, _SIZE * _SIZE)
+        await until_bound(cluster, len(gangs) * _SIZE)
         await prove(history, cluster.control_plane, standby)
 
 
@@ -159,3 +159,25 @@ def _first_bound(history: History, gang: str) -> float:
         )
 
     return happening(history.moments, concerns)[0]
+
+
+@pytest.mark.asyncio
+async def test_what_a_leader_had_no_time_to_write_is_written_when_it_leads_again(
+    cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
+) -> None:
+    """It alone runs: nobody else changes the PodGroup and the queue, whose statuses it has decided about already."""
+    await furnish(cluster, cards=8)
+    async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
+        await only.logged("leading", within=30)
+        refused = proxy.answer("PATCH", "", 503, times=None)
+        await create_gangs(cluster, ["g"], 8)
+        await until_bound(cluster, 8)
+        await refused.struck(2, within=20)
+        for verb in ("GET", "PUT"):
+            proxy.reset(verb, "/leases/", times=None)
+        await only.logged("standing by", within=30)
+        proxy.mend()
+        await only.logged("leading", times=2, within=30)
+        await prove(history, cluster.control_plane, only)
+        assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
+        assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"

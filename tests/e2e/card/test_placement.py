@@ -1,0 +1,440 @@
+"""Pods and the cards they get: single cards, alternatives, slices and shares of cards.
+
+Numbers in the rows' comments are the vectors of the capacity-card reference §10.1 and §10.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Manifest
+from tests.controlplane.manifests import gang, gpu_node, node, pod, queue
+from tests.e2e.card.stage import SOMEWHERE, Scene, Told, elastic, request, short_of, short_of_cpu, wants
+
+H200, H100, A100 = "NVIDIA-H200", "NVIDIA-H100", "NVIDIA-A100-80GB"
+V4090, V4090D = "NVIDIA-GeForce-RTX-4090", "NVIDIA-GeForce-RTX-4090-D"
+EITHER = f"{A100}|{H100}"
+MPS, MIG_1G, MIG_3G = f"{A100}/mps-80g*1/8", f"{H200}/mig-1g.18gb-mixed", f"{H200}/mig-3g.71gb-mixed"
+SHARED = "nvidia.com/gpu.shared"
+_AH = (gpu_node("a", A100, 8), gpu_node("h", H100, 8))
+_H = (gpu_node("h", H200, 8),)
+_Q8 = queue("q", cards={H200: 8})
+_JOB_OF_TWO = (("PodGroup", "job"), ("Pod", "job-0"), ("Pod", "job-1"))
+
+
+class Case(NamedTuple):
+    """`held` is bound when `work` comes; `bound` tells of the pods of `work`, `assigned` of their annotation."""
+
+    name: str
+    nodes: Sequence[Manifest]
+    queue: Manifest
+    work: Sequence[Manifest]
+    bound: Mapping[str, str] | int
+    cards: Mapping[str, int] = {}
+    told: tuple[Told, ...] = ()
+    held: Sequence[Manifest] = ()
+    totals: Mapping[str, int] = {}
+    assigned: Mapping[str, str] = {}
+    shown: Mapping[str, str] = {}
+
+
+def _alone(cards: str, count: int = 1, resource: str = "nvidia.com/gpu", **rest: Any) -> list[Manifest]:
+    """The pod `p`, without a group."""
+    return [pod("p", queue="q", cards=cards, requests=wants(count, resource), **rest)]
+
+
+def _containers(*counts: int, name: str = "c") -> list[Manifest]:
+    return [
+        {
+            "name": f"{name}{index}",
+            "image": "registry.example/c:1",
+            "resources": {"limits": {"nvidia.com/gpu": str(count)}},
+        }
+        for index, count in enumerate(counts)
+    ]
+
+
+def _sliced(name: str, **devices: int) -> Manifest:
+    """An H200 node some of whose cards are sliced."""
+    slices = {f"nvidia.com/mig-{profile.replace('_', '.')}": count for profile, count in devices.items()}
+    return gpu_node(name, H200, 7, memory_mib=143_771, devices=slices)
+
+
+def _shared(name: str, product: str, memory_mib: int, replicas: object, shares: int) -> Manifest:
+    """A node whose cards are split by MPS, besides one whole card."""
+    labels = {"nvidia.com/gpu.replicas": str(replicas)}
+    return gpu_node(name, product, 1, memory_mib=memory_mib, labels=labels, devices={SHARED: shares}, cpu=64)
+
+
+CASES = [
+    # 44, 50
+    Case(
+        "a job fills the quota and the rest of it waits",
+        [gpu_node("h", H200, 16)],
+        _Q8,
+        elastic("job", 10, cards=H200, requests=wants()),
+        8,
+        {H200: 8},
+        (short_of("Pod", "job-*", H200, 1, 9, 8),),
+        totals={H200: 16},
+    ),
+    # 45
+    Case(
+        "a pod of its own that asks for too much",
+        _H,
+        queue("q", cards={H200: 3}),
+        _alone(H200, 5),
+        {},
+        {H200: 0},
+        (short_of("Pod", "p", H200, 5, 5, 3),),
+    ),
+    Case(
+        "a job that asks for too much, and its pods that wait",
+        _H,
+        queue("q", cards={H200: 3}),
+        gang("job", 2, queue="q", cards=H200, requests=wants(2)),
+        {},
+        {H200: 0},
+        tuple(short_of(kind, name, H200, 4, 4, 3) for kind, name in _JOB_OF_TWO),
+    ),
+    # 51
+    Case(
+        "what is promised to others counts at admission only",
+        _H,
+        queue("q", cards={H200: 3}),
+        [pod("wide-2", group="wide", cards=H200, requests=wants())],
+        3,
+        {H200: 3},
+        held=[*elastic("wide", 2, cards=H200, requests=wants()), request("promised", {H200: 1})],
+    ),
+    # 52
+    Case(
+        "the next alternative when the first has no quota left",
+        _AH,
+        queue("q", cards={A100: 2, H100: 3}),
+        _alone(EITHER),
+        {"p": "h"},
+        {A100: 2, H100: 1, EITHER: 0},
+        held=gang("held", 2, queue="q", cards=A100, requests=wants()),
+        assigned={"p": H100},
+    ),
+    # 53
+    Case(
+        "the first alternative while it has quota",
+        _AH,
+        queue("q", cards={A100: 2, H100: 3}),
+        _alone(EITHER),
+        {"p": "a"},
+        {A100: 1, H100: 0, EITHER: 0},
+        assigned={"p": A100},
+    ),
+    Case(
+        "the order of alternatives is the pod's",
+        _AH,
+        queue("q", cards={A100: 2, H100: 3}),
+        _alone(f"{H100}|{A100}"),
+        {"p": "h"},
+        {A100: 0, H100: 1},
+        assigned={"p": H100},
+    ),
+    # 54
+    Case(
+        "pods of one job on different cards",
+        _AH,
+        queue("q", cards={A100: 2, H100: 3}),
+        gang("job", 4, queue="q", cards=EITHER, requests=wants()),
+        4,
+        {A100: 2, H100: 2, EITHER: 0},
+    ),
+    # 55
+    Case(
+        "no alternative with quota left",
+        [gpu_node("a", A100, 8), gpu_node("h", H100, 16)],
+        queue("q", cards={A100: 5, H100: 8}),
+        [pod("held-a-more", group="held-a", cards=EITHER, requests=wants(2))],
+        2,
+        {A100: 5, H100: 8},
+        (short_of("Pod", "held-a-more", EITHER, 2, 10, 8),),
+        held=[
+            *elastic("held-a", 1, cards=A100, requests=wants(5)),
+            *gang("held-h", 1, queue="q", cards=H100, requests=wants(8)),
+        ],
+    ),
+    # 56
+    Case(
+        "one alternative must carry the whole pod",
+        _AH,
+        queue("q", cards={A100: 3, H100: 3}),
+        _alone(EITHER, 2),
+        2,
+        {A100: 2, H100: 2},
+        (short_of("Pod", "p", EITHER, 2, 4, 3),),
+        held=[
+            *gang("held-a", 1, queue="q", cards=A100, requests=wants(2)),
+            *gang("held-h", 1, queue="q", cards=H100, requests=wants(2)),
+        ],
+    ),
+    # 58, 70j
+    Case(
+        "another model's free cards are no help",
+        [gpu_node("g", V4090, 8), gpu_node("h", H200, 1)],
+        _Q8,
+        _alone(H200),
+        {"held-0": "h"},
+        {H200: 1},
+        held=gang("held", 1, queue="q", cards=H200, requests=wants()),
+        shown={
+            "p": "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
+        },
+    ),
+    # 63
+    Case(
+        "an alternative that is not in the cluster is passed over",
+        [gpu_node("d", V4090D, 8)],
+        queue("q", cards={V4090D: 1}),
+        _alone(f"{V4090}|{V4090D}"),
+        {"p": "d"},
+        {V4090D: 1},
+        assigned={"p": V4090D},
+    ),
+    # 64
+    Case(
+        "containers add up",
+        _H,
+        queue("q", cards={H200: 4}),
+        _alone(H200, containers=_containers(2, 2)),
+        {"p": "h"},
+        {H200: 4},
+    ),
+    # 70d
+    Case(
+        "of init containers the largest counts",
+        _H,
+        queue("q", cards={H200: 2}),
+        _alone(H200, containers=_containers(1), initContainers=_containers(1, 2, name="i")),
+        {"p": "h"},
+        {H200: 2},
+    ),
+    # 70
+    Case(
+        "devices that are no cards have no quota",
+        [gpu_node("h", H200, 8, devices={"rdma/hca": 2})],
+        queue("q", cards={H200: 1}),
+        [pod("p", queue="q", cards=H200, requests={**wants(), "rdma/hca": 1})],
+        {"p": "h"},
+        {H200: 1},
+    ),
+    # 70a
+    Case(
+        "white space and repetition in a card name",
+        _AH,
+        queue("q", cards={A100: 2, H100: 2}),
+        [
+            pod("spaced", queue="q", cards=f" {A100} | {H100} ", requests=wants()),
+            pod("twice", queue="q", cards=f"{A100}|{A100}", requests=wants()),
+        ],
+        {"spaced": "a", "twice": "a"},
+        {A100: 2},
+        assigned={"spaced": A100},
+    ),
+    # 70c
+    Case(
+        "the other spelling of the annotation",
+        [gpu_node("d", V4090D, 8), gpu_node("g", V4090, 8)],
+        queue("q", cards={V4090D: 1}),
+        [pod("p", queue="q", annotations={keys.CARD_NAME_ALIAS: f"{V4090}|{V4090D}"}, requests=wants())],
+        {"p": "d"},
+        {V4090D: 1},
+    ),
+    # 71
+    Case(
+        "quotas of more than there is",
+        [gpu_node("h", H200, 10)],
+        _Q8,
+        _alone(H200),
+        10,
+        {H200: 5},
+        held=[
+            queue("other", cards={H200: 5}),
+            *gang("others", 5, queue="other", cards=H200, requests=wants()),
+            *gang("held", 5, queue="q", cards=H200, requests=wants()),
+        ],
+        shown={"p": "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."},
+    ),
+    # 5, 49
+    Case(
+        "shares of cards",
+        [_shared("m", A100, 81_920, 8, 32)],
+        queue("q", cards={MPS: 16}),
+        elastic("job", 18, cards=MPS, requests=wants(1, SHARED)),
+        16,
+        {MPS: 16, A100: 0},
+        (short_of("Pod", "job-*", MPS, 1, 17, 16),),
+        totals={MPS: 32, A100: 1},
+    ),
+    # 7, 8: the size of a share is rounded half up
+    Case(
+        "names of shares",
+        [_shared("m", "NVIDIA-H20", 97_871, 2, 16), _shared("n", "NVIDIA-X", 82_432, 4, 4)],
+        queue("q", cards={"NVIDIA-H20/mps-96g*1/2": 8, "NVIDIA-X/mps-81g*1/4": 1}),
+        [
+            pod("p", queue="q", cards="NVIDIA-H20/mps-96g*1/2", requests=wants(2, SHARED)),
+            pod("x", queue="q", cards="NVIDIA-X/mps-81g*1/4", requests=wants(1, SHARED)),
+        ],
+        {"p": "m", "x": "n"},
+        {"NVIDIA-H20/mps-96g*1/2": 2, "NVIDIA-X/mps-81g*1/4": 1},
+        totals={"NVIDIA-H20/mps-96g*1/2": 16, "NVIDIA-X/mps-81g*1/4": 4},
+    ),
+    # 9
+    Case(
+        "slices of cards",
+        [_sliced("s", **{"1g_18gb": 3, "3g_71gb": 1})],
+        queue("q", cards={H200: 3, MIG_1G: 2, MIG_3G: 1}),
+        [
+            *elastic("small", 3, cards=MIG_1G, requests=wants(1, "nvidia.com/mig-1g.18gb")),
+            pod("large", queue="q", cards=MIG_3G, requests=wants(1, "nvidia.com/mig-3g.71gb")),
+            pod("whole", queue="q", cards=H200, requests=wants(2)),
+        ],
+        4,
+        {H200: 2, MIG_1G: 2, MIG_3G: 1},
+        (short_of("Pod", "small-*", MIG_1G, 1, 3, 2),),
+        totals={H200: 7, MIG_1G: 3, MIG_3G: 1},
+    ),
+    # 48 with a pod
+    Case(
+        "a quota of slices gives no whole card",
+        [_sliced("s", **{"1g_18gb": 3})],
+        queue("q", cards={MIG_1G: 3}),
+        _alone(H200),
+        {},
+        {H200: 0},
+        (short_of("Pod", "p", H200, 1, 1, 0),),
+    ),
+    # 13
+    Case(
+        "cards of another vendor",
+        [
+            node(
+                "w",
+                devices={"huawei.com/Ascend910": 16},
+                labels={"huawei.com/Ascend910.product": "Ascend-910B", "huawei.com/Ascend910.memory": "65536"},
+            )
+        ],
+        queue("q", cards={"Ascend-910B": 2}),
+        _alone("Ascend-910B", 2, "huawei.com/Ascend910"),
+        {"p": "w"},
+        {"Ascend-910B": 2},
+        totals={"Ascend-910B": 16},
+    ),
+    # 11, 12
+    Case(
+        "a node tells its cards by product and memory",
+        [
+            node("bare", devices={"nvidia.com/gpu": 8}, labels={"nvidia.com/gpu.product": H200}),
+            node(
+                "enough",
+                devices={"nvidia.com/gpu": 8},
+                labels={"nvidia.com/gpu.product": H200, "nvidia.com/gpu.memory": "143771"},
+            ),
+        ],
+        _Q8,
+        _alone(H200),
+        {"p": "enough"},
+        {H200: 1},
+        totals={H200: 8},
+    ),
+    # 14
+    Case(
+        "a card is counted by its own resource",
+        [gpu_node("h", H200, 8, devices={"nvidia.com/hostdev": 4})],
+        _Q8,
+        _alone(H200),
+        {"p": "h"},
+        totals={H200: 8},
+    ),
+    # 16
+    Case(
+        "cards of cordoned nodes are in the cluster",
+        [gpu_node("h", H200, 8), gpu_node("i", H200, 8, unschedulable=True), gpu_node("j", H200, 0)],
+        queue("q", cards={H200: 16}),
+        gang("job", 2, queue="q", cards=H200, requests=wants(4)),
+        {"job-0": "h", "job-1": "h"},
+        {H200: 8},
+        totals={H200: 16},
+    ),
+    # 65
+    Case(
+        "cards without a name are free of charge",
+        _H,
+        queue("q", cards={}),
+        [pod("p", queue="q", requests=wants())],
+        {"p": "h"},
+        {H200: 0},
+        (
+            Told(
+                "Pod",
+                "p",
+                "CardNameMissing",
+                "Pod requests <nvidia.com/gpu> without annotation volcano.sh/card.name; "
+                "it is not charged to any card quota of Queue <q>",
+            ),
+        ),
+    ),
+    # 67 without cards
+    Case(
+        "cpu of pods beyond a minimum",
+        [node("n", cpu=8)],
+        queue("q", capability={"cpu": "4"}),
+        elastic("job", 5),
+        4,
+        told=(short_of_cpu("Pod", "job-*", 1000, 5000, 4000),),
+    ),
+    # 28, 80
+    Case(
+        "guarantees of other queues are not to be had",
+        [node("n", cpu=8)],
+        queue("q"),
+        [pod("p", queue="q", requests={"cpu": "5"})],
+        {},
+        told=(
+            short_of_cpu("Pod", "p", 5000, 5000, 4000),
+            Told(
+                "Pod",
+                "p",
+                "EmptyQueueCapability",
+                "Queue <q> capability <cpu 0.00, memory 0.00> is empty, deny it to enqueue",
+            ),
+        ),
+        held=[queue("safe", guarantee={"resource": {"cpu": "4"}})],
+    ),
+    # 80
+    Case(
+        "what is guaranteed is to be had",
+        [node("n", cpu=8)],
+        queue("q", guarantee={"resource": {"cpu": "4"}}),
+        [pod("p", queue="q", requests={"cpu": "5"})],
+        {"p": "n"},
+        held=[queue("safe", guarantee={"resource": {"cpu": "3"}})],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.asyncio
+async def test_pods_get_the_cards_they_accept_within_quota(scene: Scene, case: Case) -> None:
+    await scene.make(case.nodes, case.queue, case.held)
+    held = {item["metadata"]["name"]: SOMEWHERE for item in case.held if item["kind"] == "Pod"}
+    await scene.expect(bound=held)
+    await scene.make(case.work)
+    bound = case.bound if isinstance(case.bound, int) else {**held, **case.bound}
+    await scene.expect(bound=bound, told=case.told, cards=case.cards)
+    for card, total in case.totals.items():
+        assert await scene.stage.daemon.metric("volcano_card_total", card=card) == total
+    for name, text in case.shown.items():
+        await scene.expect_shown(name, text)
+    for name, card in case.assigned.items():
+        assert (await scene.cluster.get("pods", name))["metadata"]["annotations"][keys.CARD_ASSIGNED] == card

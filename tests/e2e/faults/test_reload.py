@@ -1,0 +1,102 @@
+"""The scheduler-conf of a running daemon, changed well and badly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.faults.workloads import bound_of, create_gangs, furnish, until_bound
+from tests.e2e.history import History
+
+#: Groups are let in, and nothing is placed.
+_IDLE_CONF = CARD_CONF.replace(", allocate, backfill", "")
+_BAD_CONFS = {
+    "no-yaml": "actions: [enqueue",
+    "no-list": CARD_CONF.replace("- plugins", "  plugins"),
+    "empty": "",
+}
+_REJECTED = "scheduler-conf rejected"
+
+
+async def _waits(cluster: Cluster, gang: str) -> None:
+    """Wait until a gang is let in, and see that it stays at that."""
+
+    async def let_in() -> bool:
+        group = await cluster.get("podgroups", gang)
+        return bool(group.get("status", {}).get("phase") == "Inqueue")
+
+    await cluster.wait_until(let_in, f"{gang} to be let in", within=30)
+    assert await bound_of(cluster, f"{gang}-.*") == set()
+
+
+def _in_use(daemon: Daemon) -> str:
+    """The actions of the scheduler-conf that was accepted last."""
+    return [str(line["actions"]) for line in daemon.lines("scheduler-conf") if "actions" in line][-1]
+
+
+@pytest.mark.asyncio
+async def test_a_good_conf_is_taken_over_and_a_bad_one_told_and_left(
+    cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    await furnish(cluster, cards=24)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=_IDLE_CONF) as daemon:
+        await create_gangs(cluster, ["first"], 4)
+        await _waits(cluster, "first")
+        daemon.conf_path.write_text(CARD_CONF)
+        await until_bound(cluster, 4)
+        for count, (name, conf) in enumerate(_BAD_CONFS.items(), start=1):
+            daemon.conf_path.write_text(conf)
+            await daemon.logged(_REJECTED, times=count, within=30)
+            await create_gangs(cluster, [name], 4)
+            await until_bound(cluster, 4, f"{name}-.*")
+        assert await daemon.metric("volcano_config_reload_total", result="rejected") == len(_BAD_CONFS)
+
+        async def told() -> bool:
+            events = await cluster.list("events", namespace="default")
+            about = [event for event in events if event["reason"] == "InvalidSchedulerConf"]
+            assert {event["involvedObject"]["name"] for event in about} <= {"default"}
+            return any("not valid YAML" in event["message"] for event in about)
+
+        await cluster.wait_until(told, "the event on the default queue", within=20)
+        daemon.conf_path.unlink()
+        await daemon.logged(_REJECTED, times=len(_BAD_CONFS) + 1, within=30)
+        daemon.conf_path.write_text(_IDLE_CONF)
+        await cluster.wait_until(lambda: _in_use(daemon) == "enqueue", "the first conf to be in use again", within=30)
+        await create_gangs(cluster, ["last"], 4)
+        await _waits(cluster, "last")
+        assert len(daemon.lines("starting")) == 1
+        await prove(history, control_plane, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_conf_is_taken_over_from_a_mounted_config_map(
+    cluster: Cluster, history: History, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The kubelet writes a new folder, and renames a link to it over the old link."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    (folder / "scheduler.yaml").symlink_to("..data/scheduler.yaml")
+
+    def publish(conf: str, generation: str) -> None:
+        (folder / generation).mkdir()
+        (folder / generation / "scheduler.yaml").write_text(conf)
+        (folder / "..data_tmp").symlink_to(generation)
+        (folder / "..data_tmp").rename(folder / "..data")
+
+    publish(_IDLE_CONF, "..1")
+    await furnish(cluster, cards=8)
+    await create_gangs(cluster, ["first", "second"], 4)
+    flag = f"--scheduler-conf={folder / 'scheduler.yaml'}"
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, flag) as daemon:
+        await _waits(cluster, "first")
+        publish(_BAD_CONFS["no-list"], "..2")
+        await daemon.logged(_REJECTED, within=30)
+        assert await bound_of(cluster) == set()
+        publish(CARD_CONF, "..3")
+        await until_bound(cluster, 8)
+        await prove(history, control_plane, daemon)

@@ -1,0 +1,76 @@
+"""Signals to a daemon in the middle of its work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.proxy import Proxy
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.faults.workloads import create_gangs, furnish, until_bound
+from tests.e2e.history import History
+
+_SIZE = 8
+_GANGS = 25
+_PODS = _SIZE * _GANGS
+
+
+@pytest.mark.asyncio
+async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon_finishes(
+    cluster: Cluster, history: History, proxy: Proxy, second_proxy: Proxy, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """With the default Lease, which the second one need not wait for."""
+    await furnish(cluster, cards=_PODS)
+    await create_gangs(cluster, [f"g{index}" for index in range(_GANGS)], _SIZE)
+    proxy.delay("POST", "/binding$", 0.3, times=None)  # eight at a time: 200 take 7.5 s
+    flags = ("--leader-elect", "--bind-workers=8")
+    one = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, *flags, conf=CARD_CONF, name="one")
+    two = Daemon(second_proxy.kubeconfig_for("scheduler-b"), tmp_path, *flags, conf=CARD_CONF, name="two")
+    async with one:
+        await until_bound(cluster, 20)
+        began = time.monotonic()
+        assert await one.stop(within=10) == 0
+        assert time.monotonic() - began <= 5.0
+        assert len(await cluster.bound()) < _PODS, "the end was to come in the middle"
+        async with two:
+            await until_bound(cluster, _PODS)
+            await prove(history, cluster.control_plane, two)
+
+
+async def _snapshot(daemon: Daemon, number: int) -> dict[str, Any]:
+    line = await daemon.logged("snapshot", times=number)
+    content: dict[str, Any] = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
+    return content
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
+    cluster: Cluster, history: History, proxy: Proxy, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    await furnish(cluster, cards=40)
+    proxy.delay("POST", "/binding$", 0.05, times=None)
+    async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--bind-workers=4", conf=CARD_CONF) as daemon:
+        await daemon.logged("synced", within=30)
+        await create_gangs(cluster, [f"g{index}" for index in range(5)], _SIZE)
+        await until_bound(cluster, 4)
+        daemon.signal(signal.SIGUSR1)
+        daemon.signal(signal.SIGUSR2)
+        taken = await _snapshot(daemon, 1)
+        assert taken["total"]["nodes"] == 5
+        assert taken["total"]["tasks"] == 40
+        # What is on its way is no difference.
+        assert (await daemon.logged("cache compared with the API server", within=30))["differences"] == 0
+        await until_bound(cluster, 40)
+        await prove(history, cluster.control_plane, daemon)
+        daemon.signal(signal.SIGUSR1)
+        placed = await _snapshot(daemon, 2)
+        assert placed["total"]["used"]["nvidia.com/gpu"] == 40_000

@@ -1,0 +1,215 @@
+"""The daemon as the manifests install it: their roles, account and arguments; and what the audit log says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.manifests.documents import kustomized
+
+SYSTEM: Final = "capcard-system"
+ACCOUNT: Final = "capcard-sched"
+USER: Final = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+ACTIONS: Final = Path(__file__).parent / "actions"
+_RBAC: Final = "rbac.authorization.k8s.io"
+#: Set by `Daemon` itself, as they have paths and ports in them here.
+_ITS_OWN: Final = ("--scheduler-conf=", "--enable-healthz=", "--enable-metrics=")
+
+
+class Right(NamedTuple):
+    """In the words of RBAC; `resource` with its subresource."""
+
+    resource: str
+    verb: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+class Installation(NamedTuple):
+    """What kubectl applied."""
+
+    cluster: Cluster
+    objects: list[Manifest]
+    #: What the roles do not grant for now.
+    withheld: set[Right]
+
+    def _one(self, kind: str) -> Manifest:
+        (found,) = [manifest for manifest in self.objects if manifest["kind"] == kind]
+        return found
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of the Deployment, without what is different here."""
+        (container,) = self._one("Deployment")["spec"]["template"]["spec"]["containers"]
+        verb, *flags = container["args"]
+        assert verb == "run"
+        assert all(any(flag.startswith(own) for flag in flags) for own in _ITS_OWN)
+        return [
+            flag.replace("$(POD_NAMESPACE)", SYSTEM)
+            for flag in flags
+            if not any(flag.startswith(own) for own in _ITS_OWN)
+        ]
+
+    @property
+    def conf(self) -> str:
+        """The ConfigMap's scheduler-conf, with the optional things that need rights: usage on queues, an eviction."""
+        conf = yaml.safe_load(self._one("ConfigMap")["data"]["scheduler.yaml"])
+        conf["actions"] += ", evict-marked"
+        for plugin in (plugin for tier in conf["tiers"] for plugin in tier["plugins"]):
+            if plugin["name"] == "capacity-card":
+                plugin["arguments"] = {"publishCardUsage": True}
+        return yaml.safe_dump(conf)
+
+    def daemon(self, kubeconfig: Path, folder: Path, *flags: str, name: str = "daemon") -> Daemon:
+        """One replica, its election four times as fast."""
+        given = [*self.arguments, f"--plugins-dir={ACTIONS}", *QUICK_ELECTION, *flags]
+        return Daemon(kubeconfig, folder, *given, conf=self.conf, name=name)
+
+    async def kubeconfig(self, server: str = "") -> Path:
+        """One of the ServiceAccount; `server`: another way to the API server."""
+        token = await self.cluster.token_of(ACCOUNT, namespace=SYSTEM)
+        return self.cluster.control_plane.kubeconfig_for(token=token, server=server, namespace=SYSTEM, name=ACCOUNT)
+
+    async def granted(self) -> set[Right]:
+        """What the roles that are bound to the account allow."""
+        found: set[Right] = set()
+        for kind, of in (("clusterrolebindings", "clusterroles"), ("rolebindings", "roles")):
+            for binding in await self.cluster.list(kind, namespace=SYSTEM):
+                if {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM} in binding.get("subjects", []):
+                    role = await self.cluster.get(of, binding["roleRef"]["name"], namespace=SYSTEM)
+                    found |= {right for rule in role["rules"] for right in rights_of(rule)}
+        return found
+
+
+async def install(cluster: Cluster, folder: Path) -> Installation:
+    """Apply a kustomization by kubectl."""
+    kubectl = cluster.control_plane.programs / "kubectl"
+    words: list[str | Path] = ["apply", "--server-side", "--validate=strict", "-k", folder]
+    command = [kubectl, "--kubeconfig", cluster.control_plane.kubeconfig, *words]
+
+    def apply() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = await asyncio.to_thread(apply)
+    assert done.returncode == 0, done.stdout + done.stderr
+    await cluster.list("roles", namespace=SYSTEM)
+    return Installation(cluster, await asyncio.to_thread(kustomized, kubectl, folder), set())
+
+
+def rights_of(rule: dict[str, Any]) -> Iterable[Right]:
+    """A rule of a role, one by one."""
+    return (
+        Right(resource, verb, group)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )
+
+
+# --- one right less ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def without(installation: Installation, *rights: Right) -> AsyncIterator[None]:
+    """No role grants these rights in here, and the API server knows it; may be nested."""
+    installation.withheld.update(rights)
+    await _set_roles(installation, rights)
+    try:
+        yield
+    finally:
+        installation.withheld.difference_update(rights)
+        await _set_roles(installation, rights)
+
+
+async def _set_roles(installation: Installation, changed: Iterable[Right]) -> None:
+    """Write the roles that speak of the rights that changed, and wait until the API server goes by them."""
+    cluster, withheld = installation.cluster, installation.withheld
+    for role in (item for item in installation.objects if item["kind"] in {"ClusterRole", "Role"}):
+        if any(right in rights_of(rule) for rule in role["rules"] for right in changed):
+            await cluster.apply({**role, "rules": [left for rule in role["rules"] for left in _less(rule, withheld)]})
+    for right in changed:
+        await _allowed(cluster, right, wanted=right not in withheld)
+
+
+def _less(rule: dict[str, Any], rights: AbstractSet[Right]) -> Iterable[dict[str, Any]]:
+    """The rule without those rights, its resources one by one."""
+    for resource in rule["resources"]:
+        (group,) = rule["apiGroups"]
+        verbs = [verb for verb in rule["verbs"] if Right(resource, verb, group) not in rights]
+        if verbs == rule["verbs"] and len(rule["resources"]) == 1:
+            yield rule
+        elif verbs:
+            yield {**rule, "resources": [resource], "verbs": verbs}
+
+
+async def _allowed(cluster: Cluster, right: Right, *, wanted: bool) -> None:
+    """Wait until the API server has heard of the role."""
+    resource, _, sub = right.resource.partition("/")
+    attributes = {"namespace": SYSTEM, "verb": right.verb, "group": right.group, "resource": resource}
+    if right.resource == "leases":
+        attributes["name"] = "capcard-sched"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": USER,
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{SYSTEM}", "system:authenticated"],
+            "resourceAttributes": {**attributes, "subresource": sub},
+        },
+    }
+
+    async def heard() -> bool:
+        answer = await cluster.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=review)
+        return bool(answer["status"]["allowed"]) == wanted
+
+    await cluster.wait_until(heard, f"{right} to be {'allowed' if wanted else 'refused'}", every=0.01)
+
+
+# --- the audit log ----------------------------------------------------------------------------------------------------
+
+
+class Audit:
+    """What the account asks for from now on."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._log = control_plane.folder / "audit.log"
+        self._from = self._log.stat().st_size if self._log.exists() else 0
+
+    def _requests(self) -> Iterable[dict[str, Any]]:
+        with self._log.open("rb") as log:
+            log.seek(self._from)
+            for line in log:
+                event = json.loads(line) if line.endswith(b"\n") else {}
+                if event.get("user", {}).get("username") == USER and "objectRef" in event:
+                    yield event
+
+    def used(self) -> set[Right]:
+        """Rights that a request was let through by."""
+        return {_right_in(event) for event in self._requests() if _decision(event) == "allow"}
+
+    def denied(self) -> set[Right]:
+        """Rights that a request was refused for the lack of. What an admission policy refuses is not among them."""
+        return {_right_in(event) for event in self._requests() if _decision(event) != "allow"}
+
+
+def _right_in(event: dict[str, Any]) -> Right:
+    about = event["objectRef"]
+    sub = f"/{about['subresource']}" if "subresource" in about else ""
+    return Right(about["resource"] + sub, event["verb"], about.get("apiGroup", ""))
+
+
+def _decision(event: dict[str, Any]) -> str:
+    return str(event.get("annotations", {}).get("authorization.k8s.io/decision", ""))

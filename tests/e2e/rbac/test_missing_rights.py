@@ -1,0 +1,403 @@
+"""Each right the manifests grant is taken away in turn: the daemon says which one it lacks, goes on with what it can,
+and with everything once it has the right back, without a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+
+from capcard_sched.kube.kinds import KINDS, Kind
+from capcard_sched.model.annotations import CARD_ALLOCATED
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import gang, pod
+from tests.controlplane.proxy import failure
+from tests.e2e.daemons import Daemon
+from tests.e2e.rbac.bench import LEASE, Bench
+from tests.e2e.rbac.installed import SYSTEM, Right, rights_of, without
+from tests.e2e.rbac.volumes import DISK, LOCAL, available, claim, mounting, provision, volume
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_SCHEDULING: Final = "scheduling.volcano.sh"
+_CARD: Final = {"cpu": "1", "nvidia.com/gpu": "1"}
+_LEASES: Final = "coordination.k8s.io"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench(plain_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    async with Bench(plain_control_plane, tmp_path_factory.mktemp("missing-rights")) as running:
+        yield running
+
+
+# --- what is written, and read on the way -----------------------------------------------------------------------------
+
+#: Makes the daemon want to use the right, and returns what to check: that it goes on without, and with it again.
+Step = Callable[[], Awaitable[None]]
+Provoke = Callable[[Bench], Awaitable[tuple[Step, Step]]]
+
+
+async def _binding(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create(pod(name))
+    return lambda: bench.has_event(name, "FailedScheduling", text="pods/binding"), lambda: bench.bound(name)
+
+
+async def _pod_status(bench: Bench) -> tuple[Step, Step]:
+    names = [bench.name(), bench.name()]
+    await bench.cluster.create(pod(names[0], requests={"cpu": "5000"}))
+
+    async def goes_on() -> None:
+        await bench.has_event(names[0], "FailedScheduling")
+        await bench.binds()
+
+    async def recovers() -> None:
+        await bench.cluster.create(pod(names[1], requests={"cpu": "5000"}))
+        await bench.has_condition(names[1])
+
+    return goes_on, recovers
+
+
+async def _group_status(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create_all(gang(name, 2))
+
+    async def recovers() -> None:
+        async def runs() -> bool:
+            group = await bench.cluster.get("podgroups", name)
+            return bool(group.get("status", {}).get("phase") == "Running")
+
+        await bench.cluster.wait_until(runs, "the phase to be written", within=15)
+
+    return lambda: bench.bound(f"{name}-0", f"{name}-1"), recovers
+
+
+async def _queue_status(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create(pod(name))
+
+    async def recovers() -> None:
+        async def counted() -> bool:
+            found = await bench.cluster.get("queues", "default")
+            allocated = found.get("status", {}).get("allocated", {})
+            return bool(allocated.get("pods") == str(len(await bench.cluster.bound())))
+
+        await bench.cluster.wait_until(counted, "what is allocated to be written", within=15)
+
+    return lambda: bench.bound(name), recovers
+
+
+async def _queue_annotation(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create(pod(name, queue="q", cards="A10", requests=_CARD))
+
+    async def recovers() -> None:
+        async def written() -> bool:
+            found = await bench.cluster.get("queues", "q")
+            return bool(found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":1}')
+
+        await bench.cluster.wait_until(written, "the annotation to be written", within=15)
+        await bench.cluster.delete("pods", name)
+
+    return lambda: bench.bound(name), recovers
+
+
+async def _event(bench: Bench) -> tuple[Step, Step]:
+    first, second = bench.name(), bench.name()
+    await bench.cluster.create_all([pod(first), pod(second, requests={"cpu": "5000"})])
+
+    async def goes_on() -> None:
+        await bench.bound(first)
+        await bench.has_condition(second)
+
+    async def recovers() -> None:
+        await bench.has_event(await bench.binds(), "Scheduled")
+
+    return goes_on, recovers
+
+
+async def _repeated_event(bench: Bench) -> tuple[Step, Step]:
+    """A refusal by a quota that changes to and fro: the same event again is a patch."""
+    name = bench.name()
+    await bench.cluster.create(pod(name, queue="q", cards="A10", requests={**_CARD, "nvidia.com/gpu": "50"}))
+
+    async def limited(cards: int, *, times: int) -> None:
+        quota = {"volcano.sh/card.quota": f'{{"A10": {cards}}}'}
+        await bench.cluster.patch("queues", "q", {"metadata": {"annotations": quota}})
+        text = f"capability is <{cards}000>"
+        await bench.has_event(name, "InsufficientScalarQuota", text=text, count=times)
+
+    await limited(4, times=1)
+    await limited(5, times=1)
+    await limited(4, times=1)
+
+    async def recovers() -> None:
+        await limited(5, times=2)
+        await limited(4, times=2)
+        await bench.cluster.delete("pods", name)
+
+    return lambda: _ignore(bench.binds()), recovers
+
+
+async def _look_at_pod(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    lost = bench.proxy.lose_answer("POST", f"{name}/binding$")
+    await bench.cluster.create(pod(name))
+    await lost.struck()
+
+    async def goes_on() -> None:
+        await bench.bound(name)
+        await bench.binds()
+        found = await bench.cluster.get("pods", name)
+        assert [row["status"] for row in found["status"]["conditions"] if row["type"] == "PodScheduled"] == ["True"]
+
+    async def recovers() -> None:
+        other = bench.name()
+        before = len(bench.daemon.lines("binding refused"))
+        bench.proxy.lose_answer("POST", f"{other}/binding$")
+        await bench.cluster.create(pod(other))
+        await bench.has_event(other, "Scheduled")
+        assert len(bench.daemon.lines("binding refused")) == before
+
+    return goes_on, recovers
+
+
+async def _eviction(bench: Bench) -> tuple[Step, Step]:
+    name = await bench.binds()
+    await bench.cluster.patch("pods", name, {"status": {"phase": "Running"}}, subresource="status")
+    await bench.cluster.patch("pods", name, {"metadata": {"labels": {"test/evict": "now"}}})
+    return lambda: _ignore(bench.binds()), lambda: bench.is_gone(name)
+
+
+async def _kept_volume(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create_all([volume(name, LOCAL, "n1"), claim(name, LOCAL)])
+    await available(bench.cluster, name)
+    await bench.cluster.create(pod(name, **mounting(name)))
+    return lambda: _ignore(bench.binds()), lambda: bench.bound(name)
+
+
+async def _made_volume(bench: Bench) -> tuple[Step, Step]:
+    name = bench.name()
+    await bench.cluster.create_all([claim(name, DISK), pod(name, **mounting(name))])
+    provisioning = asyncio.create_task(provision(bench.cluster, name))
+
+    async def recovers() -> None:
+        await bench.bound(name)
+        await provisioning
+
+    return lambda: _ignore(bench.binds()), recovers
+
+
+async def _ignore(awaitable: Awaitable[object]) -> None:
+    await awaitable
+
+
+WRITES: Final[dict[Right, Provoke]] = {
+    Right("pods/binding", "create"): _binding,
+    Right("pods/status", "patch"): _pod_status,
+    Right("podgroups", "patch", _SCHEDULING): _group_status,
+    Right("queues/status", "patch", _SCHEDULING): _queue_status,
+    Right("queues", "patch", _SCHEDULING): _queue_annotation,
+    Right("events", "create"): _event,
+    Right("events", "patch"): _repeated_event,
+    Right("pods", "get"): _look_at_pod,
+    Right("pods", "delete"): _eviction,
+    Right("persistentvolumes", "get"): _kept_volume,
+    Right("persistentvolumes", "patch"): _kept_volume,
+    Right("persistentvolumeclaims", "get"): _kept_volume,
+    Right("persistentvolumeclaims", "patch"): _made_volume,
+    Right("nodes", "get"): _made_volume,
+}
+
+
+@pytest.mark.parametrize("right", WRITES, ids=str)
+async def test_without_a_right_to_write_the_rest_goes_on(bench: Bench, right: Right) -> None:
+    await bench.begin()
+    since = len(bench.daemon.lines())
+    async with without(bench.installation, right):
+        goes_on, recovers = await WRITES[right](bench)
+        await bench.told(right, bench.daemon, since)
+        await goes_on()
+        assert (await bench.daemon.get("/healthz"))[0] == HTTPStatus.OK
+    await recovers()
+
+
+# --- what is watched --------------------------------------------------------------------------------------------------
+
+
+def watching(kind: Kind[Any], verb: str) -> Right:
+    """The right to list or watch a kind."""
+    return Right(kind.resource, verb, kind.path.split("/")[2] if kind.path.startswith("/apis/") else "")
+
+
+async def _watched(bench: Bench, stream: str) -> None:
+    await bench.cluster.wait_until(lambda: bench.proxy.watching(stream) > 0, f"a watch of {stream}", within=15)
+
+
+@pytest.mark.parametrize("verb", ["watch", "list"])
+async def test_what_may_no_longer_be_watched_leaves_the_rest_as_it_is(bench: Bench, verb: str) -> None:
+    """One kind after the other; with a daemon whose waits between attempts have not grown yet."""
+    await bench.end()
+    await bench.begin()
+    daemon, names = bench.daemon, []
+    for kind in KINDS:
+        right, stream = watching(kind, verb), f"{kind.path}$"
+        await _watched(bench, stream)
+        since = len(daemon.lines())
+        async with without(bench.installation, right):
+            if verb == "watch":
+                bench.proxy.reset_streams(stream)
+            else:
+                await bench.proxy.inject(stream, {"type": "ERROR", "object": failure(410, "too old")})
+            await bench.told(right, daemon, since)
+            names.append(bench.name())
+            await bench.cluster.create(pod(names[-1]))
+            if kind.name != "Pod":
+                await bench.bound(names[-1])
+            assert (await daemon.get("/healthz"))[0] == HTTPStatus.OK
+        if kind.name == "Pod":
+            await bench.bound(names[-1])  # the next cases are about others
+    for kind in KINDS:
+        stream = f"{kind.path}$"
+        await _watched(bench, stream)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.required], ids=lambda kind: kind.resource)
+async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, kind: Kind[Any]) -> None:
+    """This server's watches do not list: the right to list is asked for once it was found that they do not."""
+    await bench.begin()
+    watch, listing = watching(kind, "watch"), watching(kind, "list")
+    standby = bench.another()
+
+    async def lacks(right: Right) -> None:
+        await bench.told(right, standby)
+        status, text = await standby.get("/readyz")
+        assert (status, "not applied" in text) == (HTTPStatus.SERVICE_UNAVAILABLE, True)
+        assert (await standby.get("/healthz"))[0] == HTTPStatus.OK, "a restart would not help"
+        assert not standby.lines("synced")
+
+    async with AsyncExitStack() as stack:
+        async with without(bench.installation, listing):
+            async with without(bench.installation, watch):
+                await stack.enter_async_context(standby)
+                await lacks(watch)
+            await lacks(listing)
+        await _ready(bench, standby)
+
+
+async def _ready(bench: Bench, daemon: Daemon) -> None:
+    async def ready() -> bool:
+        return (await daemon.get("/readyz"))[0] == HTTPStatus.OK
+
+    await daemon.logged("serving", times=2)
+    await bench.cluster.wait_until(ready, "the replica to be ready", within=15)
+
+
+async def test_a_replica_is_ready_without_what_it_can_do_without(bench: Bench) -> None:
+    """As the page says: no role for volumes where no pod has any, none for evictions."""
+    await bench.end()
+    (role,) = [item for item in bench.installation.objects if item["metadata"]["name"] == "capcard-sched-volumes"
+               and item["kind"] == "ClusterRole"]  # fmt: skip
+    optional = [right for rule in role["rules"] for right in rights_of(rule)]
+    optional += [watching(kind, "watch") for kind in KINDS if kind.name in {"Namespace", "PriorityClass"}]
+    async with AsyncExitStack() as stack:
+        async with without(bench.installation, *optional, Right("pods", "delete")):
+            daemon = await stack.enter_async_context(bench.another())
+            await _ready(bench, daemon)
+            for right in optional:
+                if right.verb == "watch":  # who may not watch does not get as far as listing
+                    await bench.told(right, daemon)
+            await bench.binds()
+        await daemon.stop()
+
+
+# --- the Lease and the queues ----------------------------------------------------------------------------------------
+
+AT_START: Final = tuple(Right("leases", verb, _LEASES) for verb in ("create", "get"))
+QUEUE_CREATION: Final = Right("queues", "create", _SCHEDULING)
+RENEWAL: Final = Right("leases", "update", _LEASES)
+LEASE_WATCH: Final = Right("leases", "watch", _LEASES)
+
+
+async def test_a_leader_that_may_no_longer_renew_stands_by_and_leads_again(bench: Bench) -> None:
+    await bench.begin()
+    daemon = bench.daemon
+    since, led = len(daemon.lines()), len(daemon.lines("leading"))
+    async with without(bench.installation, RENEWAL):
+        await bench.told(RENEWAL, daemon, since)
+        await daemon.logged("standing by", times=led)
+        name = bench.name()
+        await bench.cluster.create(pod(name))
+        assert (await daemon.get("/readyz"))[0] == HTTPStatus.OK
+        assert name not in await bench.cluster.bound()
+    await daemon.logged("leading", times=led + 1)
+    await bench.bound(name)
+
+
+@pytest.mark.parametrize("right", AT_START, ids=str)
+async def test_a_replica_that_cannot_be_elected_says_so_and_stands_by(bench: Bench, right: Right) -> None:
+    await bench.end()
+    async with AsyncExitStack() as stack:
+        async with without(bench.installation, right):
+            daemon = await stack.enter_async_context(bench.another())
+            await bench.told(right, daemon)
+            await _ready(bench, daemon)
+            assert not daemon.lines("leading")
+        await daemon.logged("leading")
+        await bench.binds()
+        await daemon.stop()
+
+
+async def test_who_may_not_watch_the_lease_takes_over_when_it_has_run_out(bench: Bench) -> None:
+    await bench.end()
+
+    async def somebody_leads() -> None:
+        """A leader that renews its Lease until it is cancelled, which then runs out."""
+        while True:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            spec = {"holderIdentity": "somebody", "leaseDurationSeconds": 2, "acquireTime": now, "renewTime": now}
+            meta = {"name": LEASE, "namespace": SYSTEM}
+            await bench.cluster.apply({"apiVersion": f"{_LEASES}/v1", "kind": "Lease", "metadata": meta, "spec": spec})
+            await asyncio.sleep(0.3)
+
+    leader = asyncio.create_task(somebody_leads())
+    async with without(bench.installation, LEASE_WATCH), bench.another() as daemon:
+        try:
+            await bench.told(LEASE_WATCH, daemon)
+            assert not daemon.lines("leading")
+        finally:
+            leader.cancel()
+        await daemon.logged("leading")
+        await bench.binds()
+        await daemon.stop()
+
+
+async def test_queues_that_could_not_be_made_are_made_later(bench: Bench) -> None:
+    await bench.end()
+    for name in ("root", "default"):
+        await bench.cluster.delete("queues", name)
+    async with AsyncExitStack() as stack:
+        async with without(bench.installation, QUEUE_CREATION):
+            daemon = await stack.enter_async_context(bench.another())
+            await bench.told(QUEUE_CREATION, daemon)
+            await bench.binds(queue="q", requests={})
+            name = bench.name()
+            await bench.cluster.create(pod(name))
+            await bench.has_event(name, "QueueNotFound")
+        await bench.bound(name)
+        await daemon.stop()
+
+
+async def test_every_right_of_the_base_has_its_case(bench: Bench) -> None:
+    roles = [item for item in bench.installation.objects if item["kind"] in {"ClusterRole", "Role"}]
+    granted = {right for role in roles for rule in role["rules"] for right in rights_of(rule)}
+    watched = {watching(kind, verb) for kind in KINDS for verb in ("list", "watch")}
+    assert granted == {*WRITES, *watched, *AT_START, QUEUE_CREATION, RENEWAL, LEASE_WATCH}

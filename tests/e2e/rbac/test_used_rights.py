@@ -1,0 +1,166 @@
+"""The daemon with its ServiceAccount's token does everything it can, and uses every right it has and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from capcard_sched.model.annotations import CARD_ALLOCATED
+from tests.controlplane.cluster import CRDS, Cluster, install_crds
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gang, gpu_node, pod, queue
+from tests.controlplane.proxy import Proxy
+from tests.e2e.daemons import Daemon
+from tests.e2e.rbac.installed import Audit, Installation, Right, install
+from tests.e2e.rbac.volumes import DISK, LOCAL, available, claim, mounting, provision, storage_classes, volume
+from tests.manifests.documents import MANIFESTS, overlay
+
+pytestmark = pytest.mark.asyncio
+
+_CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+_ROOM = {"cpu": "64", "memory": "256Gi"}
+
+
+async def _gangs(cluster: Cluster) -> None:
+    """One within the quota and one beyond it, whose refusal changes and comes again; what both leave in statuses."""
+
+    async def refused(limit: int, times: int = 1) -> bool:
+        events = [
+            event for event in await cluster.list("events") if f"capability is <{limit}000>" in event.get("message", "")
+        ]
+        return any(event["reason"] == "InsufficientScalarQuota" and event["count"] >= times for event in events)
+
+    async def written() -> bool:
+        group = await cluster.get("podgroups", "fits")
+        found = await cluster.get("queues", "q")
+        waiting = await cluster.get("pods", "waits-0")
+        return bool(
+            group.get("status", {}).get("phase") == "Running"
+            and found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":2}'
+            and found.get("status", {}).get("allocated", {}).get("nvidia.com/gpu") == "2"
+            and waiting["status"]["conditions"][0]["reason"] == "Unschedulable"
+        )
+
+    await cluster.create_all(gang("fits", 2, queue="q", cards="A10", requests=_CARD))
+    await cluster.create_all(gang("waits", 4, queue="q", cards="A10", requests=_CARD))
+    await cluster.wait_until(written, "statuses", within=20)
+    for limit, times in ((3, 1), (4, 1), (3, 2)):
+        quota = {"metadata": {"annotations": {"volcano.sh/card.quota": f'{{"A10": {limit}}}'}}}
+        await cluster.patch("queues", "q", quota)
+        await cluster.wait_until(lambda limit=limit, times=times: refused(limit, times), "a refusal", within=20)  # type: ignore[misc]
+
+
+async def _volumes(cluster: Cluster) -> None:
+    """A pod whose claims wait for it: one of a volume that is there, one of a volume to be made."""
+    await cluster.create_all([*storage_classes(), volume("pv", LOCAL, "n1")])
+    await available(cluster, "pv")
+    await cluster.create_all([claim("kept", LOCAL), claim("made", DISK)])
+    provisioning = asyncio.create_task(provision(cluster, "made"))
+    await cluster.create(pod("mounts", **mounting("kept", "made")))
+    await _bound(cluster, "mounts")
+    await provisioning
+
+
+async def _bound(cluster: Cluster, name: str) -> None:
+    async def there() -> bool:
+        return name in await cluster.bound()
+
+    await cluster.wait_until(there, f"{name} to be bound", within=30)
+
+
+async def _work(
+    installation: Installation, proxy: Proxy, folder: Path, *, between: Path | None = None
+) -> tuple[Daemon, Daemon]:
+    """Everything the daemon can do. `between`: CRDs to be applied before the second replica takes over."""
+    cluster = installation.cluster
+    await cluster.create_all([gpu_node("n1", "A10", 8), queue("q", cards={"A10": 2}, capability=_ROOM)])
+    lost = proxy.lose_answer("POST", "fits-0/binding$")
+    kubeconfig = await installation.kubeconfig(proxy.url)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(installation.daemon(kubeconfig, folder, name="first"))
+        await first.logged("leading")
+        second = await stack.enter_async_context(installation.daemon(kubeconfig, folder, name="second"))
+        await second.logged("synced")
+        await _gangs(cluster)
+        await lost.struck()
+        await _volumes(cluster)
+        await cluster.patch("pods", "fits-0", {"metadata": {"labels": {"test/evict": "now"}}})
+
+        async def gone() -> bool:
+            return await cluster.find("pods", "fits-0") is None
+
+        await cluster.wait_until(gone, "the evicted pod to go", within=20)
+        first.signal(signal.SIGUSR2)
+        compared = await first.logged("cache compared with the API server")
+        assert compared["differences"] == 0
+        if between is not None:
+            await cluster.apply(between)
+        await first.stop()
+        await second.logged("leading")
+        await cluster.create_all([pod("later"), *gang("again", 2, requests=_CARD)])
+        await _bound(cluster, "later")
+
+        async def runs() -> bool:
+            group = await cluster.get("podgroups", "again")
+            return bool(group.get("status", {}).get("phase") == "Running")
+
+        await cluster.wait_until(runs, "the last gang to be Running", within=20)
+        await second.stop()
+    return first, second
+
+
+async def test_the_base_grants_what_is_used_and_nothing_else(
+    cluster: Cluster, kubelet: Kubelet, proxy: Proxy, tmp_path: Path
+) -> None:
+    installation = await install(cluster, MANIFESTS / "base")
+    audit = Audit(cluster.control_plane)
+    cluster.control_plane.start_controller_manager("persistentvolume-binder-controller")
+    try:
+        daemons = await _work(installation, proxy, tmp_path)
+    finally:
+        cluster.control_plane.stop_controller_manager()
+    assert not audit.denied()
+    assert audit.used() == await installation.granted()
+    for daemon in daemons:
+        assert not [line for line in daemon.lines() if line["level"] in ("error", "critical")]
+
+
+def _with_status(folder: Path) -> Path:
+    """The PodGroup CRD with a status subresource."""
+    (found,) = CRDS.glob("*_podgroups.yaml")
+    crd = copy.deepcopy(yaml.safe_load(found.read_text("utf-8")))
+    for version in crd["spec"]["versions"]:
+        version["subresources"] = {"status": {}}
+    path = folder / "podgroups.yaml"
+    path.write_text(yaml.safe_dump(crd), "utf-8")
+    return path
+
+
+async def test_components_grant_what_their_flags_need_and_nothing_else(
+    plain_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """PodGroup gets its status subresource in the course of it: both rights to write a status are of use then."""
+    async with Cluster(plain_control_plane) as cluster:
+        await install_crds(cluster)
+        cluster.namespace = await cluster.make_namespace()
+        chosen = overlay(tmp_path, "eviction-api", "fence", "podgroup-status")
+        installation = await install(cluster, chosen)
+        assert {"--fence=true", "--use-eviction-api=true"} <= set(installation.arguments)
+        audit = Audit(plain_control_plane)
+        async with Kubelet(plain_control_plane), Proxy(plain_control_plane) as proxy:
+            first, second = await _work(installation, proxy, tmp_path, between=_with_status(tmp_path))
+        used, granted = audit.used(), await installation.granted()
+        assert not audit.denied()
+        assert used == granted
+        assert Right("podgroups/status", "patch", "scheduling.volcano.sh") in granted
+        assert Right("pods", "delete") not in granted
+        for daemon in (first, second):
+            (fence,) = daemon.lines("fence")
+            assert fence["state"] == "active"

@@ -1,0 +1,175 @@
+"""What `kubectl describe` shows of what waits: the reason with figures, where one looks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
+from tests.e2e.daemons import CARD_CONF, Daemon
+
+A10, H200 = "A10", "NVIDIA-H200"
+_CARD = {"cpu": "100m", "nvidia.com/gpu": "1"}
+_CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {publishCardUsage: true}}")
+_AGE = re.compile(r"(<\S+>|\d+[smh]\S*( \(x\d+ over \d+[smh]\S*\))?)")
+
+
+class Row(NamedTuple):
+    """A line of the table of events."""
+
+    type: str
+    reason: str
+    age: str
+    source: str
+    message: str
+
+
+class Described:
+    """The text of `kubectl describe`, in parts."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.head, _, events = text.partition("\nEvents:")
+        #: Oldest first, as kubectl has them.
+        self.events = [Row(*re.split(r"\s{2,}", line.strip(), maxsplit=4)) for line in events.splitlines()[3:] if line]
+
+    def value(self, name: str) -> str:
+        """The value behind `Name:`, the first of that name."""
+        matched = re.search(rf"^ *{re.escape(name)}: +(.*)$", self.head, re.MULTILINE)
+        assert matched is not None, f"no {name} in\n{self.head}"
+        return matched[1].strip()
+
+    def told(self, reason: str) -> list[tuple[str, str]]:
+        """Source and message of the events with this reason."""
+        return [(event.source, event.message) for event in self.events if event.reason == reason]
+
+
+Describe = Callable[[str], Awaitable[Described]]
+
+
+@pytest.fixture
+def describe(cluster: Cluster, control_plane: ControlPlane) -> Describe:
+    async def ask(what: str) -> Described:
+        command = [str(control_plane.programs / "kubectl"), "--kubeconfig", str(control_plane.kubeconfig)]
+        command += ["-n", cluster.namespace, "describe", what]
+        return Described(await asyncio.to_thread(subprocess.check_output, command, text=True))
+
+    return ask
+
+
+async def _until_told(cluster: Cluster, reason: str, names: set[str]) -> None:
+    """Wait for events with this reason about all of these objects, and for their conditions, which come along."""
+
+    async def told() -> bool:
+        events = await cluster.list("events", namespace="*")
+        return names <= {event["involvedObject"]["name"] for event in events if event["reason"] == reason}
+
+    await cluster.wait_until(told, f"{reason} of {sorted(names)}", within=20)
+
+
+@pytest.mark.asyncio
+async def test_what_waits_says_why_with_figures(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, describe: Describe, tmp_path: Path
+) -> None:
+    await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 2), queue("q", cards={A10: 4, H200: 8})])
+    await cluster.create(queue("broken", annotations={keys.CARD_QUOTA: '{"A10": 2.5}'}))
+    await cluster.create_all(gang("runs", 3, queue="q", cards=A10, requests=_CARD))
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=_CONF) as daemon:
+
+        async def used() -> bool:
+            notes = (await cluster.get("queues", "q"))["metadata"]["annotations"]
+            return bool(notes.get(keys.CARD_ALLOCATED) == '{"A10":3}')
+
+        await cluster.wait_until(used, "the first gang to be bound", within=20)
+        # Pods and their group may be heard of in either order: the group says itself what the job wants.
+        waits = [*gang("waits", 2, queue="q", cards=A10, requests=_CARD), pod("odd", queue="q", cards="A10||B")]
+        waits[0]["metadata"]["annotations"][keys.CARD_REQUEST] = '{"A10": 2}'
+        nodes = gang("nodes", 3, queue="q", cards=H200, requests=_CARD)
+        early = pod_group("early", queue="q", annotations={keys.CARD_REQUEST: '{"A10": 3}'})
+        await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "Pod"])
+        await cluster.create_all([item for item in [*waits, *nodes, early] if item["kind"] == "PodGroup"])
+        await _until_told(cluster, "InsufficientScalarQuota", {"waits", "waits-0", "waits-1", "early"})
+        await _until_told(cluster, "Unschedulable", {"nodes"})
+        await _until_told(cluster, "FailedScheduling", {"nodes-0", "nodes-1", "nodes-2", "odd"})
+
+        # A pod that the quota keeps out: the reason twice, for those who know either, and the same in its condition.
+        shown = await describe("pod/waits-0")
+        short = (
+            "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <5000>, but capability is <4000>"
+        )
+        assert shown.told("InsufficientScalarQuota") == [("volcano.capacity-card", short)]
+        assert shown.told("FailedScheduling") == [("capcard-sched", short)]
+        assert re.search(r"PodScheduled +False", shown.head)
+        assert (shown.value("Status"), shown.value("Node")) == ("Pending", "<none>")
+        condition = (await cluster.get("pods", "waits-0"))["status"]["conditions"][0]
+        assert (condition["type"], condition["reason"], condition["message"]) == (
+            "PodScheduled",
+            "Unschedulable",
+            short,
+        )
+
+        # Its PodGroup, and what is in its condition now.
+        shown = await describe("podgroup/waits")
+        assert shown.told("InsufficientScalarQuota") == [("capcard-sched", short)]
+        assert shown.value("Phase") == "Pending"
+        assert shown.value("Reason") == "NotEnoughResources"
+        assert shown.value("Message").startswith("2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending")
+        assert shown.value("Message").endswith(f": {short}")
+
+        # A job without pods.
+        shown = await describe("podgroup/early")
+        (event,) = shown.events
+        assert (event.type, event.reason, event.source) == ("Warning", "InsufficientScalarQuota", "capcard-sched")
+        assert shown.value("Reason") == "InsufficientScalarQuota"
+        assert shown.value("Message") == event.message
+        assert "requested <3000>, total would be <6000>, but capability is <4000>" in event.message
+
+        # Pods that no node can take: one of them says how many nodes, and why.
+        shown = await describe("podgroup/nodes")
+        why = "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
+        assert shown.value("Phase") == "Inqueue"
+        assert shown.value("Message").endswith(f": {why}")
+        assert [message.endswith(f": {why}") for _, message in shown.told("Unschedulable")] == [True]
+        said = [event.message for member in range(3) for event in (await describe(f"pod/nodes-{member}")).events]
+        promised = "can possibly be assigned to n2, once minAvailable is satisfied"
+        assert sorted(promised in message or message == why for message in said) == [True] * 3
+        assert sum(message == why for message in said) == 1
+
+        # A wrong annotation, on the pod and on the queue.
+        wrong = "Get request resource failed, Queue <q>, error: <invalid card name <A10||B>: empty alternative>"
+        assert (await describe("pod/odd")).told("GetTaskRequestResourceFailed") == [("volcano.capacity-card", wrong)]
+        shown = await describe("queue/broken")
+        void = "<A10>: 2.5 is not a non-negative integer; all card quotas of Queue <broken> are 0"
+        assert shown.told("InvalidCardQuota") == [("capcard-sched", f"Invalid annotation {keys.CARD_QUOTA}: {void}")]
+
+        # The queue: what it may use, what it uses.
+        shown = await describe("queue/q")
+        assert '{"A10": 4, "NVIDIA-H200": 8}' in shown.head
+        assert f'{keys.CARD_ALLOCATED}: {{"A10":3}}' in shown.head
+        assert (shown.value("nvidia.com/gpu"), shown.value("Cpu"), shown.value("State")) == ("3", "300m", "Open")
+
+        # What runs.
+        shown = await describe("pod/runs-0")
+        assert [(event.type, event.reason, event.message) for event in shown.events] == [
+            ("Normal", "Scheduled", f"Successfully assigned {cluster.namespace}/runs-0 to n1")
+        ]
+        assert re.search(r"PodScheduled +True", shown.head)
+        shown = await describe("podgroup/runs")
+        assert (shown.value("Phase"), shown.value("Running")) == ("Running", "3")
+        assert shown.told("Scheduled") == [("capcard-sched", "pod group is ready")]
+
+        for what in ("pod/waits-0", "podgroup/waits", "queue/broken"):
+            for event in (await describe(what)).events:
+                assert _AGE.fullmatch(event.age), f"{what}: {event}"
+                assert event.type == "Warning"
+        await daemon.stop()

@@ -1,0 +1,391 @@
+"""`explain` and `queue list` about a live cluster: right answers, clear refusals, and nothing written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from capcard_sched.cli.main import run
+from capcard_sched.cli.scene import INSTALLED_CONF
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gang, gpu_node, pod, pod_group, queue
+from tests.controlplane.processes import free_port
+from tests.e2e.daemons import CARD_CONF, Daemon
+
+A10, H200 = "A10", "NVIDIA-H200"
+_CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+_NO_CONF = f"note: ConfigMap {INSTALLED_CONF}: there is none; the built-in scheduler-conf is used\n"
+_SHORT = "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <6000>, but capability is <4000>"
+
+
+class Answer(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+class Asking:
+    """Commands about the cluster, run in this process."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.kubeconfig = kubeconfig
+        self.namespace = namespace
+        self._capsys = capsys
+
+    async def __call__(self, *words: str, kubeconfig: Path | None = None) -> Answer:
+        self._capsys.readouterr()
+        status = await asyncio.to_thread(run, [*words, f"--kubeconfig={kubeconfig or self.kubeconfig}"])
+        return Answer(status, *self._capsys.readouterr())
+
+    async def explain(self, name: str, *words: str) -> Answer:
+        return await self("explain", name, "-n", self.namespace, *words)
+
+
+@pytest.fixture
+def ask(cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> Asking:
+    return Asking(control_plane.kubeconfig_for("scheduler-b"), cluster.namespace, capsys)
+
+
+async def _set_the_scene(cluster: Cluster) -> None:
+    """`runs` holds 4 of 4 cards, `waits` asks for 2 more, and nobody has placed `fits` of another queue yet."""
+    await cluster.create_all(
+        [
+            gpu_node("n1", A10, 8),
+            gpu_node("n2", H200, 2),
+            queue("q", cards={A10: 4, "X": 1}, capability={"cpu": "32"}),
+            queue("other", cards={A10: 2, H200: 2}),
+        ]
+    )
+    await cluster.create_all(
+        [
+            *gang("runs", 4, queue="q", cards=A10, requests=_CARD),
+            *gang("waits", 2, queue="q", cards=A10, requests=_CARD),
+            *gang("fits", 2, queue="other", cards=A10, requests=_CARD),
+            pod_group("early", queue="other", members=1, annotations={keys.CARD_REQUEST: f'{{"{H200}":2}}'}),
+        ]
+    )
+    for member in range(4):
+        await cluster.bind(f"runs-{member}", "n1")
+    for name, phase in {"runs": "Running", "early": "Inqueue"}.items():
+        await cluster.patch("podgroups", name, {"status": {"phase": phase}})
+
+
+async def _install(cluster: Cluster, content: Mapping[str, str]) -> None:
+    """The ConfigMap with the scheduler-conf, where manifests/ put it."""
+    namespace, _, name = INSTALLED_CONF.partition("/")
+    await cluster.make_namespace(namespace)
+    meta = {"name": name, "namespace": namespace}
+    await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": dict(content)})
+
+
+async def _allow(cluster: Cluster, user: str, rules: list[Manifest]) -> None:
+    rbac, name = "rbac.authorization.k8s.io", f"may-{user}"
+    role = {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": user}],
+    }
+    await cluster.create_all([role, binding])
+
+
+# --- explain --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    answer = await ask.explain("waits")
+    assert (answer.status, answer.err) == (0, _NO_CONF)
+    lines = answer.out.splitlines()
+    assert lines[0] == f"{cluster.namespace}/waits  queue q (Open)  phase Pending"
+    assert lines[1].startswith("0 placed, minimum 2, 2 pods, waiting ")
+    assert lines[2] == f"Why: {_SHORT}"
+    rows = [line.split() for line in lines]
+    assert ["A10", "2", "6", "4", "2"] in rows, "requested, total, limit, over by"
+    assert ["A10", "4", "4", "0", "0", "8"] in rows, "quota, allocated, in queue, free, in cluster"
+    assert answer.out.count(_SHORT) == 2, "once at the top and once with who says it; not again for every pod"
+
+
+@pytest.mark.asyncio
+async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    found = (await ask.explain("waits-1", "-o", "json")).document
+    assert (found["name"], found["queue"], found["phase"], found["summary"]) == ("waits", "q", "Pending", _SHORT)
+    refusal = found["refusals"][0]
+    assert (refusal["plugin"], refusal["hook"], refusal["reason"]) == (
+        "capacity-card",
+        "job_enqueueable",
+        "InsufficientScalarQuota",
+    )
+    assert refusal["figures"] == {"resource": A10, "requested": 2000, "total": 6000, "limit": 4000}
+    assert [item["names"] for item in found["pending"]] == [["waits-1"]], "of one pod only"
+
+
+@pytest.mark.asyncio
+async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    assert "Why: nothing waits: every pod is placed\n" in (await ask.explain("runs")).out
+    answer = await ask.explain("fits")
+    assert answer.err == _NO_CONF + "note: a session held here would bind 2 of its pods now\n"
+    assert not await cluster.list("events", fieldSelector="involvedObject.name=fits"), "and it does not"
+    assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)]
+
+
+@pytest.mark.asyncio
+async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    for name in ("chat-5d8f-aaaaa", "chat-v2-5d8f-bbbbb"):
+        replica = pod(name, queue="q", cards=A10, requests=_CARD, labels={"pod-template-hash": "5d8f"})
+        replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name[:-6], "uid": name}
+        replica["metadata"]["ownerReferences"] = [{**replica_set, "controller": True}]
+        await cluster.create(replica)
+    for asked in ("chat", "deployment/chat"):
+        head, *rest = (await ask.explain(asked)).out.splitlines()
+        assert head.startswith(f"{cluster.namespace}/deployment/chat (podgroup-")
+        assert "chat-5d8f-aaaaa: refused with their job" in rest
+    missing = await ask.explain("deployment/chad")
+    assert missing.status == 2
+    assert "in namespace" in missing.err
+    assert "there are deployment/chat, deployment/chat-v2, early, fits, runs, waits\n" in missing.err
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    await cluster.create_all([pod_group(f"more-{number}", queue="q") for number in range(9)])
+    where = cluster.control_plane.server
+    answer = await ask.explain("wait")
+    assert (answer.status, answer.out) == (2, "")
+    shown = "waits, early, fits, more-0, more-1, more-2, more-3, more-4 and 5 more"
+    there = (
+        f"{cluster.namespace}/wait: no such job or pod at {where}; in namespace {cluster.namespace} there are {shown}"
+    )
+    assert answer.err == f"{_NO_CONF}error: {there}\n"
+    elsewhere = await ask("explain", "waits", "-n", "elsewhere")
+    assert f"none in namespace elsewhere; namespaces with some: {cluster.namespace}\n" in elsewhere.err
+
+
+# --- queue list -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    answer = await ask("queue", "list")
+    assert (answer.status, answer.err) == (0, _NO_CONF)
+    rows = [line.split() for line in answer.out.splitlines()]
+    assert " ".join(rows[0]) == "Queue State Jobs Card or resource Quota Allocated In queue Free In cluster"
+    # What a session would bind is not held: `fits` waits.
+    assert ["other", "Open", "1/2", "A10", "2", "0", "0", "2", "8"] in rows
+    assert [H200, "2", "0", "2", "2", "2"] in rows
+    assert ["q", "Open", "1/2", "A10", "4", "4", "0", "0", "8"] in rows
+    assert ["X", "1", "0", "0", "1", "none"] in rows, "a quota of what is not in the cluster"
+    assert ["cpu", "32", "4", "28"] in rows
+
+
+@pytest.mark.asyncio
+async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    answer = await ask("queue", "list", "q", "-o", "json")
+    (only,) = answer.document
+    assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
+    assert only["cards"] == [
+        {"card": A10, "quota": 4, "allocated": 4, "inqueue": 0, "total": 8},
+        {"card": "X", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0},
+    ]
+    assert only["resources"]["cpu"] == [32000, 4000]
+    unknown = await ask("queue", "list", "q", "nope")
+    assert (unknown.status, unknown.out) == (2, "")
+    assert unknown.err == f"{_NO_CONF}error: no such queue: nope; there are: other, q\n"
+
+
+@pytest.mark.asyncio
+async def test_queue_list_agrees_with_the_daemon(
+    cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet, ask: Asking, tmp_path: Path
+) -> None:
+    either = f"{H200}|{A10}"
+    await cluster.create_all([gpu_node("n1", A10, 8), gpu_node("n2", H200, 1), queue("q", cards={A10: 3, H200: 8})])
+    await cluster.create_all(
+        [*gang("job", 3, queue="q", cards=either, requests=_CARD), pod("shy", queue="q", cards="|")]
+    )
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
+
+        async def runs() -> bool:
+            return bool((await cluster.get("podgroups", "job")).get("status", {}).get("phase") == "Running")
+
+        await cluster.wait_until(runs, "the job to run", within=20)
+        (only,) = (await ask("queue", "list", "q", "-o", "json")).document
+        for row in only["cards"]:
+            for figure, metric in {"allocated": "allocated", "quota": "capacity", "inqueue": "inqueue"}.items():
+                told = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
+                assert row[figure] == told, (row, metric)
+        assert {row["card"]: row["allocated"] for row in only["cards"]} == {A10: 2, H200: 1}
+        await daemon.stop()
+
+
+# --- the scheduler-conf ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Asking, tmp_path: Path) -> None:
+    await _set_the_scene(cluster)
+    await cluster.create(pod("unnamed", queue="q", requests=_CARD))
+    deny = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: deny}}")
+    await _install(cluster, {"scheduler.yaml": deny})
+    answer = await ask.explain("unnamed")
+    assert answer.err == ""
+    assert "Why: Get request resource failed, Queue <q>, error: <card resource" in answer.out
+    given = tmp_path / "conf.yaml"
+    given.write_text(CARD_CONF)
+    answer = await ask.explain("unnamed", f"--scheduler-conf={given}")
+    assert answer.err == "note: a session held here would bind 1 of its pods now\n", "the conf that is given goes first"
+    answer = await ask.explain("unnamed", "--installed-conf=capcard-system/another")
+    assert "ConfigMap capcard-system/another: there is none; the built-in scheduler-conf is used\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    "content, status, told",
+    [
+        ({"other.yaml": ""}, 0, f"note: ConfigMap {INSTALLED_CONF} has no key scheduler.yaml; the built-in"),
+        (
+            {"scheduler.yaml": "actions: ["},
+            2,
+            f"error: ConfigMap {INSTALLED_CONF}: this scheduler-conf cannot be used\n",
+        ),
+    ],
+    ids=["another key", "not readable"],
+)
+@pytest.mark.asyncio
+async def test_an_installed_scheduler_conf_of_no_use_is_told(
+    cluster: Cluster, ask: Asking, content: Mapping[str, str], status: int, told: str
+) -> None:
+    await cluster.create(queue("q"))
+    await _install(cluster, content)
+    answer = await ask("queue", "list")
+    assert answer.status == status
+    assert told in answer.err
+
+
+# --- who may ask, and where -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_nothing_but_reading_is_done(cluster: Cluster, control_plane: ControlPlane, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    user, token = "asker", await _token(cluster, "asker")
+    asker = control_plane.kubeconfig_for(token=token, name=user)
+    account = f"system:serviceaccount:{cluster.namespace}:{user}"
+    await _allow(cluster, account, [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}])
+    for words in (["explain", "waits", "-n", cluster.namespace], ["queue", "list"]):
+        assert (await ask(*words, kubeconfig=asker)).status == 0
+
+    def done() -> set[str]:
+        return {row.verb for row in control_plane.audit() if row.user == account}
+
+    await cluster.wait_until(done, "the audit log")
+    assert done() == {"get", "list"}
+
+
+async def _token(cluster: Cluster, name: str) -> str:
+    await cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    return await cluster.token_of(name)
+
+
+@pytest.mark.asyncio
+async def test_who_may_read_little_is_told_what_is_missing(
+    cluster: Cluster, control_plane: ControlPlane, ask: Asking
+) -> None:
+    await _set_the_scene(cluster)
+    somebody = control_plane.kubeconfig_for("somebody")
+    answer = await ask("queue", "list", kubeconfig=somebody)
+    assert (answer.status, answer.out) == (2, "")
+    note, error = answer.err.splitlines()
+    assert note == f"note: ConfigMap {INSTALLED_CONF}: it may not be read; the built-in scheduler-conf is used"
+    assert error.startswith(f"error: {control_plane.server}: 403 Forbidden: nodes is forbidden")
+    needed = {"": ["nodes", "pods"], "scheduling.volcano.sh": ["podgroups", "queues"]}
+    rules = [{"apiGroups": [group], "resources": names, "verbs": ["list"]} for group, names in needed.items()]
+    await _allow(cluster, "somebody", rules)
+    answer = await ask("queue", "list", "q", kubeconfig=somebody)
+    assert answer.status == 0
+    note, left_out = answer.err.splitlines()
+    assert left_out.startswith("note: may not be listed, taken as none: ")
+    assert "priorityclasses" in left_out
+    assert ["q", "Open", "1/2", "A10", "4", "4", "0", "0", "8"] in [line.split() for line in answer.out.splitlines()]
+
+
+@pytest.mark.parametrize("words", [["explain", "x"], ["queue", "list"]], ids=["explain", "queue list"])
+def test_a_cluster_that_cannot_be_reached_is_told_in_one_line(
+    words: list[str], control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = f"https://127.0.0.1:{free_port()}"
+    assert run([*words, f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b', server=server)}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"error: {server}: ")
+
+
+def test_without_a_kubeconfig_files_are_offered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run(["queue", "list"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no kubeconfig was named, KUBECONFIG is not set")
+    assert err.endswith("; a cluster in files is given with -f\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["--kubeconfig=/nowhere"], "error: kubeconfig /nowhere: no such file\n"),
+        (["--installed-conf=conf"], "error: --installed-conf: 'conf': expected NAMESPACE/NAME\n"),
+    ],
+)
+def test_flags_of_no_use_are_told(
+    words: list[str],
+    told: str,
+    control_plane: ControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig_for("scheduler-b")))
+    assert run(["queue", "list", *words]) == 2
+    assert capsys.readouterr() == ("", told)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_takes_little_time(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await _set_the_scene(cluster)
+    program = Path(sys.executable).with_name("capcard-sched")
+    config = control_plane.kubeconfig_for("scheduler-b")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [str(program), "explain", "waits", "-n", cluster.namespace, f"--kubeconfig={config}"]
+    out = await asyncio.to_thread(subprocess.check_output, command, stderr=subprocess.DEVNULL, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert _SHORT in out
+    # Of the processor: the machine may have other things to do meanwhile. Alone it answers in about as long.
+    assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 3.0

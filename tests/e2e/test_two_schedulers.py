@@ -1,0 +1,202 @@
+"""Two schedulers of different names on one cluster: each its own pods, and neither takes what the other has taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from capcard_sched.model.annotations import CARD_ALLOCATED
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import gang, gpu_node, node, pod, pod_group, queue
+from tests.e2e.checker import prove
+from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
+from tests.e2e.history import History
+
+pytestmark = pytest.mark.asyncio
+
+_CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+_ROOM = {"cpu": "64", "memory": "256Gi"}
+#: Their queues say what they hold, too.
+_CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {publishCardUsage: true}}")
+_ONE, _OTHER = "capcard-sched", "night-shift"
+
+
+@pytest_asyncio.fixture
+async def history(cluster: Cluster) -> AsyncIterator[History]:
+    async with History(cluster.control_plane) as running:
+        yield running
+
+
+class Two:
+    """Both, each a user of its own in the audit log, each elected by a Lease of its own."""
+
+    def __init__(self, control_plane: ControlPlane, folder: Path) -> None:
+        self.daemons = [
+            Daemon(
+                control_plane.kubeconfig_for(user),
+                folder,
+                f"--scheduler-name={name}",
+                "--leader-elect",
+                *QUICK_ELECTION,
+                conf=_CONF,
+                name=name,
+            )
+            for user, name in (("scheduler-a", _ONE), ("scheduler-b", _OTHER))
+        ]
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> list[Daemon]:
+        for daemon in self.daemons:
+            await self._stack.enter_async_context(daemon)
+        for daemon in self.daemons:
+            await daemon.logged("synced")
+            await daemon.logged("leading")
+        return self.daemons
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+
+async def settled(cluster: Cluster, expected: set[str]) -> dict[str, str]:
+    """Wait until these pods, and no others, are bound."""
+
+    async def as_expected() -> dict[str, str] | None:
+        found = await cluster.bound()
+        return found if set(found) == expected else None
+
+    found = await cluster.wait_until(as_expected, f"{sorted(expected)} to be bound", within=20)
+    assert found is not None
+    return found
+
+
+def binders(control_plane: ControlPlane, namespace: str) -> dict[str, str]:
+    """Pod to the user that bound it."""
+    return {
+        row.name: row.user
+        for row in control_plane.audit()
+        if row.subresource == "binding" and row.code == 201 and row.namespace == namespace
+    }
+
+
+def foreign(manifests: list[Manifest]) -> list[Manifest]:
+    """The same for the other scheduler."""
+    for manifest in manifests:
+        if manifest["kind"] == "Pod":
+            manifest["spec"]["schedulerName"] = _OTHER
+    return manifests
+
+
+async def test_each_binds_its_own_pods_under_a_lease_of_its_own(
+    cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
+) -> None:
+    await cluster.create_all([node("n1", cpu=16), queue("q", capability=_ROOM)])
+    await cluster.create_all([*gang("ours", 3, queue="q"), *foreign(gang("theirs", 3, queue="q"))])
+    await cluster.create_all([pod("bare"), pod("bare-theirs", scheduler=_OTHER), pod("nobodys", scheduler="third")])
+    async with Two(control_plane, tmp_path) as daemons:
+        mine = {"bare", *(f"ours-{index}" for index in range(3))}
+        theirs = {"bare-theirs", *(f"theirs-{index}" for index in range(3))}
+        await settled(cluster, mine | theirs)
+        assert binders(control_plane, cluster.namespace) == {
+            **dict.fromkeys(mine, "scheduler-a"),
+            **dict.fromkeys(theirs, "scheduler-b"),
+        }
+        leases = {lease["metadata"]["name"] for lease in await cluster.list("leases", namespace="default")}
+        assert {_ONE, _OTHER} <= leases
+        await prove(history, control_plane, *daemons)
+
+
+async def test_room_and_quota_that_the_other_holds_are_not_given_again(
+    cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
+) -> None:
+    """Four cards on the node and three in the quota; the other's gang has two of both."""
+    await cluster.create_all([gpu_node("n1", "A10", 4, cpu=16), queue("q", cards={"A10": 3}, capability=_ROOM)])
+    async with Two(control_plane, tmp_path) as daemons:
+        await cluster.create_all(foreign(gang("theirs", 2, queue="q", cards="A10", requests=_CARD)))
+        await settled(cluster, {"theirs-0", "theirs-1"})
+        # By quota there is room for one more: a gang of two is refused, one pod is not.
+        await cluster.create_all(gang("two", 2, queue="q", cards="A10", requests=_CARD))
+
+        async def refused() -> bool:
+            return any(
+                event["reason"] == "InsufficientScalarQuota"
+                and event["source"]["component"].startswith("volcano.")
+                and "total would be <4000>, but capability is <3000>" in event["message"]
+                for event in await cluster.list("events")
+            )
+
+        await cluster.wait_until(refused, "the gang beyond the quota to be refused", within=20)
+        await cluster.create_all(gang("one", 1, queue="q", cards="A10", requests=_CARD))
+        await settled(cluster, {"theirs-0", "theirs-1", "one-0"})
+        # Three of the node's 16 cores are taken, two of them by the other.
+        await cluster.create(pod("too-big", requests={"cpu": "14"}))
+
+        async def unfit() -> bool:
+            found = await cluster.get("pods", "too-big")
+            return any("Insufficient cpu" in row.get("message", "") for row in found["status"].get("conditions", []))
+
+        await cluster.wait_until(unfit, "the pod that does not fit to be told", within=20)
+        await cluster.delete("pods", "too-big")
+        await cluster.create(pod("fits", requests={"cpu": "13"}))
+        await settled(cluster, {"theirs-0", "theirs-1", "one-0", "fits"})
+        await prove(history, control_plane, *daemons)
+
+
+async def test_nodes_of_their_own_are_never_overcommitted_however_many_arrive_at_once(
+    cluster: Cluster, control_plane: ControlPlane, history: History, tmp_path: Path
+) -> None:
+    """As the page advises: each its nodes by --node-selector. Then nothing depends on who is quicker."""
+    nodes = [node(f"{letter}{index}", cpu=4, labels={"pool": letter}) for letter in "ab" for index in range(3)]
+    await cluster.create_all(nodes)
+    two = Two(control_plane, tmp_path)
+    for letter, daemon in zip("ab", two.daemons, strict=True):
+        daemon.command.append(f"--node-selector=pool:{letter}")
+    async with two as daemons:
+        pods = [pod(f"p{index}") for index in range(14)]
+        pods += [pod(f"o{index}", scheduler=_OTHER) for index in range(14)]
+        await cluster.create_all(pods, at_a_time=28)
+
+        async def full() -> bool:
+            return len(await cluster.bound()) >= 24
+
+        await cluster.wait_until(full, "both pools to be full", within=20)
+        bound = await cluster.bound()
+        assert Counter(bound.values()) == {f"{letter}{index}": 4 for letter in "ab" for index in range(3)}
+        assert {(name[0], place[0]) for name, place in bound.items()} == {("p", "a"), ("o", "b")}
+        await prove(history, control_plane, *daemons, gangs=False)
+
+
+async def test_they_do_not_argue_about_what_both_write(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """PodGroups and queues are written by both, and they do not know the same pods: each has its say, then peace."""
+    # A queue each for what is refused: a group without minResources is admitted by who does not know its pods.
+    refusing = [queue(name, cards={"A10": 2}, capability=_ROOM) for name in ("q", "r", "s")]
+    await cluster.create_all([gpu_node("n1", "A10", 8, cpu=16), *refusing])
+    await cluster.create_all([pod("bare"), *(pod(f"t{index}", scheduler=_OTHER) for index in range(2))])
+    await cluster.create_all(foreign([pod("lone", queue="q", cards="A10", requests=_CARD)]))
+    await cluster.create_all(foreign(gang("refused", 4, queue="r", cards="A10", requests=_CARD)))
+    await cluster.create_all(foreign(gang("too-big", 2, queue="s", requests={"cpu": "50"})))
+    await cluster.create(pod_group("empty", queue="q", members=2, minResources={"cpu": "500"}))
+    async with Two(control_plane, tmp_path):
+        await settled(cluster, {"bare", "lone", "t0", "t1"})
+        await asyncio.sleep(2)
+
+        def writes() -> Counter[tuple[str, str, str]]:
+            return Counter(
+                (row.user, row.resource, row.name)
+                for row in control_plane.audit()
+                if row.user.startswith("scheduler-") and row.verb == "patch" and row.resource in {"podgroups", "queues"}
+            )
+
+        before = writes()
+        await asyncio.sleep(3)
+        assert writes() - before == Counter()
+    notes = (await cluster.get("queues", "q"))["metadata"]["annotations"]
+    assert notes.get(CARD_ALLOCATED) in {None, '{"A10":1}'}

@@ -1,0 +1,162 @@
+"""`capcard-sched queue list -f` as a user meets it: the table, the JSON, the refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.cli.main import run
+
+DEMO = Path(__file__).parents[3] / "config" / "examples" / "demo"
+WORK = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.count: '4', nvidia.com/gpu.memory: '143771'}
+status: {allocatable: {cpu: '8', memory: 64Gi, pods: '110', nvidia.com/gpu: '4'}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: team, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 3, "NVIDIA-H100": 1}'}}
+spec: {capability: {cpu: '6', memory: 32Gi}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: plain}
+spec: {capability: {memory: 1536Mi}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: train, annotations: {volcano.sh/card.request: '{"NVIDIA-H200": 1}'}}
+spec: {queue: team, minMember: 1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {volcano.sh/card.name: NVIDIA-H200, scheduling.volcano.sh/queue-name: team}}
+spec:
+  schedulerName: volcano
+  containers: [{name: main, image: x, resources: {requests: {cpu: 1500m, memory: 1Gi}, limits: {nvidia.com/gpu: 2}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: waits, annotations: {volcano.sh/card.name: NVIDIA-H100, scheduling.volcano.sh/queue-name: team}}
+spec:
+  schedulerName: volcano
+  containers: [{name: main, image: x, resources: {requests: {cpu: '1'}, limits: {nvidia.com/gpu: 1}}}]
+"""
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> str:
+    path = tmp_path / "work.yaml"
+    path.write_text(WORK)
+    return str(path)
+
+
+def test_cards_and_resources_have_a_row_each(work: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "list", "-f", work]) == 0
+    found = rows(capsys.readouterr().out)
+    # In the order: quota, allocated, in queue, free, in cluster. Cards that are free of both are still promised.
+    assert ["team", "Open", "1/3", "NVIDIA-H100", "1", "0", "0", "1", "none"] in found
+    assert ["NVIDIA-H200", "3", "2", "1", "1", "4"] in found
+    assert ["cpu", "6", "1.5", "4.5"] in found
+    assert ["memory", "32", "Gi", "1", "Gi", "31", "Gi"] in found
+    assert ["plain", "Open", "0/0", "memory", "1536", "Mi", "0", "Gi", "1536", "Mi"] in found
+
+
+def test_a_resource_without_a_limit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "work.yaml"
+    path.write_text(WORK.replace("spec: {capability: {cpu: '6', memory: 32Gi}}", "spec: {}"))
+    assert run(["queue", "list", "team", "-f", str(path)]) == 0
+    assert ["cpu", "no", "quota", "1.5"] in rows(capsys.readouterr().out)
+
+
+def test_json_is_the_record(work: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "list", "team", "-f", work, "-o", "json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    assert found == [
+        {
+            "name": "team",
+            "state": "Open",
+            "jobs": 3,
+            "waiting": 1,
+            "cards": [
+                {"card": "NVIDIA-H100", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0},
+                {"card": "NVIDIA-H200", "quota": 3, "allocated": 2, "inqueue": 1, "total": 4},
+            ],
+            "resources": {"cpu": [6000, 1500], "memory": [32 * 2**30, 2**30]},
+        }
+    ]
+
+
+def test_queues_come_in_order_of_name_and_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "list", "-f", str(DEMO), "--until", "10m", "-o", "json"]) == 0
+    names = [queue["name"] for queue in json.loads(capsys.readouterr().out)]
+    assert names == sorted(names)
+    assert {"default", "root", "serving", "vision"} <= set(names)
+
+
+def test_time_makes_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    held = []
+    for until in ("0s", "90s"):
+        assert run(["queue", "list", "research", "-f", str(DEMO), "--until", until, "-o", "json"]) == 0
+        (queue,) = json.loads(capsys.readouterr().out)
+        held.append({use["card"]: use["allocated"] for use in queue["cards"]}["NVIDIA-H200"])
+    assert held == [0, 8]
+
+
+def test_what_is_promised_of_alternatives_has_no_quota_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue", "list", "vision", "-f", str(DEMO), "--until", "0s"]) == 0
+    claim = "NVIDIA-GeForce-RTX-4090|NVIDIA-A100-80GB"
+    assert [claim, "-", "0", "4", "-", "-"] in rows(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["list", "nope"], "error: no such queue: nope; there are: default, plain, root, team\n"),
+        (["list", "team", "a", "b"], "error: no such queue: a, b; there are: default, plain, root, team\n"),
+        (["list", "--until", "soon"], "error: --until: "),
+        (["list", "-o", "yaml"], "error: Invalid value"),
+        (["list", "--scheduler-conf", "/nowhere.yaml"], "error: /nowhere.yaml: No such file or directory\n"),
+        (["show"], "error: "),
+    ],
+    ids=["an unknown queue", "unknown queues", "no time", "no output", "no conf", "no command"],
+)
+def test_bad_input_is_told_and_has_its_status(
+    words: list[str], told: str, work: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["queue", *words, "-f", work]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(told)
+
+
+def test_without_a_subcommand_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["queue"]) == 0
+    out = capsys.readouterr().out
+    assert "Usage: capcard-sched queue COMMAND" in out
+    assert "List queues: per card and resource the quota" in out
+
+
+@pytest.mark.parametrize("words", [["queue", "list"], ["explain"]], ids=["queue list", "explain"])
+def test_help_keeps_apart_what_is_for_files_and_for_a_live_cluster(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    first, simulated, live = (
+        out.index("─ Parameters"),
+        out.index("─ With -f"),
+        out.index("─ Without -f: a live cluster"),
+    )
+    assert first < out.index("--scheduler-conf") < simulated < out.index("--until") < live < out.index("--kubeconfig")
+    assert out.index("--output") < out.index("--file"), "what is asked goes before where"
