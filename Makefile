@@ -10,7 +10,7 @@ PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane test lint format check bench docs manifests lock clean
+.PHONY: help demo controlplane test lint format check bench bench-e2e docs manifests lock clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,9 @@ check: lint test ## Everything a change must pass
 
 bench: $(VENV)/dev.stamp ## Measure; prints figures, judges nothing
 	$(BIN)/python -m benchmarks.bench
+
+bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on a machine that does nothing else
+	$(BIN)/python -m benchmarks.e2e
 
 docs: $(VENV)/run.stamp ## Write the docs pages that come from tables
 	$(BIN)/python docs/generate.py

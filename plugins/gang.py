@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.framework.spare import split_spare
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
@@ -65,21 +66,8 @@ class Gang(Plugin):
         return job.is_starving()
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-        """The first candidates of each job, as long as the job keeps its minimum."""
-        occupied: dict[str, int] = {}
-        victims = []
-        for candidate in candidates:
-            job = candidate.job
-            if job is None:
-                continue
-            ready = occupied.get(job.key)
-            if ready is None:
-                ready = job.ready_tasks
-            if ready > job.min_available:
-                ready -= 1
-                victims.append(candidate)
-            occupied[job.key] = ready
-        return victims
+        """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum."""
+        return split_spare(candidates)[0]
 
     reclaimable = preemptable
 

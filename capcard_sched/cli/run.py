@@ -1,10 +1,9 @@
 """`capcard-sched run`: the scheduler on a real cluster."""
 
 import re
-from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 from capcard_sched.cli.status import refuse
 from capcard_sched.daemon.options import Options
@@ -13,16 +12,8 @@ from capcard_sched.daemon.options import Options
 _REDIRECTION = re.compile(r"[0-9]?>+&?[0-9]?")
 
 
-def _redirection(_: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    words = tuple(token.value for token in tokens)
-    for word in words:
-        if not _REDIRECTION.fullmatch(word):
-            raise ValueError(f"{word!r} belongs to no flag; values are written --flag=value")
-    return words
-
-
 def run(
-    *_redirections: Annotated[str, Parameter(show=False, converter=_redirection)],
+    *redirections: Annotated[str, Parameter(show=False)],
     options: Options = Options(),  # noqa: B008 - frozen
 ) -> int:
     """Schedule pods on a Kubernetes cluster, until told to stop.
@@ -35,7 +26,9 @@ def run(
     SIGTERM or SIGINT; 2 when it cannot start with what it was given (flags, kubeconfig, plugins, ports and, with
     --strict-conf, the scheduler-conf); 1 on an internal error.
     """
-    problems = options.problems()
+    stray = [word for word in redirections if not _REDIRECTION.fullmatch(word)]
+    problems = [f"{word!r} belongs to no flag; values are written --flag=value" for word in stray]
+    problems += options.problems()
     if problems:
         return refuse("\n".join(problems))
     from capcard_sched.daemon.service import StartError

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal
 
+from capcard_sched.framework.last_word import LastWord
 from capcard_sched.framework.missing_groups import MissingGroups
 from capcard_sched.framework.outcomes import task_scheduling_reason
 from capcard_sched.framework.report import HookError, Outcome, Timing
+from capcard_sched.framework.reservations import let_go
 from capcard_sched.framework.session import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import (
@@ -52,19 +54,31 @@ class Closer:
         #: When a refusal was last looked at for its events.
         self._told: dict[tuple[ObjectRef, str], float] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
+        #: The term in which all this was handed over: what was unsent when it ended is lost.
+        self._term = 0
         #: Queue name to its ancestors when its status was last looked at.
         self._chains: dict[str, list[str]] = {}
         self._missing_groups = MissingGroups()
+        #: What was written on PodGroups (by job key), and of queues (by name) in their status and their annotations.
+        self._on_groups, self._on_queues, self._on_annotations = LastWord(), LastWord(), LastWord()
 
     @property
     def due(self) -> float | None:
         """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
-        return self._missing_groups.due
+        parts = (self._missing_groups, self._on_groups, self._on_queues, self._on_annotations)
+        return min((part.due for part in parts if part.due is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
+        if session.state.terms != self._term:
+            self._term = session.state.terms
+            for told in (self._events, self._told, self._pod_conditions):
+                told.clear()
+        again = self._on_groups.take_due(session.now)
+        session.touched_jobs.update(again)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
+        let_go(session)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
         for plugin in session.dispatch.plugins:
@@ -82,10 +96,10 @@ class Closer:
                     session.report.timings.append(timing)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
-        enqueued = {*session.report.enqueued, *session.report.sent_back}
+        unwritten = {*session.report.enqueued, *session.report.sent_back, *again}
         for job in jobs:
             if job.uid:
-                self._close_job(session, job, intents, enqueued=job.key in enqueued)
+                self._close_job(session, job, intents, unwritten=job.key in unwritten)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
         self._close_queues(session, intents)
@@ -126,7 +140,8 @@ class Closer:
                 kind: Literal["schedulable", "pipelined"] = (
                     "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
                 )
-                session.outcomes[task.uid] = Outcome(kind, "", node.name)
+                nominated = task.uid in session.memory.reservations
+                session.outcomes[task.uid] = Outcome(kind, "", node.name, nominated=nominated)
             session.state.unplace(placement.job, placement.tasks)
         session.pipelines.clear()
 
@@ -146,7 +161,8 @@ class Closer:
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, enqueued: bool) -> None:
+    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool) -> None:
+        """Phase, conditions, counts and events. `unwritten`: the PodGroup is not as the job here is."""
         wanted = session.conditions.get(job.key, [])
         conditions = self._conditions(session, job, wanted)
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
@@ -158,13 +174,16 @@ class Closer:
             counts[TaskStatus.FAILED],
         )
         changed = (
-            phase is not job.phase or enqueued or conditions != job.conditions or status_counts != job.status_counts
+            phase is not job.phase or unwritten or conditions != job.conditions or status_counts != job.status_counts
         )
         if phase is not job.phase:
             # The echo of our own write will look unchanged, and sums over phases must still follow.
             session.state.dirty.jobs.add(job.key)
-        if changed:
-            job.phase, job.conditions, job.status_counts = phase, conditions, status_counts
+        job.phase = phase
+        if changed and (
+            job.implicit or self._on_groups.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)
+        ):
+            job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
                 intents.append(
                     UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions)
@@ -231,7 +250,7 @@ class Closer:
     def _queues_to_check(self, session: Session) -> set[str]:
         """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
         queues, chains = session.queues, self._chains
-        names = set(session.changed.queues) | session.state.dirty.queues
+        names = {*session.changed.queues, *session.state.dirty.queues, *self._on_queues.take_due(session.now)}
         if session.changed.everything:
             names.update(queues)
         for name in sorted(names):
@@ -253,12 +272,16 @@ class Closer:
             if queue is None:
                 continue
             allocated = columns.amounts(totals[name])
-            if allocated != {key: value for key, value in queue.status_allocated.items() if value}:
+            if allocated == {key: value for key, value in queue.status_allocated.items() if value}:
+                self._on_queues.stands(name)
+                continue
+            if self._on_queues.may_write(name, allocated, session.now):
                 queue.status_allocated = allocated
                 shown = {"cpu": 0, "memory": 0, **allocated}
                 intents.append(
                     UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in shown.items()})
                 )
+        self._on_annotations.take_due(session.now)
         for name in sorted(session.queue_annotations):
             queue = session.queues.get(name)
             if queue is None:
@@ -268,7 +291,7 @@ class Closer:
                 for key, value in session.queue_annotations[name].items()
                 if queue.annotations.get(key) != value
             }
-            if changes:
+            if changes and self._on_annotations.may_write(name, session.queue_annotations[name], session.now):
                 intents.append(AnnotateQueue(name, changes))
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -330,6 +353,8 @@ class Closer:
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
         self._told = {key: moment for key, moment in self._told.items() if moment > old}
+        for words in (self._on_groups, self._on_queues, self._on_annotations):
+            words.prune(now)
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:

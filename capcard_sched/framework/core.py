@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.framework import reservations
 from capcard_sched.framework.closing import Closer
 from capcard_sched.framework.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.memory import Memory
@@ -91,9 +92,11 @@ class Core:
         self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins) or any(
             action.time_dependent for action in self.actions
         )
+        self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
+        self._due: float | None = None
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
         self.state.dirty.everything = True
-        self._memory = Memory()
+        self._memory = self._memory.successor()
 
     def step(
         self, deltas: Sequence[Delta], now: float, on_commit: Callable[[list[Bind]], None] | None = None
@@ -108,20 +111,36 @@ class Core:
         for delta in deltas:
             state.apply(delta)
         intents = self._confirm()
-        due = self._closer.due
-        if not state.dirty and not self._time_dependent and (due is None or now < due):
+        due = self._due
+        if not self._is_dirty() and not self._time_dependent and (due is None or now < due):
             self._report_problems(intents)  # an object that cannot be read at all changes nothing else
             return StepResult(intents, SessionReport(""), True, due)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
+            reservations.honour(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         self._memory.refusals = session.refusals
+        self._due = self._next_due(session)
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, now)
-        return StepResult(intents, session.report, False, self._closer.due)
+        return StepResult(intents, session.report, False, self._due)
+
+    def _is_dirty(self) -> bool:
+        dirty = self.state.dirty
+        return bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on)
+
+    def _next_due(self, session: Session) -> float | None:
+        """When there is something to do although nothing changes: never before time has passed."""
+        moments = [self._closer.due, reservations.due(self._memory)]
+        for name, call in self.dispatch.entries("due"):
+            try:
+                moments.append(call())
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.report.errors.append(HookError(name, "due", f"{type(error).__name__}: {error}", "session"))
+        return min((moment for moment in moments if moment is not None and moment > session.now), default=None)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
         """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.hooks import HOOKS, Hook
+from capcard_sched.framework.plugin import Veto
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from capcard_sched.framework.plugin import Plugin
 
 #: (plugin name, bound method)
 Entry = tuple[str, "Callable[..., Any]"]
+
+
+class Judgement(NamedTuple):
+    """Which candidates may be evicted, and by uid what kept each of the others: a cause or the name of a plugin."""
+
+    victims: list[Any]
+    kept: dict[str, str]
 
 
 class HookFailed(Exception):  # noqa: N818 - it says what happened; HookError is the record of it
@@ -65,12 +73,12 @@ class Dispatch:
         """Whether anyone answers the hook."""
         return bool(self._flat[method])
 
-    def keys(self, method: str, subject: object) -> tuple[Any, ...]:
+    def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
         """Combine.KEYS."""
         found = []
         for name, call in self._flat[method]:
             try:
-                found.append(call(subject))
+                found.append(call(*subjects))
             except Exception as error:
                 raise HookFailed(name, method, error) from error
         return tuple(found)
@@ -147,24 +155,96 @@ class Dispatch:
             return True
         return False
 
+    def first(self, method: str, subject: object) -> Any:
+        """Combine.FIRST: the first answer that is not None, else None."""
+        for name, call in self._flat[method]:
+            try:
+                answer = call(subject)
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+            if answer is not None:
+                return answer
+        return None
+
     def victims(self, method: str, task: object, candidates: list[Any]) -> list[Any]:
-        """Combine.VICTIMS, with the ruling of W-10: an empty intersection ends its tier and asks the next."""
+        """Combine.VICTIMS: who may go, in the order of the candidates of the plugin that decided."""
+        return self.judge(method, task, candidates).victims
+
+    def judge(self, method: str, task: object, candidates: list[Any]) -> Judgement:
+        """Combine.VICTIMS, with the rulings of W-10, and what kept each of the others.
+
+        An empty intersection ends its tier and asks the next. Every plugin of every tier is asked, so that a `Veto`
+        holds wherever its plugin stands; candidates it protects are out before the tiers are looked at.
+        """
+        protected: dict[str, str] = {}
+        barred = ""
+        tiers: list[list[tuple[str, list[Any]]]] = []
         for tier in self._tiers[method]:
-            chosen: list[Any] | None = None
+            answers: list[tuple[str, list[Any]]] = []
             for name, call in tier:
                 try:
                     answer = call(task, candidates)
                 except Exception as error:
                     raise HookFailed(name, method, error) from error
-                if answer is None:
-                    continue
-                if chosen is None:
-                    chosen = list(answer)
-                else:
-                    allowed = {victim.uid for victim in answer}
-                    chosen = [victim for victim in chosen if victim.uid in allowed]
-                if not chosen:
-                    break
+                if isinstance(answer, Veto):
+                    if answer.protected is None:
+                        barred = barred or name
+                    else:
+                        for uid, cause in answer.protected.items():
+                            protected.setdefault(uid, cause or name)
+                    answer = answer.victims
+                if answer is not None:
+                    answers.append((name, list(answer)))
+            tiers.append(answers)
+        if barred:
+            return Judgement([], {task.uid: protected.get(task.uid, barred) for task in candidates})
+        chosen: list[Any] = []
+        kept: dict[str, str] = protected
+        for answers in tiers:
+            chosen, removed = _intersect(answers, protected, candidates)
             if chosen:
-                return chosen
+                return Judgement(chosen, removed | protected)
+            kept = removed | kept
+        return Judgement([], kept)
+
+    def passed(self, method: str, subjects: list[Any]) -> list[Any]:
+        """Combine.FILTER: what every plugin lets through."""
+        for name, call in self._flat[method]:
+            try:
+                subjects = list(call(subjects))
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+        return subjects
+
+    def union_first_tier(self, method: str, subject: object) -> list[Any]:
+        """Combine.UNION_FIRST_TIER: what any plugin of the first tier with an answer names, each once."""
+        for tier in self._tiers[method]:
+            found: dict[str, Any] = {}
+            for name, call in tier:
+                try:
+                    answer = call(subject)
+                except Exception as error:
+                    raise HookFailed(name, method, error) from error
+                for task in answer or ():
+                    found.setdefault(task.uid, task)
+            if found:
+                return list(found.values())
         return []
+
+
+def _intersect(
+    answers: list[tuple[str, list[Any]]], protected: Mapping[str, str], candidates: list[Any]
+) -> tuple[list[Any], dict[str, str]]:
+    """What all answers of a tier name and nobody protects, and who took each of the others out."""
+    chosen: list[Any] | None = None
+    removed: dict[str, str] = {}
+    for name, answer in answers:
+        allowed = {victim.uid for victim in answer} - protected.keys()
+        before = candidates if chosen is None else chosen
+        chosen = [victim for victim in (answer if chosen is None else chosen) if victim.uid in allowed]
+        for task in before:
+            if task.uid not in allowed:
+                removed.setdefault(task.uid, name)
+        if not chosen:
+            break
+    return chosen or [], removed

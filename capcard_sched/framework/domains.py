@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.node_index import NodeIndex
     from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.pod_selectors import PodSelector
+    from capcard_sched.framework.pod_selectors import NamespaceLabels, PodSelector
     from capcard_sched.framework.rows import Mask, Rows
     from capcard_sched.framework.session import Session
     from capcard_sched.model.node import Node
@@ -132,6 +132,8 @@ class DomainCounters:
         self._reader = reader
         self._index: NodeIndex | None = None
         self._nodes: list[Node] = []
+        #: Labels of namespaces, the same through a session.
+        self.namespaces: NamespaceLabels = {}
         self._next_id = 0
         self._pods: dict[tuple[tuple[PodSelector, ...], bool], Tally] = {}
         self._carriers: dict[tuple[PodSelector, str, int], Tally] = {}
@@ -197,7 +199,7 @@ class DomainCounters:
         """Tallies of carried terms that mean a pod with these labels, in order of their making."""
         if not len(self._carriers_index):
             return ()
-        return tuple(sorted(self._carriers_index.matching(namespace, labels), key=_by_id))
+        return tuple(sorted(self._carriers_index.matching(namespace, labels, self.namespaces), key=_by_id))
 
     def _new(self, selectors: tuple[PodSelector, ...], *, live_only: bool, carried: tuple[str, int] | None) -> Tally:
         self._next_id += 1
@@ -215,8 +217,11 @@ class DomainCounters:
         self._gone.clear()
         self._placed.clear()
         self._nodes = table.nodes
+        self.namespaces = session.namespaces
         if everything:
             self._forget()
+        elif changed.namespaces:
+            self._start_over(changed.namespaces)
         if index is not self._index:
             self._index = index
             self._lay_out()
@@ -237,6 +242,27 @@ class DomainCounters:
         self._present.clear()
         self._uses.clear()
         self._queues.clear()
+
+    def _start_over(self, namespaces: Mapping[str, Mapping[str, str] | None]) -> None:
+        """Count anew what a namespace selector now means by other namespaces. `namespaces`: former labels by name.
+
+        Terms that pods carry are counted by who carries them, and asked whom they mean only when one is met.
+        """
+        moved = [
+            tally
+            for tally in self._pods.values()
+            if any(
+                selector.told_apart(name, before, self.namespaces.get(name))
+                for selector in tally.selectors
+                for name, before in namespaces.items()
+            )
+        ]
+        for tally in moved:
+            tally.lay_out(len(self._nodes))
+            for counts in self._present.values():
+                counts.pop(tally, None)
+        assert self._fresh is not None
+        self._fresh += moved
 
     def _lay_out(self) -> None:
         """Node rows have changed: put what is known by node name into new rows."""
@@ -298,7 +324,7 @@ class DomainCounters:
         if len(self._pods_index):
             found = [
                 (tally, 1)
-                for tally in self._pods_index.matching(task.namespace, task.labels)
+                for tally in self._pods_index.matching(task.namespace, task.labels, self.namespaces)
                 if live or not tally.live_only
             ]
         if self.has_terms(task.cls):
@@ -317,7 +343,7 @@ class DomainCounters:
                 if task.uid in self._gone:
                     continue
                 live = _is_live(task)
-                for tally in index.matching(task.namespace, task.labels):
+                for tally in index.matching(task.namespace, task.labels, self.namespaces):
                     if live or not tally.live_only:
                         self._add(node, tally, 1)
                         if task.status in _IN_SESSION:

@@ -70,6 +70,10 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         pending=pending,
         cards=_card_uses(core).get(job.queue, ()),
         ahead=_ahead(session, job),
+        victims=tuple(considered for _, considered in sorted(session.contests.get(job.key, {}).items()))
+        if session is not None
+        else (),
+        evicted=tuple(session.memory.evicted.get(job.key, ())) if session is not None else (),
     )
 
 
@@ -112,7 +116,7 @@ def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExpl
             continue
         outcome = session.outcomes.get(task.uid)
         if outcome is not None and outcome.node:
-            outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal)
+            outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
         groups.setdefault((task.cls, outcome), []).append(task)
     return tuple(_explain_tasks(core, session, tasks, outcome) for (_, outcome), tasks in groups.items())
 

@@ -19,8 +19,9 @@ class Combine(Enum):
     ANY = "true as soon as one says yes"
     VOTES = "any reject is final; a permit ends at its tier; all abstain is yes"
     FIRST_TIER_ALL = "the first tier with an answer decides; all of it must say yes"
-    VICTIMS = "intersection inside a tier; the first tier with a decision is final"
+    VICTIMS = "intersection inside a tier; the first tier with a decision is final; a veto of any tier protects always"
     UNION_FIRST_TIER = "union inside a tier; the first tier with any decides"
+    FILTER = "each passes on what it lets through"
     VERDICT = "every plugin may reject rows"
     SUM = "scores are added"
     NOTIFY = "all are told"
@@ -46,6 +47,13 @@ HOOKS: tuple[Hook, ...] = (
     # session
     Hook("open", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("close", "(session) -> None", None, Combine.NOTIFY, "nothing"),
+    Hook(
+        "due",
+        "() -> Unix seconds | None: when the plugin's answers change although nothing else does; asked after a session",
+        None,
+        Combine.MERGE,
+        "never",
+    ),
     Hook("metrics", "() -> iterable of Sample", None, Combine.MERGE, "no series"),
     # orders: smaller keys first
     Hook("job_order", "(job) -> sort key", "enableJobOrder", Combine.KEYS, "creation time, then key"),
@@ -81,8 +89,33 @@ HOOKS: tuple[Hook, ...] = (
     ),
     Hook("preemptive", "(queue, task) -> Refusal | None", "enablePreemptive", Combine.FIRST_REFUSAL, "allowed"),
     # victims
-    Hook("preemptable", "(task, candidates) -> victims | None", "enablePreemptable", Combine.VICTIMS, "no victims"),
-    Hook("reclaimable", "(task, candidates) -> victims | None", "enableReclaimable", Combine.VICTIMS, "no victims"),
+    Hook(
+        "preemptable", "(task, candidates) -> victims | Veto | None", "enablePreemptable", Combine.VICTIMS, "no victims"
+    ),
+    Hook(
+        "reclaimable", "(task, candidates) -> victims | Veto | None", "enableReclaimable", Combine.VICTIMS, "no victims"
+    ),
+    Hook(
+        "may_reclaim",
+        "(job) -> bool | None: whether the job may take from other queues, whatever `job_starving` says",
+        "enableReclaimable",
+        Combine.FIRST,
+        "as `job_starving` says",
+    ),
+    Hook(
+        "evict_scope",
+        "(job) -> 'whole' | 'member' | 'job' | None: what of a gang goes at once when its minimum is broken",
+        None,
+        Combine.FIRST,
+        "`job` when the PodGroup's annotation volcano.sh/evict-scope says so, else `whole`",
+    ),
+    Hook(
+        "victim_filter",
+        "(tasks) -> tasks: those that may go, of the pods of one job that `victim_tasks` named",
+        "enabledVictim",
+        Combine.FILTER,
+        "all may",
+    ),
     Hook("victim_tasks", "(tasks) -> victims", "enabledVictim", Combine.UNION_FIRST_TIER, "no victims"),
     # what a profile is
     Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
@@ -124,20 +157,8 @@ HOOKS: tuple[Hook, ...] = (
     ),
 )
 
-#: Hooks that no action asks so far: plugins may answer them, for the actions to come that move running pods.
-UNASKED = frozenset(
-    {
-        "victim_queue_order",
-        "cluster_order",
-        "job_starving",
-        "target_job",
-        "reserved_nodes",
-        "preemptive",
-        "preemptable",
-        "reclaimable",
-        "victim_tasks",
-    }
-)
+#: Hooks that no action asks so far.
+UNASKED = frozenset({"cluster_order", "target_job", "reserved_nodes"})
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}
 

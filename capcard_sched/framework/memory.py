@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from capcard_sched.framework.reservations import Reservation
+    from capcard_sched.model.explanation import EvictedPod
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.refusal import Refusal
 
 
 class Memory:
-    """Refusals of earlier sessions. Everything here may be forgotten at any time: it is then worked out again."""
+    """Refusals of earlier sessions, and promises. All may be forgotten at any time: it is then worked out again."""
 
     def __init__(self) -> None:
         #: Key of a waiting job to what the votes on it followed from, and the refusal they came to.
@@ -25,6 +27,21 @@ class Memory:
         #: Until when jobs that made no progress let others go first.
         self.standing_back: dict[str, float] = {}
 
+        #: Room taken back for a pod, by its uid: nobody else gets it until the pod is bound, gone or out of time.
+        self.reservations: dict[str, Reservation] = {}
+        #: uid of a pod whose eviction was refused to when it may be thought of again, Unix seconds.
+        self.refused_evictions: dict[str, float] = {}
+        #: Key of a job to its pods that were evicted last, oldest first.
+        self.evicted: dict[str, list[EvictedPod]] = {}
+
+    def successor(self) -> Memory:
+        """What outlives a change of the scheduler-conf: promises and what became of evictions."""
+        fresh = Memory()
+        fresh.reservations = self.reservations
+        fresh.refused_evictions = self.refused_evictions
+        fresh.evicted = self.evicted
+        return fresh
+
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
         """Whether the very same refusal (the record, not just its text) stood in the last session."""
         return self.refusals.get((ref, refusal.hook)) is refusal
@@ -32,3 +49,4 @@ class Memory:
     def keep(self, jobs: Container[str]) -> None:
         """Forget jobs that are gone. `jobs`: keys."""
         self.enqueue = {key: value for key, value in self.enqueue.items() if key in jobs}
+        self.evicted = {key: value for key, value in self.evicted.items() if key in jobs}

@@ -66,5 +66,6 @@ def task_scheduling_reason(task: Task, outcome: Outcome | None, job_text: str) -
         return reasons.POD_UNSCHEDULABLE.code, job_text, ""
     if outcome.kind in ("schedulable", "pipelined"):
         row = reasons.POD_SCHEDULABLE if outcome.kind == "schedulable" else reasons.POD_PIPELINED
-        return row.code, row.render(namespace=task.namespace, name=task.name, node=outcome.node), ""
+        nominated = outcome.node if outcome.nominated else ""
+        return row.code, row.render(namespace=task.namespace, name=task.name, node=outcome.node), nominated
     return reasons.POD_UNSCHEDULABLE.code, outcome.message, ""

@@ -215,10 +215,17 @@ class PlacementEngine:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def candidates(self, profile: Profile, *, future: bool) -> Rows:
-        """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan."""
+    def feasible(self, profile: Profile) -> Mask:
+        """Rows that nothing rules out but what placements can change: bool [nodes]."""
+        return self._static_answers(profile)[0]
+
+    def candidates(self, profile: Profile, *, future: bool, among: Rows | None = None) -> Rows:
+        """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan.
+
+        `among`: intp, ascending; only these rows are looked at.
+        """
         feasible, _ = self._static_answers(profile)
-        rows = np.flatnonzero(feasible)
+        rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
         selection = NodeRows(self.table, rows)
         requested = np.flatnonzero(profile.cls.request)
         free = selection.future_idle[:, requested]
@@ -256,7 +263,7 @@ class PlacementEngine:
 
     def fits(self, profile: Profile, row: int, *, future: bool) -> bool:
         """Whether one row passes everything for one pod."""
-        return bool(np.isin(row, self.candidates(profile, future=future)))
+        return bool(len(self.candidates(profile, future=future, among=np.array([row], dtype=np.intp))))
 
     def diagnose(self, profile: Profile) -> tuple[str, Diagnosis]:
         """Why no node takes a pod of the profile: the text of core reference §2.5 and the codes per row.

@@ -10,7 +10,7 @@ from capcard_sched.framework.rows import Rows
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.arguments import ArgumentReader
     from capcard_sched.model.job import Job
@@ -45,6 +45,22 @@ class Allowance(msgspec.Struct, frozen=True):
     lane_limits: tuple[int, ...] = ()
 
 
+class Veto(NamedTuple):
+    """An answer of `preemptable` and `reclaimable` that protects in every tier, wherever the plugin stands (W-10).
+
+    Candidates it does not protect are left to the others, or are the plugin's `victims` when it names some.
+    """
+
+    #: uid of a protected candidate to the cause shown to people ("" is the plugin's name); None protects all.
+    protected: Mapping[str, str] | None
+    #: The plugin's vote, as a plain answer would be; None abstains.
+    victims: Sequence[Task] | None = None
+
+
+#: Nobody may be evicted for this task.
+VETO = Veto(None)
+
+
 class Placement(NamedTuple):
     """Tasks of one class and one job that were put on, or taken off, nodes together.
 
@@ -71,6 +87,8 @@ class Plugin:
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
     #: True when answers depend on `session.now`: then an unchanged cluster still needs sessions.
     time_dependent: ClassVar[bool] = False
+    #: Further facts whose change is a reason for a session: of `Dirty` `quotas`, `budgets`.
+    wakes_on: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments

@@ -1,16 +1,17 @@
 """Which pods a pod affinity term or a spread constraint means, in a form that can be compared and indexed.
 
 Two terms that mean the same pods give equal `PodSelector`s, whatever pods they came from, so that their pods are
-counted once (`framework.domains`). A namespace is known by its name only: a `namespaceSelector` sees the one label
-that Kubernetes itself gives every namespace, `kubernetes.io/metadata.name`.
+counted once (`framework.domains`). What a `namespaceSelector` means changes with the labels of namespaces: these are
+handed in wherever pods are asked for, and one not seen yet has only the label of its name,
+`kubernetes.io/metadata.name`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from capcard_sched.model.objects import LabelSelector, PodAffinityTerm, Requirement, TopologySpreadConstraint
-from capcard_sched.model.selectors import label_selector_problem, matches_labels
+from capcard_sched.model.selectors import label_selector_problem, matches_labels, namespace_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 #: What is remembered of classes is dropped when it is more than so much: most of them are gone by then.
 MOST_CLASSES = 4096
-NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+#: Labels of namespaces by name, of those that have been seen (`Session.namespaces`).
+NamespaceLabels: TypeAlias = "Mapping[str, Mapping[str, str]]"
 
 
 class SelectorError(ValueError):
@@ -36,16 +38,23 @@ class PodSelector(NamedTuple):
     #: Further namespaces, by label.
     namespace_selector: LabelSelector | None = None
 
-    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
+    def selects(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> bool:
         """Whether a pod in `namespace` with `labels` is meant."""
-        return self.selector is not None and self._covers(namespace) and matches_labels(self.selector, labels)
+        if self.selector is None:
+            return False
+        if self.namespaces is not None and namespace not in self.namespaces:
+            by_label = self.namespace_selector
+            if by_label is None or not matches_labels(by_label, namespace_labels(namespace, known.get(namespace))):
+                return False
+        return matches_labels(self.selector, labels)
 
-    def _covers(self, namespace: str) -> bool:
-        if self.namespaces is None or namespace in self.namespaces:
-            return True
-        return self.namespace_selector is not None and matches_labels(
-            self.namespace_selector, {NAMESPACE_NAME_LABEL: namespace}
-        )
+    def told_apart(self, namespace: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> bool:
+        """Whether it makes a difference that the namespace has the labels `now` instead of those `before`."""
+        by_label = self.namespace_selector
+        if by_label is None or self.namespaces is None or namespace in self.namespaces:
+            return False
+        old, new = namespace_labels(namespace, before), namespace_labels(namespace, now)
+        return matches_labels(by_label, old) != matches_labels(by_label, new)
 
     @property
     def is_empty(self) -> bool:
@@ -188,7 +197,7 @@ class SelectorIndex(Generic[_T]):
             del self._loose[value]
         self._size -= 1
 
-    def matching(self, namespace: str, labels: Mapping[str, str]) -> list[_T]:
+    def matching(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> list[_T]:
         """Values of all entries whose selectors all mean the pod, in no particular order. O(labels + loose entries)."""
         found: list[_T] = []
         if self._anchored:
@@ -198,9 +207,9 @@ class SelectorIndex(Generic[_T]):
                     found += [
                         value
                         for value, selectors in entries.items()
-                        if all(selector.selects(namespace, labels) for selector in selectors)
+                        if all(selector.selects(namespace, labels, known) for selector in selectors)
                     ]
         for value, selectors in self._loose.items():
-            if all(selector.selects(namespace, labels) for selector in selectors):
+            if all(selector.selects(namespace, labels, known) for selector in selectors):
                 found.append(value)
         return found

@@ -185,10 +185,7 @@ class Ranking:
             fresh = events[unknown]
             fresh = fresh[states.first.take(fresh) < len(states.ids)]
             if len(fresh):
-                fresh.sort()
-                once = np.ones(len(fresh), dtype=bool)
-                np.not_equal(fresh[1:], fresh[:-1], out=once[1:])
-                self._learn(fresh[once])
+                self._learn(fresh)  # one that is there twice does no harm
                 scores = self._scores.take(events)
         floor = self._floor
         if floor is _NOTHING_LISTED:

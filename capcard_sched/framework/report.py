@@ -22,6 +22,8 @@ class Outcome(msgspec.Struct, frozen=True):
     #: The node it could have had ("schedulable", "pipelined"), else "".
     node: str = ""
     refusal: Refusal | None = None
+    #: The room is kept for the task beyond the session, so that its pod may say so (`status.nominatedNodeName`).
+    nominated: bool = False
 
 
 class HookError(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.framework.report import HookError, Outcome, SessionReport
 from capcard_sched.framework.rows import NodeRows
 from capcard_sched.framework.statement import Statement
+from capcard_sched.framework.victims import VictimIndex
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.dispatch import Dispatch
     from capcard_sched.framework.placement import PlacementEngine
     from capcard_sched.framework.plugin import Placement
+    from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
+    from capcard_sched.model.limits import Budget, Quota
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import ResourceColumns, Vector
     from capcard_sched.model.storage import Storage
@@ -112,6 +115,11 @@ class Session:
         self.promised = 0
         #: How many evictions there had been when the nodes were last asked for room that is coming, and the answer.
         self._coming: tuple[int, bool] | None = None
+        self._victim_index: VictimIndex | None = None
+        #: Key of a job to what came of looking for room to take, by action.
+        self.contests: dict[str, dict[str, VictimsConsidered]] = {}
+        #: Idle room that is kept for a promise, as (row, int64 [resources]); counted as used until the session closes.
+        self.held_room: list[tuple[int, Vector]] = []
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
         #: (object, hook) to the refusal that counts.
@@ -155,6 +163,21 @@ class Session:
     def volumes(self) -> Storage:
         """Claims, volumes and what is assumed of them."""
         return self.state.volumes
+
+    @property
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Labels of the namespaces that have been seen, by name."""
+        return self.state.namespaces
+
+    @property
+    def quotas(self) -> Mapping[str, Mapping[str, Quota]]:
+        """ResourceQuotas by namespace and name."""
+        return self.state.quotas
+
+    @property
+    def budgets(self) -> Mapping[str, Mapping[str, Budget]]:
+        """PodDisruptionBudgets by namespace and name."""
+        return self.state.budgets
 
     @property
     def classes(self) -> Iterable[TaskClass]:
@@ -205,6 +228,14 @@ class Session:
             return [entry[4] for entry in decorated]
         return sorted(pending.values(), key=self.task_key)
 
+    def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:
+        """In which order queues give up room for a reclaimer's: plugins, then the reverse of the queue order."""
+        queues = [self.queues[name] for name in names]
+        queues.sort(key=self.queue_key, reverse=True)
+        if self.dispatch.has("victim_queue_order"):
+            queues.sort(key=lambda queue: self.dispatch.keys("victim_queue_order", queue, reclaimer))
+        return {queue.name: rank for rank, queue in enumerate(queues)}
+
     # --- questions --------------------------------------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
@@ -218,6 +249,11 @@ class Session:
     def job_starving(self, job: Job) -> bool:
         """Whether the job may take room from others."""
         return self.dispatch.first_tier_all("job_starving", job)
+
+    def may_reclaim(self, job: Job) -> bool:
+        """Whether the job may take room from other queues: a plugin says so, or it is starving."""
+        said = self.dispatch.first("may_reclaim", job)
+        return self.job_starving(job) if said is None else bool(said)
 
     def job_valid(self, job: Job) -> Refusal | None:
         """Why the job may not be scheduled at all, or None."""
@@ -264,6 +300,12 @@ class Session:
         """Pending tasks that had room in an attempt that was undone."""
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    def victim_index(self) -> VictimIndex:
+        """The pods that could be evicted; made when first asked for."""
+        if self._victim_index is None:
+            self._victim_index = VictimIndex(self)
+        return self._victim_index
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

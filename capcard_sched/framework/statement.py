@@ -29,6 +29,10 @@ class _Eviction(NamedTuple):
     node: Node
     former: TaskStatus
     reason: str
+    message: str
+    cause: tuple[str, str]
+    #: What was not marked as changed before.
+    unmarked: list[tuple[set[str], str]]
 
 
 class Statement:
@@ -71,8 +75,26 @@ class Statement:
         finally:
             session.state.unplace(placement.job, placement.tasks)
 
-    def evict(self, task: Task, reason: str) -> None:
-        """A placed task starts to leave its node. Raises HookFailed with nothing left done."""
+    @property
+    def evicted(self) -> list[Task]:
+        """Tasks evicted by the statement so far, in order."""
+        return [record.task for record in self._records if isinstance(record, _Eviction)]
+
+    @property
+    def promises(self) -> list[Placement]:
+        """Placements on room that is being released."""
+        return [
+            record
+            for record in self._records
+            if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.PIPELINED
+        ]
+
+    def evict(self, task: Task, reason: str, message: str = "", *, by: str = "", queue: str = "") -> None:
+        """A placed task starts to leave its node. Raises HookFailed with nothing left done.
+
+        `message` continues the sentence "Pod is evicted, because of" and is the reason when empty; `by` is the pod
+        (`namespace/name`) that gets the room and `queue` its queue, "" when nobody does.
+        """
         session, job, node = self._session, task.job, task.node
         assert job is not None, task
         assert node is not None, task
@@ -82,21 +104,31 @@ class Statement:
         except HookFailed:
             session.dispatch.notify("on_allocate", placement)
             raise
+        dirty = session.state.dirty
+        marks = (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
+        unmarked = [(marked, name) for marked, name in marks if name not in marked]
         former = session.state.release(task)
         session.engine.releases += 1
-        self._records.append(_Eviction(task, node, former, reason))
+        self._records.append(_Eviction(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:
         """Undo everything, last first. What each task could have had is kept for its message.
 
         A plugin that fails while it is told is noted; the rest is undone all the same.
         """
+        self._undo(0, tell=True)
+
+    def rollback(self, length: int) -> None:
+        """Undo what was done since the statement had `length` operations, last first, and leave no word of it."""
+        self._undo(length, tell=False)
+
+    def _undo(self, length: int, *, tell: bool) -> None:
         session = self._session
-        while self._records:
+        while len(self._records) > length:
             record = self._records.pop()
             try:
                 if isinstance(record, Placement):
-                    for task, node in zip(record.tasks, record.nodes, strict=True):
+                    for task, node in zip(record.tasks, record.nodes, strict=True) if tell else ():
                         session.outcomes[task.uid] = Outcome(
                             "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
                         )
@@ -111,6 +143,8 @@ class Statement:
         task, session = eviction.task, self._session
         assert task.job is not None, task
         session.state.unrelease(task, eviction.former)
+        for marked, name in eviction.unmarked:  # nothing has changed: no reason for another session
+            marked.discard(name)
         session.dispatch.notify("on_allocate", Placement(task.job, task.cls, [task], [eviction.node]))
 
     def commit(self) -> None:
@@ -128,7 +162,12 @@ class Statement:
             if isinstance(record, _Eviction):
                 task = record.task
                 session.report.evicted.append(task.uid)
-                session.evictions.append(Evict(task.namespace, task.name, task.uid, record.reason, record.reason))
+                by, queue = record.cause
+                session.evictions.append(
+                    Evict(
+                        task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
+                    )
+                )
             elif record.tasks[0].status is TaskStatus.ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
                 namespace, note = record.job.namespace, annotations.get

@@ -64,7 +64,9 @@ class Feed:
             await reflector.wait_settled()
 
     async def relist(self) -> None:
-        """List everything afresh and deliver the differences; return when all of them are delivered.
+        """List everything afresh and deliver the differences, and all objects of kinds that we write.
+
+        Returns when that is done.
 
         For a new leader: what it then knows is not older than this call. Needs `run` to be running.
         """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-import msgspec
-
 from capcard_sched.kube import paths
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.objects import (
+    NamespaceObject,
     NodeObject,
     ObjectMeta,
     PodGroupObject,
@@ -43,12 +43,6 @@ class Watched(Protocol):
 T = TypeVar("T", bound=Watched)
 
 
-class MetadataObject(msgspec.Struct, frozen=True):
-    """An object of which only the metadata counts."""
-
-    metadata: ObjectMeta = ObjectMeta()
-
-
 @dataclass(frozen=True)
 class Kind(Generic[T]):
     """One kind of objects that the scheduler is told of."""
@@ -68,6 +62,9 @@ class Kind(Generic[T]):
     reads: tuple[str, ...] | None = None
     #: Whether an object is to be known at all; one that no longer is counts as gone (W-37). None: all are.
     admits: Callable[[T], bool] | None = None
+    #: Whether the scheduler writes such objects and goes by what it decided to write, sent or not: a new list asked for
+    #: by `Reflector.relist` tells them all, changed or not.
+    written: bool = False
     #: Seconds for which changes may wait for further ones, to be read and told together: a change that comes alone
     #: costs twice as much as one among ten. The first after a pause never waits.
     gather: float = 0.01
@@ -100,7 +97,7 @@ def _by_uid(gone: Callable[[str, str, str], deltas.Delta]) -> Callable[[ObjectMe
     return lambda meta: gone(meta.namespace or "", meta.name, meta.uid)
 
 
-def _namespace_changed(obj: MetadataObject) -> deltas.Delta:
+def _namespace_changed(obj: NamespaceObject) -> deltas.Delta:
     return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {})
 
 
@@ -131,8 +128,17 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         deltas.PodGroupChanged,
         _by_uid(deltas.PodGroupGone),
         required=True,
+        written=True,
     ),
-    Kind("Queue", paths.QUEUES, QueueObject, deltas.QueueChanged, _by_name(deltas.QueueGone), required=True),
+    Kind(
+        "Queue",
+        paths.QUEUES,
+        QueueObject,
+        deltas.QueueChanged,
+        _by_name(deltas.QueueGone),
+        required=True,
+        written=True,
+    ),
     Kind(
         "PriorityClass",
         paths.PRIORITY_CLASSES,
@@ -144,9 +150,25 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
     Kind(
         "Namespace",
         paths.NAMESPACES,
-        MetadataObject,
+        NamespaceObject,
         _namespace_changed,
         _by_name(deltas.NamespaceGone),
+        explained=False,
+    ),
+    Kind(
+        "ResourceQuota",
+        paths.QUOTAS,
+        ResourceQuotaObject,
+        deltas.ResourceQuotaChanged,
+        _by_namespace(deltas.ResourceQuotaGone),
+        explained=False,
+    ),
+    Kind(
+        "PodDisruptionBudget",
+        paths.BUDGETS,
+        PodDisruptionBudgetObject,
+        deltas.PodDisruptionBudgetChanged,
+        _by_namespace(deltas.PodDisruptionBudgetGone),
         explained=False,
     ),
     Kind(

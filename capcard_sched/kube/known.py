@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=Watched)
 
 _ENCODER = msgspec.msgpack.Encoder()
+#: The fingerprint of nothing: `hash` never returns it.
+_DOUBTED = -1
 
 
 class Known(Generic[T]):
@@ -62,6 +64,11 @@ class Known(Generic[T]):
             here = met.get(namespace, ())
             for name in [name for name in names if name not in here]:
                 self.gone(ObjectMeta(name=name, namespace=namespace or None), out)
+
+    def doubt(self) -> None:
+        """Tell every object again when it is met next: its receiver may have another idea of it by now."""
+        for names in self._marks.values():
+            names.update(dict.fromkeys(names, _DOUBTED))
 
     def items(self, items: Iterable[T | Unreadable], out: list[Delta]) -> None:
         """Items of a list."""

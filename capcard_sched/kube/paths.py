@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import quote
 
@@ -9,11 +10,14 @@ CORE: Final = "/api/v1"
 SCHEDULING: Final = "/apis/scheduling.volcano.sh/v1beta1"
 PRIORITY: Final = "/apis/scheduling.k8s.io/v1"
 STORAGE: Final = "/apis/storage.k8s.io/v1"
+POLICY: Final = "/apis/policy/v1"
 COORDINATION: Final = "/apis/coordination.k8s.io/v1"
 
 PODS: Final = f"{CORE}/pods"
 NODES: Final = f"{CORE}/nodes"
 NAMESPACES: Final = f"{CORE}/namespaces"
+QUOTAS: Final = f"{CORE}/resourcequotas"
+BUDGETS: Final = f"{POLICY}/poddisruptionbudgets"
 CLAIMS: Final = f"{CORE}/persistentvolumeclaims"
 VOLUMES: Final = f"{CORE}/persistentvolumes"
 STORAGE_CLASSES: Final = f"{STORAGE}/storageclasses"
@@ -25,6 +29,8 @@ PRIORITY_CLASSES: Final = f"{PRIORITY}/priorityclasses"
 POD_GROUPS: Final = f"{SCHEDULING}/podgroups"
 QUEUES: Final = f"{SCHEDULING}/queues"
 
+#: Names that need no quoting: nearly all, and quoting takes ten times as long as finding out.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9.-]+")
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -86,7 +92,7 @@ def lease_path(namespace: str, name: str) -> str:
 def _segment(name: str) -> str:
     if name in {"", ".", ".."}:
         raise ValueError(f"{name!r} cannot be the name of an object")
-    return quote(name, safe="")
+    return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
 
 def resource_of(path: str) -> tuple[str, bool]:

@@ -133,7 +133,7 @@ class Reflector(Generic[T]):
                 await asyncio.wait({self._work})
 
     async def relist(self) -> None:
-        """List afresh and deliver the differences; return when that is done.
+        """List afresh and deliver the differences, or all of a kind that we write; return when that is done.
 
         Whatever list or watch is under way is given up: this list begins after the call. Needs `run` to be running.
         A kind that is not required and turns out missing or forbidden is done too.
@@ -141,6 +141,8 @@ class Reflector(Generic[T]):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(done)
         self._version = ""
+        if self.kind.written:
+            self._known.doubt()
         if self._work is not None:
             self._work.cancel()
         await done

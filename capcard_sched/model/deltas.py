@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 from capcard_sched.model.volumes import (
     CSIDriverObject,
@@ -97,6 +98,32 @@ class NamespaceChanged(_Fact, frozen=True):
 class NamespaceGone(_Fact, frozen=True):
     """A namespace was deleted."""
 
+    name: str
+
+
+class ResourceQuotaChanged(_Fact, frozen=True):
+    """A ResourceQuota was added or updated."""
+
+    quota: ResourceQuotaObject
+
+
+class ResourceQuotaGone(_Fact, frozen=True):
+    """A ResourceQuota was deleted."""
+
+    namespace: str
+    name: str
+
+
+class PodDisruptionBudgetChanged(_Fact, frozen=True):
+    """A PodDisruptionBudget was added or updated."""
+
+    budget: PodDisruptionBudgetObject
+
+
+class PodDisruptionBudgetGone(_Fact, frozen=True):
+    """A PodDisruptionBudget was deleted."""
+
+    namespace: str
     name: str
 
 
@@ -257,6 +284,10 @@ Delta: TypeAlias = (
     | VolumeAttachmentGone
     | NamespaceChanged
     | NamespaceGone
+    | ResourceQuotaChanged
+    | ResourceQuotaGone
+    | PodDisruptionBudgetChanged
+    | PodDisruptionBudgetGone
     | ObjectUnreadable
     | BindFailed
     | BindRetry

@@ -43,8 +43,14 @@ class Evict(_Wish, frozen=True):
     namespace: str
     name: str
     uid: str
+    #: The action that decided it.
     reason: str
+    #: What follows "Pod is evicted, because of": the reason, and for whom.
     message: str
+    #: Where it stands; the pod (`namespace/name`) that gets its room, and that pod's queue; "" when nobody does.
+    node: str = ""
+    by: str = ""
+    queue: str = ""
 
 
 class UpdatePodGroup(_Wish, frozen=True):

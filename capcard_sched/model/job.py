@@ -31,6 +31,7 @@ class Job:
         "key",
         "labels",
         "min_available",
+        "min_quota",
         "min_resources",
         "min_task_member",
         "name",
@@ -62,6 +63,8 @@ class Job:
     min_task_member: Mapping[str, int]
     #: `spec.minResources` in base units; None when unset.
     min_resources: Mapping[str, int] | None
+    #: The same under every name as written (`model.limits.quota_amounts`), for ResourceQuotas.
+    min_quota: Mapping[str, int] | None
     phase: PodGroupPhase
     conditions: tuple[PodGroupCondition, ...]
     #: `status.running`, `.succeeded`, `.failed` as last seen or written.
@@ -97,6 +100,7 @@ class Job:
         self.min_available = 0
         self.min_task_member = {}
         self.min_resources = None
+        self.min_quota = None
         self.phase = PodGroupPhase.PENDING
         self.conditions = ()
         self.status_counts = (0, 0, 0)

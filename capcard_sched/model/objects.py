@@ -285,6 +285,24 @@ class Guarantee(_Object, frozen=True):
     resource: RawAmounts | None = None
 
 
+class NodeGroupTerms(_Object, frozen=True):
+    """Names of node groups."""
+
+    required: tuple[str, ...] | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+    preferred: tuple[str, ...] | None = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class QueueAffinity(_Object, frozen=True):
+    """Which groups of nodes a queue may use, and which it had rather not."""
+
+    node_group_affinity: NodeGroupTerms | None = None
+    node_group_anti_affinity: NodeGroupTerms | None = None
+
+
 class QueueSpec(_Object, frozen=True):
     weight: int | None = None
     priority: int | None = None
@@ -293,6 +311,7 @@ class QueueSpec(_Object, frozen=True):
     capability: RawAmounts | None = None
     deserved: RawAmounts | None = None
     guarantee: Guarantee | None = None
+    affinity: QueueAffinity | None = None
 
 
 class QueueStatus(_Object, frozen=True):
@@ -304,6 +323,12 @@ class QueueObject(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: QueueSpec = QueueSpec()
     status: QueueStatus = QueueStatus()
+
+
+class NamespaceObject(_Object, frozen=True):
+    """Of a namespace only the labels count."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class PriorityClassObject(_Object, frozen=True):

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.job import Job
+    from capcard_sched.model.objects import QueueAffinity
     from capcard_sched.model.resources import Vector
 
 
@@ -15,6 +16,7 @@ class Queue:
     """One Queue object and what its jobs hold. Owned by the state."""
 
     __slots__ = (
+        "affinity",
         "allocated",
         "annotations",
         "capability",
@@ -45,6 +47,8 @@ class Queue:
     capability: Mapping[str, int] | None
     deserved: Mapping[str, int] | None
     guarantee: Mapping[str, int] | None
+    #: `spec.affinity`: node groups, for the plugin of that name.
+    affinity: QueueAffinity | None
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     #: `status.state`; "" reads as `Open`.
@@ -67,6 +71,7 @@ class Queue:
         self.capability = None
         self.deserved = None
         self.guarantee = None
+        self.affinity = None
         self.annotations = {}
         self.labels = {}
         self.state = "Open"

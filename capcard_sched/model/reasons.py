@@ -70,11 +70,38 @@ CARD_NAME_MISSING = Reason(
 )
 QUEUE_NOT_OPEN = Reason("QueueNotOpen", "Warning", "Queue <{queue}> is <{state}>, cannot enqueue")
 QUEUE_NOT_OPEN_ALLOCATE = Reason("QueueNotOpen", "Warning", "Queue <{queue}> is <{state}>")
+QUEUE_NOT_OPEN_RECLAIM = Reason(
+    "QueueNotOpen",
+    "Warning",
+    "Queue <{queue}> current state: <{state}>, is not open state, can not reclaim for <{task}>.",
+)
 
 # --- quota and admission plugins (event reason is always `Unschedulable`) -------------------------------------------
 CLUSTER_OVERUSED = Reason("Unschedulable", "Normal", "resource in cluster is overused{dimensions}")
 QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "Normal", "queue resource quota insufficient{dimensions}")
+RESOURCE_QUOTA_INSUFFICIENT = Reason(
+    "Unschedulable", "Normal", "resource quota insufficient, requested: {requested}, used: {used}, limited: {limited}"
+)
+SLA_DEADLINE_REACHED = Reason(
+    "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and goes first now"
+)
 QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
+
+# --- capacity's tree of queues (plugins reference §7.3) -------------------------------------------------------------
+QUEUE_CYCLE = Reason("InvalidQueueHierarchy", "Warning", "cycle detected in queue hierarchy for queue {queue}")
+QUEUE_PARENT_INVALID = Reason("InvalidQueueHierarchy", "Warning", "the queue {queue} has invalid parent queue {parent}")
+QUEUE_CAPABILITY_EXCEEDED = Reason(
+    "InvalidQueueHierarchy",
+    "Warning",
+    "queue <{queue}> capability <{capability}> is less than its child queue <{child}> capability <{child_capability}>",
+)
+QUEUE_SHARES_EXCEEDED = Reason(
+    "InvalidQueueHierarchy",
+    "Warning",
+    "queue <{queue}> {kind} resources <{amounts}> are less than the sum of its child queues' {kind} resources "
+    "<{wanted}>",
+)
+QUEUE_NOT_LEAF = Reason("QueueNotLeaf", "Warning", "Queue <{queue}> has child queues, nothing can run in it")
 
 # --- the framework itself -------------------------------------------------------------------------------------------
 QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
@@ -116,6 +143,22 @@ POD_PIPELINED = Reason(
     "Warning",
     "Pod {namespace}/{name} can possibly be assigned to {node}, "
     "once resource is released and minAvailable is satisfied",
+)
+# --- taking room back (tidal reference §7.4) --------------------------------------------------------------------------
+ROOM_RECLAIMED = Reason(
+    "Reclaimed", "Normal", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}"
+)
+ROOM_PREEMPTED = Reason(
+    "Preempting", "Normal", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}"
+)
+RECLAIM_FAILED = Reason("ReclaimFailed", "Warning", "0/{nodes} nodes can be reclaimed{causes}")
+RECLAIM_EXPIRED = Reason("ReclaimExpired", "Warning", "reservation on node {node} expired after {seconds}s")
+PREEMPT_EXPIRED = Reason("PreemptExpired", "Warning", "reservation on node {node} expired after {seconds}s")
+GROUP_EVICTED = Reason("Evict", "Normal", "{action}: {pods} pods evicted for {by} of queue {queue}")
+
+NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Warning", "Queue <{queue}> inherits no node groups: {detail}")
+NODE_GROUP_LIMITS = Reason(
+    "InvalidNodeGroupLimits", "Warning", "Invalid annotation volcano.sh/nodegroup-resource-limits: {detail}"
 )
 NODE_RESOURCE_FIT = Reason("Unschedulable", "Warning", "Insufficient {resource}")
 

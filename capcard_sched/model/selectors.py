@@ -31,6 +31,8 @@ PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 UNSCHEDULABLE_TAINT: Final = Taint(key=NODE_UNSCHEDULABLE, effect="NoSchedule")
 NAME_FIELD: Final = "metadata.name"
 MAX_TERM_WEIGHT: Final = 100
+#: The label that Kubernetes itself gives every namespace.
+NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
@@ -81,6 +83,11 @@ def matches_labels(selector: LabelSelector | None, labels: Mapping[str, str]) ->
         if labels.get(key) != value:
             return False
     return all(_matches_requirement(item, labels, ordered=False) for item in selector.match_expressions or ())
+
+
+def namespace_labels(name: str, labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    """A namespace's labels as selectors see them; one that has not been seen (None) has only the label of its name."""
+    return {**(labels or {}), NAMESPACE_NAME_LABEL: name}
 
 
 def _matches_field(requirement: Requirement, name: str) -> bool:

@@ -69,6 +69,7 @@ def parse_time(text: str | None) -> float:
         return 0.0
 
 
+@lru_cache(maxsize=64)  # a session writes its time many times
 def format_timestamp(seconds: float) -> str:
     """Unix seconds as Kubernetes writes them: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""
     try:

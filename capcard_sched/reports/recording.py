@@ -1,4 +1,4 @@
-"""What happened over a simulated run: cards in use, waiting times, and which quota held whom.
+"""What happened over a simulated run: cards in use and by whom, waiting times, evictions, which quota held whom.
 
 A `Recorder` stands around the core: it sees the facts that go in and the decisions that come out, and changes
 neither. Nothing here knows the simulator, so a daemon's history could be recorded the same way.
@@ -10,14 +10,30 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, GROUP_NAME, GROUP_NAME_ALIAS
+from capcard_sched.model.annotations import (
+    CARD_ASSIGNED,
+    CARD_NAME,
+    CARD_NAME_ALIAS,
+    GROUP_NAME,
+    GROUP_NAME_ALIAS,
+    SERVICE_TYPE,
+)
 from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
-from capcard_sched.model.deltas import BindFailed, Delta, NodeChanged, NodeGone, PodChanged, PodGone, PodGroupChanged
-from capcard_sched.model.intents import Bind
+from capcard_sched.model.deltas import (
+    BindFailed,
+    Delta,
+    EvictFailed,
+    NodeChanged,
+    NodeGone,
+    PodChanged,
+    PodGone,
+    PodGroupChanged,
+)
+from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.quantity import QuantityError, amounts, units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.model.intents import Intent, ObjectRef
     from capcard_sched.model.objects import NodeObject, PodObject
@@ -64,6 +80,30 @@ class PodRecord(msgspec.Struct):
     holds: bool = False
 
 
+class Stay(msgspec.Struct):
+    """Cards in the hands of one pod, from its binding until it was gone or had ended. Times are Unix seconds."""
+
+    job: str
+    card: str
+    cards: int
+    since: float
+    #: None while it lasts.
+    until: float | None = None
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """One pod that the scheduler took off its node."""
+
+    #: Unix seconds.
+    at: float
+    uid: str
+    pod: str
+    job: str
+    node: str
+    #: Which action, for whom and for what.
+    message: str
+
+
 class Hold(msgspec.Struct):
     """One job held back by one quota."""
 
@@ -87,6 +127,12 @@ class Recorder(Generic[_R]):
         self.pods: dict[str, PodRecord] = {}
         self.holds: dict[tuple[str, str, str], Hold] = {}
         self.queues: dict[str, str] = {}
+        #: Job to what its PodGroup says of its kind: `inference`, `training`, or "" when it says neither.
+        self.services: dict[str, str] = {}
+        #: In order of their beginning.
+        self.stays: list[Stay] = []
+        #: In order of time; evictions that were refused are not among them.
+        self.departures: list[Departure] = []
         #: Card to its changes of use: (Unix seconds, cards in use from then on).
         self.use: dict[str, list[tuple[float, int]]] = {}
         self.totals: dict[str, int] = {}
@@ -95,6 +141,7 @@ class Recorder(Generic[_R]):
         self._nodes: dict[str, NodeCards] = {}
         self._open: dict[str, list[Hold]] = {}
         self._objects: dict[str, PodObject] = {}
+        self._open_stays: dict[str, Stay] = {}
 
     def step(self, deltas: Sequence[Delta], now: float) -> _R:
         """Step the core; exceptions pass through."""
@@ -106,6 +153,8 @@ class Recorder(Generic[_R]):
         for intent in result.intents:
             if isinstance(intent, Bind):
                 self._bound(intent.uid, intent.node, now, intent.annotations.get(CARD_ASSIGNED, ""))
+            elif isinstance(intent, Evict):
+                self._evicted(intent, now)
         self._refused(result.report.refusals, now)
         return result
 
@@ -124,7 +173,9 @@ class Recorder(Generic[_R]):
                     self._forget_pod(uid, f"{namespace}/{name}", now)
                 case PodGroupChanged(group):
                     meta = group.metadata
-                    self.queues[f"{meta.namespace or 'default'}/{meta.name}"] = group.spec.queue or "default"
+                    key = f"{meta.namespace or 'default'}/{meta.name}"
+                    self.queues[key] = group.spec.queue or "default"
+                    self.services[key] = _service_of(meta.annotations)
                 case NodeChanged(node):
                     self._see_node(node.metadata.name, node)
                 case NodeGone(name):
@@ -133,6 +184,8 @@ class Recorder(Generic[_R]):
                     self._release(uid, now)
                     if uid in self.pods:
                         self.pods[uid].bound = None
+                case EvictFailed(_, _, uid, _):
+                    self._stayed(uid)
                 case _:
                     pass
 
@@ -189,6 +242,8 @@ class Recorder(Generic[_R]):
         card, count = self._held(pod, node, assigned)
         if count:
             record.card, record.cards, record.holds = card, count, True
+            self._open_stays[uid] = Stay(record.job, card, count, now)
+            self.stays.append(self._open_stays[uid])
             self._change(card, count, now)
 
     def _held(self, pod: PodObject, node: str, assigned: str) -> tuple[str, int]:
@@ -213,7 +268,21 @@ class Recorder(Generic[_R]):
         record = self.pods.get(uid)
         if record is not None and record.holds:
             record.holds = False
+            self._open_stays.pop(uid).until = now
             self._change(record.card, -record.cards, now)
+
+    def _evicted(self, intent: Evict, now: float) -> None:
+        record = self.pods.get(intent.uid)
+        key = f"{intent.namespace}/{intent.name}"
+        job = key if record is None else record.job
+        self.departures.append(Departure(now, intent.uid, key, job, intent.node, intent.message))
+
+    def _stayed(self, uid: str) -> None:
+        """An eviction was refused: the last one of this pod did not happen."""
+        for position in range(len(self.departures) - 1, -1, -1):
+            if self.departures[position].uid == uid:
+                del self.departures[position]
+                return
 
     def _change(self, card: str, count: int, now: float) -> None:
         changes = self.use.setdefault(card, [])
@@ -242,3 +311,9 @@ class Recorder(Generic[_R]):
             if hold.since is not None:
                 hold.seconds += now - hold.since
                 hold.since = None
+
+
+def _service_of(annotations: Mapping[str, str] | None) -> str:
+    """`inference` or `training` as a PodGroup says it, else ""."""
+    said = (annotations or {}).get(SERVICE_TYPE, "")
+    return said if said in ("inference", "training") else ""

@@ -1,4 +1,4 @@
-"""A recorded run as figures and as tables: use of cards over time, waiting times, what the quotas held back."""
+"""A recorded run as figures and as tables: use of cards, the tide, evictions, waiting times, what quotas held back."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 _BUCKETS = 24
 #: Rows of the table of quotas; the JSON has all.
 _HOLDS_SHOWN = 20
+#: Rows of the table of evictions; the JSON has all.
+_EVICTIONS_SHOWN = 50
+#: How groups are called that the PodGroup controller makes.
+_MADE_GROUP = "podgroup-"
+#: Kinds of service in the order of columns; "" is neither.
+_SERVICES = ("inference", "training", "")
+_UNSAID = "neither"
 
 
 class Bucket(msgspec.Struct, frozen=True):
@@ -69,8 +76,32 @@ class QuotaHolds(msgspec.Struct, frozen=True):
     longest_job: str
 
 
+class ServiceUse(msgspec.Struct, frozen=True):
+    """What one kind of service (inference, training, "" for neither) had of one card over the run."""
+
+    service: str
+    card: str
+    card_hours: float
+    #: Cards in use: mean over each stretch of `Timeline.buckets`.
+    means: list[float]
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """One pod that had to leave."""
+
+    #: Seconds since the start of the run.
+    at: float
+    pod: str
+    queue: str
+    node: str
+    #: The card it held and how many; "" and 0 without one.
+    card: str
+    cards: int
+    message: str
+
+
 class Timeline(msgspec.Struct, frozen=True):
-    """The whole run. Lists are sorted: queues by name, quotas by what they held, most first."""
+    """The whole run. Lists are sorted: queues by name, quotas by what they held, most first, evictions by time."""
 
     seconds: float
     #: Cards of the cluster at the end.
@@ -78,6 +109,9 @@ class Timeline(msgspec.Struct, frozen=True):
     buckets: list[Bucket]
     waits: list[QueueWaits]
     holds: list[QuotaHolds]
+    #: By kind (inference, training, neither), then card; empty when no PodGroup says its kind.
+    services: list[ServiceUse] = []
+    evictions: list[Eviction] = []
 
 
 def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
@@ -90,6 +124,8 @@ def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
         buckets=_buckets(recorder, begin, seconds, buckets) if seconds > 0 else [],
         waits=_waits(recorder),
         holds=_holds(recorder),
+        services=_services(recorder, begin, seconds, buckets) if seconds > 0 else [],
+        evictions=_evictions(recorder, begin),
     )
 
 
@@ -105,6 +141,41 @@ def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) 
         )
         for i in range(count)
     ]
+
+
+def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[ServiceUse]:
+    """Who had the cards. A pod is of the kind that its PodGroup says at the end of the run. O(pods that held cards)."""
+    if not any(recorder.services.values()):
+        return []
+    edges = [begin + seconds * i / count for i in range(count + 1)]
+    changes: dict[tuple[str, str], dict[float, int]] = defaultdict(lambda: defaultdict(int))
+    hours: dict[tuple[str, str], float] = defaultdict(float)
+    for stay in recorder.stays:
+        key = recorder.services.get(stay.job, ""), stay.card
+        until = recorder.end if stay.until is None else stay.until
+        hours[key] += stay.cards * (until - stay.since) / 3600
+        changes[key][stay.since] += stay.cards
+        changes[key][until] -= stay.cards
+    found = []
+    for service, card in sorted(changes, key=lambda key: (_SERVICES.index(key[0]), key[1])):
+        used, steps = 0, []
+        for moment, change in sorted(changes[service, card].items()):
+            used += change
+            steps.append((moment, used))
+        means = [mean for mean, _ in _use_between(steps, edges)]
+        found.append(ServiceUse(service, card, hours[service, card], means))
+    return found
+
+
+def _evictions(recorder: Recorder[Any], begin: float) -> list[Eviction]:
+    found = []
+    for departure in recorder.departures:
+        record = recorder.pods.get(departure.uid)
+        card, cards = ("", 0) if record is None else (record.card, record.cards)
+        queue = recorder.queues.get(departure.job, "")
+        at = departure.at - begin
+        found.append(Eviction(at, departure.pod, queue, departure.node, card, cards, departure.message))
+    return found
 
 
 def _use_between(changes: Sequence[tuple[float, int]], edges: Sequence[float]) -> list[tuple[float, int]]:
@@ -159,8 +230,7 @@ def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
     members: dict[str, list[str]] = defaultdict(list)
     for record in recorder.pods.values():
         members[record.job].append(record.key)
-    # The group of a lone pod has a name that means nothing to people.
-    shown = {job: pods[0] for job, pods in members.items() if len(pods) == 1}
+    shown = {job: _name_for_people(job, pods) for job, pods in members.items()}
     per_quota: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
     limits: dict[tuple[str, str], int] = {}
     held: dict[tuple[str, str], int] = defaultdict(int)
@@ -178,6 +248,17 @@ def _holds(recorder: Recorder[Any]) -> list[QuotaHolds]:
     return sorted(found, key=lambda item: (-item.seconds, -item.jobs, item.queue, item.resource))
 
 
+def _name_for_people(job: str, pods: Sequence[str]) -> str:
+    """The group of a lone pod, or one made for the pods of a service, has a name that means nothing to people."""
+    if len(pods) == 1:
+        return pods[0]
+    if not job.partition("/")[2].startswith(_MADE_GROUP):
+        return job
+    first, last = min(pods), max(pods)
+    same = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return f"{first[:same]}*"
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -187,8 +268,10 @@ def print_timeline(timeline: Timeline, *, to_stderr: bool = False) -> None:
 
 
 def render(timeline: Timeline) -> RenderableType:
-    """Three tables; each is replaced by a sentence when it would be empty."""
-    return Group(_use_table(timeline), _waits_table(timeline), _holds_table(timeline))
+    """Tables of use, waits and holds, a sentence in place of an empty one; of the tide and of evictions, if any."""
+    tide = [_tide_table(timeline)] if timeline.services else []
+    evictions = [_evictions_table(timeline)] if timeline.evictions else []
+    return Group(_use_table(timeline), *tide, *evictions, _waits_table(timeline), _holds_table(timeline))
 
 
 def _use_table(timeline: Timeline) -> RenderableType:
@@ -201,6 +284,29 @@ def _use_table(timeline: Timeline) -> RenderableType:
         table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
     for bucket in timeline.buckets:
         table.add_row(span(round(bucket.begin)), *(f"{bucket.mean[card]:.1f} ({bucket.peak[card]})" for card in cards))
+    return table
+
+
+def _tide_table(timeline: Timeline) -> RenderableType:
+    """Who had the cards when, and card-hours at the foot."""
+    table = Table(title="Cards by kind of service: mean", show_footer=True)
+    table.add_column("from", "card-hours", justify="right")
+    for use in timeline.services:
+        table.add_column(f"{use.service or _UNSAID}: {use.card}", f"{use.card_hours:.1f}", justify="right")
+    for index, bucket in enumerate(timeline.buckets):
+        table.add_row(span(round(bucket.begin)), *(f"{use.means[index]:.1f}" for use in timeline.services))
+    return table
+
+
+def _evictions_table(timeline: Timeline) -> RenderableType:
+    table = Table(title="Who had to leave, and for whom")
+    for header in ("at", "pod", "queue", "held", "because of"):
+        table.add_column(header, justify="right" if header == "at" else "left", overflow="fold")
+    for one in timeline.evictions[:_EVICTIONS_SHOWN]:
+        held = f"{one.cards} {one.card} on {one.node}" if one.cards else f"no card on {one.node}"
+        table.add_row(span(round(one.at)), Text(one.pod), Text(one.queue), Text(held), Text(one.message))
+    if len(timeline.evictions) > _EVICTIONS_SHOWN:
+        table.caption = f"and {len(timeline.evictions) - _EVICTIONS_SHOWN} more"
     return table
 
 

@@ -15,6 +15,7 @@ from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
 from capcard_sched.simulation.workloads.deployments import DeploymentController
 from capcard_sched.simulation.workloads.garbage import GarbageCollector
 from capcard_sched.simulation.workloads.jobs.controller import JobController
+from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
 from capcard_sched.simulation.workloads.podgroups import PodGroupController
 from capcard_sched.simulation.workloads.queues import QueueController
 from capcard_sched.simulation.workloads.replicas import ReplicaSetController
@@ -58,6 +59,8 @@ class Cluster:
             JobController(self.store),
             PodGroupController(self.store, scheduler_names),
             VolumeController(self.store),
+            QuotaController(self.store),
+            BudgetController(self.store),
             GarbageCollector(self.store),
             self._queues,
         )

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from capcard_sched.model import deltas
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.objects import (
+    NamespaceObject,
+    NodeObject,
+    PodGroupObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -21,11 +29,14 @@ from capcard_sched.simulation.kinds import (
     CLAIM,
     CSI_DRIVER,
     CSI_NODE,
+    DISRUPTION_BUDGET,
+    NAMESPACE,
     NODE,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
     QUEUE,
+    RESOURCE_QUOTA,
     STORAGE_CAPACITY,
     STORAGE_CLASS,
     VOLUME,
@@ -53,6 +64,21 @@ class _Watched(NamedTuple):
 _WATCHED: dict[str, _Watched] = {
     PRIORITY_CLASS: _Watched(
         PriorityClassObject, deltas.PriorityClassChanged, lambda _, name, __: deltas.PriorityClassGone(name)
+    ),
+    NAMESPACE: _Watched(
+        NamespaceObject,
+        lambda obj: deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {}),
+        lambda _, name, __: deltas.NamespaceGone(name),
+    ),
+    RESOURCE_QUOTA: _Watched(
+        ResourceQuotaObject,
+        deltas.ResourceQuotaChanged,
+        lambda namespace, name, _: deltas.ResourceQuotaGone(namespace, name),
+    ),
+    DISRUPTION_BUDGET: _Watched(
+        PodDisruptionBudgetObject,
+        deltas.PodDisruptionBudgetChanged,
+        lambda namespace, name, _: deltas.PodDisruptionBudgetGone(namespace, name),
     ),
     QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
     NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),

@@ -17,6 +17,8 @@ QUEUE = "Queue"
 POD_GROUP = "PodGroup"
 JOB = "Job"
 COMMAND = "Command"
+RESOURCE_QUOTA = "ResourceQuota"
+DISRUPTION_BUDGET = "PodDisruptionBudget"
 STORAGE_CLASS = "StorageClass"
 VOLUME = "PersistentVolume"
 CLAIM = "PersistentVolumeClaim"
@@ -45,13 +47,13 @@ KINDS = (
     Kind(PRIORITY_CLASS, "scheduling.k8s.io/v1", namespaced=False),
     Kind(NAMESPACE, "v1", namespaced=False),
     Kind("ConfigMap", "v1"),
-    Kind("ResourceQuota", "v1"),
+    Kind(RESOURCE_QUOTA, "v1"),
     Kind(STORAGE_CLASS, STORAGE_API, namespaced=False),
     Kind(CSI_DRIVER, STORAGE_API, namespaced=False),
     Kind(STORAGE_CAPACITY, STORAGE_API),
     Kind(VOLUME, "v1", namespaced=False),
     Kind(CLAIM, "v1"),
-    Kind("PodDisruptionBudget", "policy/v1"),
+    Kind(DISRUPTION_BUDGET, "policy/v1"),
     Kind(NODE, "v1", namespaced=False),
     Kind(CSI_NODE, STORAGE_API, namespaced=False),
     Kind(VOLUME_ATTACHMENT, STORAGE_API, namespaced=False),

@@ -27,6 +27,9 @@ DEFAULT_SCHEDULERS = ("capcard-sched", "volcano")
 _QUIET_SESSIONS = 2
 #: A scheduler whose plugins depend on time is asked every period for so many quiet sessions before time jumps.
 _PATIENT_SESSIONS = 3600
+#: A scheduler that names ever new times at which something is due, and then does nothing, is followed so often, and
+#: once more for every object and operation of the input.
+_EMPTY_DUES = 16
 #: Sessions after the last operation at which a run without `until` is taken to be endless: so many, and so many more
 #: for every object and operation of the input.
 _ENDLESS_SESSIONS, _ENDLESS_PER_OBJECT = 10_000, 20
@@ -115,14 +118,17 @@ class _Run:
         period, until = self._options.schedule_period, self._options.until
         size = len(self._scenario.entries) + len(self._scenario.operations)
         endless = _ENDLESS_SESSIONS + _ENDLESS_PER_OBJECT * size
-        at = quiet = late = 0
+        at = quiet = late = empty = 0
         while until is None or at <= until:
             self._advance(at)
             moved, idle = self._session()
             quiet = 0 if moved else quiet + 1
+            empty = 0 if moved or self._next_due() is not None else empty
             late = late + 1 if at > self._last_operation else 0
             coming = min((due for due in (self._next_due(), self._scheduler_due) if due is not None), default=None)
             if coming is None and quiet >= _QUIET_SESSIONS and (idle or until is None or quiet > _PATIENT_SESSIONS):
+                break
+            if until is None and empty > _EMPTY_DUES + size:
                 break
             if until is None and late > endless:
                 self._warnings.append(
@@ -133,6 +139,7 @@ class _Run:
             at += period
             if coming is not None and quiet and (idle or quiet > _PATIENT_SESSIONS):
                 at = max(at, -(-coming // period) * period)
+                empty += 1
             if self._progress is not None:
                 self._progress(self._clock.now, self._horizon())
         if until is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ from capcard_sched.model.task import TaskClass
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
-    from capcard_sched.model.objects import PodObject
+    from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
     from capcard_sched.model.pods import PodFacts, PodTemplate
     from capcard_sched.model.resources import ResourceColumns, Vector
 
@@ -33,6 +34,8 @@ class ClassTable:
         #: What decides the class, as written in a pod, to its class: equal bytes need no second look.
         self._by_spec: dict[bytes, TaskClass] = {}
         self._made = 0
+        #: The namespace selectors in the terms of classes that have any.
+        self._namespace_selectors: dict[TaskClass, tuple[LabelSelector, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._classes)
@@ -42,23 +45,14 @@ class ClassTable:
 
     def of(self, pod: PodObject, facts: PodFacts, namespace: str) -> TaskClass:
         """The class of a pod. Raises QuantityError as `template_of` does."""
-        spec = pod.spec
-        if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
-            # Claims may be named after the pod.
-            return self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
-        written = _pack(
-            (
-                spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
-                spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
-                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
-            )
-        )  # fmt: skip
-        found = self._by_spec.get(written)
+        written = _as_written(pod, facts, namespace)
+        found = None if written is None else self._by_spec.get(written)
         if found is None:
             found = self.intern(template_of(pod), facts.class_annotations, facts.owner_kind, namespace)
-            if len(self._by_spec) >= _MOST_SPECS:
-                self._by_spec.clear()
-            self._by_spec[written] = found
+            if written is not None:
+                if len(self._by_spec) >= _MOST_SPECS:
+                    self._by_spec.clear()
+                self._by_spec[written] = found
         return found
 
     def intern(
@@ -115,18 +109,53 @@ class ClassTable:
             )
             found.charge = _charge(found)
             self._made += 1
+            selectors = _namespace_selectors(affinity)
+            if selectors:
+                self._namespace_selectors[found] = selectors
         return found
 
     def prune(self, used: set[TaskClass]) -> None:
         """Drop the classes that no pod is of any more. O(classes)."""
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
+        self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._by_spec.clear()
+
+    def namespace_selectors(self) -> Iterator[LabelSelector]:
+        """Every `namespaceSelector` of the classes' pod (anti-)affinity terms, as written."""
+        return chain.from_iterable(self._namespace_selectors.values())
 
     def widen(self) -> None:
         """Pad every request vector to the present width."""
         for cls in self._classes.values():
             cls.request = self._columns.fit(cls.request)
             cls.charge = _charge(cls)
+
+
+def _namespace_selectors(affinity: Affinity | None) -> tuple[LabelSelector, ...]:
+    if affinity is None:
+        return ()
+    terms: list[PodAffinityTerm] = []
+    for side in (affinity.pod_affinity, affinity.pod_anti_affinity):
+        if side is not None:
+            terms += [*(side.required or ()), *(each.pod_affinity_term for each in side.preferred or ())]
+    return tuple(term.namespace_selector for term in terms if term.namespace_selector is not None)
+
+
+def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None:
+    """Everything that decides the class of a pod, as it is written there; None when that does not do."""
+    spec = pod.spec
+    if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
+        return None  # claims may be named after the pod
+    try:
+        return _pack(
+            (
+                spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
+                spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
+                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
+            )
+        )  # fmt: skip
+    except OverflowError:  # a number that no field can mean
+        return None
 
 
 def _charge(cls: TaskClass) -> Vector:

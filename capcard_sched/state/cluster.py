@@ -22,6 +22,8 @@ from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.dirty import Dirty
 from capcard_sched.state.intake import group_facts, node_facts, queue_facts
 from capcard_sched.state.jobs import JobTable
+from capcard_sched.state.limits import LimitTable
+from capcard_sched.state.namespaces import NamespaceTable
 from capcard_sched.state.placements import Placements
 from capcard_sched.state.unreadable import Unreadable
 from capcard_sched.state.volumes import VolumeTable
@@ -71,8 +73,8 @@ class ClusterState:
         #: Jobs that a session may look at and that have, as of the last session's opening, something to do: not
         #: admitted yet, or with pending tasks. A superset inside a session.
         self.active: dict[str, Job] = {}
-        #: Labels of the namespaces that have been seen.
-        self.namespaces: dict[str, Mapping[str, str]] = {}
+        #: How often this scheduler began to lead.
+        self.terms = 0
         #: Bindings of ours that the watch has shown since last asked: tasks that went from BINDING to a node.
         self.confirmed: list[Task] = []
         self._node_objects: dict[str, Node] = {}
@@ -90,6 +92,15 @@ class ClusterState:
         self.orphans = self._job_table.orphans
         self.groups_missing = self._job_table.groups_missing
 
+        self._namespace_table = NamespaceTable(self.classes, self.dirty)
+        #: Labels of the namespaces that have been seen.
+        self.namespaces = self._namespace_table.labels
+
+        self._limit_table = LimitTable(self.dirty)
+        #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
+        self.quotas = self._limit_table.quotas
+        self.budgets = self._limit_table.budgets
+
         self._volume_table = VolumeTable(self.dirty, self._unreadable)
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
@@ -103,6 +114,8 @@ class ClusterState:
         self.unrelease = self._placements.unrelease
 
         self._handlers: dict[type, Callable[[Any], None]] = {
+            **self._namespace_table.handlers,
+            **self._limit_table.handlers,
             **self._volume_table.handlers,
             deltas.PodChanged: lambda delta: self._apply_pod(delta.pod),
             deltas.PodGone: lambda delta: self._drop_pod(delta.namespace, delta.name, delta.uid),
@@ -114,8 +127,6 @@ class ClusterState:
             deltas.QueueGone: lambda delta: self._drop_queue(delta.name),
             deltas.PriorityClassChanged: self._apply_priority_class,
             deltas.PriorityClassGone: lambda delta: self._job_table.drop_priority_class(delta.name),
-            deltas.NamespaceChanged: lambda delta: self._label_namespace(delta.name, delta.labels),
-            deltas.NamespaceGone: lambda delta: self._label_namespace(delta.name, None),
             deltas.ObjectUnreadable: self._set_aside,
             deltas.BindFailed: self._bind_failed,
             deltas.BindRetry: self._bind_retry,
@@ -276,6 +287,8 @@ class ClusterState:
             self._placements.hold(task, held=False)
 
     def _take_over(self, _: deltas.Takeover) -> None:
+        self.terms += 1
+        self.dirty.everything = True
         for task in self.tasks.values():
             if task.status is TaskStatus.BINDING:
                 former = task.node
@@ -372,14 +385,6 @@ class ClusterState:
     def _apply_priority_class(self, delta: deltas.PriorityClassChanged) -> None:
         item = delta.priority_class
         self._job_table.set_priority_class(item.metadata.name, item.value, is_default=bool(item.global_default))
-
-    def _label_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        if self.namespaces.get(name) == labels:
-            return
-        if labels is None:
-            self.namespaces.pop(name, None)
-        else:
-            self.namespaces[name] = labels
 
     # --- queues -----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Dirty:
     """Names of what changed. One object lives as long as the state and collects; each session takes what is there."""
 
-    __slots__ = ("everything", "jobs", "nodes", "queues", "recount", "volumes")
+    __slots__ = (
+        "budgets", "everything", "jobs", "namespaces", "nodes", "queues", "quotas", "recount", "regrouped", "volumes",
+    )  # fmt: skip
 
     def __init__(self, *, everything: bool = False) -> None:
         self.everything = everything
@@ -17,14 +24,25 @@ class Dirty:
         self.nodes: set[str] = set()
         #: Keys of claims, and kind and name of other storage objects.
         self.volumes: set[str] = set()
+        #: Namespaces whose labels changed, with the former ones (None: not seen before). No reason for a session by
+        #: itself: `regrouped` is, that some pod's namespace selector answers differently for one of them.
+        self.namespaces: dict[str, Mapping[str, str] | None] = {}
+        self.regrouped = False
+        #: Namespaces of which a ResourceQuota, or a PodDisruptionBudget, changed. A reason for a session only where a
+        #: plugin wakes on them (`Plugin.wakes_on`).
+        self.quotas: set[str] = set()
+        self.budgets: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.everything or self.jobs or self.queues or self.nodes or self.volumes)
+        return bool(self.everything or self.jobs or self.queues or self.nodes or self.volumes or self.regrouped)
 
     def take(self) -> Dirty:
         """Hand over what was collected, and start collecting anew."""
         taken = Dirty(everything=self.everything or self.recount)
         taken.jobs, taken.queues, taken.nodes, taken.volumes = self.jobs, self.queues, self.nodes, self.volumes
-        self.everything = self.recount = False
+        taken.namespaces, taken.regrouped = self.namespaces, self.regrouped
+        taken.quotas, taken.budgets = self.quotas, self.budgets
+        self.everything = self.recount = self.regrouped = False
+        self.namespaces, self.quotas, self.budgets = {}, set(), set()
         self.jobs, self.queues, self.nodes, self.volumes = set(), set(), set(), set()
         return taken

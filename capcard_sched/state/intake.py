@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
@@ -95,6 +96,7 @@ class GroupFacts(NamedTuple):
     min_member: int
     min_task_member: Mapping[str, int]
     min_resources: dict[str, int] | None
+    min_quota: Mapping[str, int] | None
     priority_class_name: str
     phase: PodGroupPhase
     conditions: tuple[PodGroupCondition, ...]
@@ -111,6 +113,7 @@ class GroupFacts(NamedTuple):
             and job.min_available == self.min_member
             and job.min_task_member == self.min_task_member
             and job.min_resources == self.min_resources
+            and job.min_quota == self.min_quota
             and job.annotations == self.annotations
             and job.labels == self.labels
             and job.conditions == self.conditions
@@ -140,6 +143,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         min_resources=(
             parse_amounts(spec.min_resources, "spec.minResources", problems) if spec.min_resources is not None else None
         ),
+        min_quota=quota_amounts(spec.min_resources) if spec.min_resources is not None else None,
         priority_class_name=spec.priority_class_name or "",
         phase=phase,
         conditions=status.conditions or (),
@@ -173,6 +177,7 @@ def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
         queue.deserved = parse_amounts(spec.deserved, "spec.deserved", problems)
     if spec.guarantee is not None and spec.guarantee.resource is not None:
         queue.guarantee = parse_amounts(spec.guarantee.resource, "spec.guarantee.resource", problems)
+    queue.affinity = spec.affinity
     queue.annotations = meta.annotations or {}
     queue.labels = meta.labels or {}
     queue.state = obj.status.state or ""

@@ -111,7 +111,7 @@ class JobTable:
             job.uid = _IMPLICIT
             job.implicit = True
             job.min_available = 1
-            job.min_resources, job.min_task_member, job.roles = None, {}, {}
+            job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
             job.annotations, job.labels = {}, {}
             job.conditions, job.status_counts = (), (0, 0, 0)
             self.groups_missing.pop(job.key, None)
@@ -137,6 +137,7 @@ class JobTable:
         job.created = facts.created
         job.min_available = facts.min_member
         job.min_resources = self._share(facts.min_resources)
+        job.min_quota = facts.min_quota
         job.annotations = facts.annotations
         job.labels = facts.labels
         job.conditions = facts.conditions

@@ -190,6 +190,7 @@ class Harness(StorageObjects):
         state: str = "Open",
         annotations: Mapping[str, str] | None = None,
         parent: str | None = None,
+        affinity: Mapping[str, Any] | None = None,
     ) -> None:
         """Add or replace a queue. `cards` as a mapping is written as JSON, as a string verbatim."""
         notes = dict(annotations or {})
@@ -202,6 +203,7 @@ class Harness(StorageObjects):
             "priority": priority,
             "reclaimable": reclaimable,
             "parent": parent,
+            "affinity": affinity,
             "guarantee": {"resource": dict(guarantee)} if guarantee is not None else None,
         }
         obj = {"metadata": self._meta(name, None, annotations=notes), "spec": spec, "status": {"state": state}}

@@ -2,9 +2,8 @@
 
 One question per file, each the specification of its rules: `arguments`, `cards` (what the cluster has), `charge` (what
 a pod takes), `minimum` (what a job needs), `quota` (what a queue may use), `ledger` and `accounts` (what it holds);
-the hooks are in `enqueue` with `claims`, `allocatable`, `selection`, `scoring` and `order`; what is told in `events`,
-`notices`, `metrics` and `usage`. Service types (`service`) are read for the metrics; taking cards back from training
-(capacity-card reference §7) is not here yet, and the two arguments about it have no effect.
+the hooks are in `enqueue` with `claims`, `allocatable`, `selection`, `scoring` and `order`; taking cards back from
+training in `tide` with `service`; what is told in `events`, `notices`, `evictions`, `metrics` and `usage`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.plugin import Allowance, Placement, Plugin
+from capcard_sched.framework.session import reference
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity_card import metrics
@@ -20,21 +20,25 @@ from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.plugins.capacity_card.cards import CardInventory
 from capcard_sched.plugins.capacity_card.charge import Demands
 from capcard_sched.plugins.capacity_card.enqueue import Enqueue
-from capcard_sched.plugins.capacity_card.events import Refusals
+from capcard_sched.plugins.capacity_card.events import Refusals, quietly
+from capcard_sched.plugins.capacity_card.evictions import Evictions
 from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
 from capcard_sched.plugins.capacity_card.notices import Notices
 from capcard_sched.plugins.capacity_card.order import queue_key
 from capcard_sched.plugins.capacity_card.scoring import Scoring
 from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
+from capcard_sched.plugins.capacity_card.tide import Tide
 from capcard_sched.plugins.capacity_card.usage import publish_card_usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Literal
 
-    from capcard_sched.framework.plugin import Sample
+    from capcard_sched.framework.plugin import Sample, Veto
     from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
     from capcard_sched.framework.session import Session
+    from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
@@ -53,15 +57,19 @@ class CapacityCard(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         chosen = self.arguments
         self._queues: Mapping[str, Queue] = {}
+        #: The refusals of the session, as it records them.
+        self._refused: Mapping[tuple[ObjectRef, str], Refusal] = {}
         self.inventory = CardInventory()
         self.demands = Demands(chosen, self.inventory)
         self.minimum = Minimum(chosen, self.inventory, self.demands)
         self.ledger = Ledger(chosen, self.inventory, self.demands, self.minimum)
         self.refusals = Refusals(self.name)
+        self.evictions = Evictions()
         self.notices = Notices(self.inventory, self.demands, self.minimum, self.ledger)
         self.selection = Selection(self.name, chosen, self.inventory, self.demands, self.ledger)
         self._enqueue = Enqueue(chosen, self.ledger, self.refusals)
         self._allocatable = Allocatable(self.ledger, self.demands, self.selection, self.refusals)
+        self._tide = Tide(chosen, self.demands, self.ledger, self.selection)
         self._scoring = Scoring(chosen.node_order_weight, self.selection, self.demands)
         if self.selection.per_job:
             # Only then: a plugin with `task_context` is asked about every pod, not once per class.
@@ -70,7 +78,7 @@ class CapacityCard(Plugin):
     # --- session ----------------------------------------------------------------------------------------------------
 
     def open(self, session: Session) -> None:
-        self._queues = session.queues
+        self._queues, self._refused = session.queues, session.refusals
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
         if renamed or self.demands.crowded:
             self.demands.forget()
@@ -78,11 +86,12 @@ class CapacityCard(Plugin):
         self.notices.tell(session, queues, jobs)
 
     def close(self, session: Session) -> None:
+        self.evictions.count(session, self.ledger)
         if self.arguments.publish_card_usage:
             publish_card_usage(session, self.ledger)
 
     def metrics(self) -> Iterator[Sample]:
-        return metrics.samples(self.ledger, self.inventory, self.refusals, self.notices)
+        return metrics.samples(self.ledger, self.inventory, self.refusals, self.notices, self.evictions)
 
     # --- quotas -----------------------------------------------------------------------------------------------------
 
@@ -101,8 +110,24 @@ class CapacityCard(Plugin):
     def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
         return self._allocatable.allowance("allocatable", queue, tasks)
 
+    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
+        found = self._allocatable.refusal("preemptive", queue, task)
+        told = self._refused.get((reference(task), "allocatable")) if found is not None else None
+        return quietly(found) if found is not None and told is not None and told.message == found.message else found
+
     def queue_order(self, queue: Queue) -> tuple[int, float]:
         return queue_key(self.ledger, queue)
+
+    # --- taking cards back ------------------------------------------------------------------------------------------
+
+    def may_reclaim(self, job: Job) -> bool | None:
+        return self._tide.may_reclaim(job)
+
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+        return self._tide.judge(task, candidates)
+
+    def evict_scope(self, job: Job) -> Literal["member"] | None:
+        return self._tide.evict_scope(job)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Allocatable:
         if account is None:
             return Allowance(0, self._refusals.unknown_queue(hook, queue.name))
         if not queue.is_open:
-            return Allowance(0, self._refusals.not_open(hook, queue))
+            return Allowance(0, self._refusals.not_open(hook, queue, task=tasks[0].name))
         task = tasks[0]
         demand = self._demands.of(task.cls)
         if demand.error:

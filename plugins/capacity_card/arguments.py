@@ -30,10 +30,15 @@ class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
     card_node_filter: bool = True
     #: What to do with pods that ask for a card resource but name no card (R7).
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
-    #: Only `inference` may reclaim; otherwise unknown types may too (R20). Without effect: nothing reclaims yet.
+    #: Only `inference` may take cards from other queues; otherwise unknown types may too (R20).
     strict_service_type: bool = False
-    #: A victim's priority must be lower than the reclaimer's (R21). Without effect as yet.
+    #: A victim's priority must be lower than the reclaimer's (R21).
     reclaim_requires_higher_priority: bool = False
+    #: Whether replicas of an inference service beyond its `minMember` take cards too (R31).
+    reclaim_elastic: bool = True
+    #: What of a training gang goes when a member has to: all of it, or the pods needed and the rest by the job's own
+    #: policy on PodEvicted (tidal reference §8).
+    gang_eviction: Literal["whole", "policy"] = "whole"
     #: Write `volcano.sh/card.allocated` on queues.
     publish_card_usage: bool = False
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from capcard_sched.model.reasons import (
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
@@ -13,6 +15,7 @@ from capcard_sched.model.reasons import (
     QUEUE_NOT_FOUND,
     QUEUE_NOT_OPEN,
     QUEUE_NOT_OPEN_ALLOCATE,
+    QUEUE_NOT_OPEN_RECLAIM,
 )
 from capcard_sched.model.refusal import Refusal
 
@@ -53,6 +56,11 @@ def mebibytes(amount: int) -> str:
     return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
 
 
+def quietly(refusal: Refusal) -> Refusal:
+    """The same without an event: its object was told these very words in this session."""
+    return msgspec.structs.replace(refusal, event=False)
+
+
 class Refusals:
     """Makes the records, and counts them."""
 
@@ -90,13 +98,16 @@ class Refusals:
         row = INVALID_CARD_REQUEST
         return self._refusal("job_enqueueable", queue, row, row.render(detail=detail))
 
-    def not_open(self, hook: RefusingHook, queue: Queue, *, pods_too: bool = False) -> Refusal:
-        """The queue takes nothing new."""
+    def not_open(self, hook: RefusingHook, queue: Queue, *, task: str = "", pods_too: bool = False) -> Refusal:
+        """The queue takes nothing new, and takes nothing back for its pod `task`."""
         if hook == "job_enqueueable":
             row = QUEUE_NOT_OPEN
             return self._refusal(
                 hook, queue.name, row, row.render(queue=queue.name, state=queue.state), pods_too=pods_too
             )
+        if hook == "preemptive":
+            row = QUEUE_NOT_OPEN_RECLAIM
+            return self._refusal(hook, queue.name, row, row.render(queue=queue.name, state=queue.state, task=task))
         row = QUEUE_NOT_OPEN_ALLOCATE
         return self._refusal(hook, queue.name, row, row.render(queue=queue.name, state=queue.state), event=False)
 

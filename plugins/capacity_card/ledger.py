@@ -302,6 +302,11 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
+    def former_charge_of(self, task: Task) -> Charge | None:
+        """What a pod was charged before it was evicted in this session, None when it held nothing."""
+        account = self.jobs.get(task.job.key) if task.job is not None else None
+        return account.former.get(task.uid) if account is not None else None
+
     def fixed_card(self, account: JobAccount | None, demand: Demand) -> str:
         """The alternative that the job's pods use already, where all of them must use the same (R18), else ""."""
         if account is None or not self._same_card:

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
     from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.events import Refusals
+    from capcard_sched.plugins.capacity_card.evictions import Evictions
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.notices import Notices
 
 
-def samples(ledger: Ledger, inventory: CardInventory, refusals: Refusals, notices: Notices) -> Iterator[Sample]:
+def samples(
+    ledger: Ledger, inventory: CardInventory, refusals: Refusals, notices: Notices, evictions: Evictions
+) -> Iterator[Sample]:
     """All series as they stand. O(queues x their cards)."""
     ledger.settle()
     for name in sorted(ledger.queues):
@@ -30,6 +33,9 @@ def samples(ledger: Ledger, inventory: CardInventory, refusals: Refusals, notice
     for (queue, hook, reason), count in sorted(refusals.counts.items()):
         labels = {"queue_name": queue, "hook": hook, "reason": reason}
         yield Sample("capacity_card_refusals_total", labels, count)
+    for (victim, reclaimer, card), count in sorted(evictions.counts.items()):
+        labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
+        yield Sample("capacity_card_evictions_total", labels, count)
     for kind, reason, count in notices.counts():
         yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
     yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)

@@ -23,6 +23,11 @@ def service_type(job: Job, cls: TaskClass, by_owner_kind: Mapping[str, ServiceTy
     return "unknown" if value else by_owner_kind.get(cls.owner_kind, "unknown")
 
 
+def says_service_type(job: Job) -> bool:
+    """Whether the PodGroup has the annotation, be it with another word: owners are not looked at then."""
+    return bool(job.annotations.get(SERVICE_TYPE))
+
+
 def invalid_service_type(job: Job) -> str:
     """The annotation's value when it is neither of the two words, else ""."""
     value = job.annotations.get(SERVICE_TYPE, "")

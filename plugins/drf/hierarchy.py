@@ -16,7 +16,7 @@ import numpy.typing as npt
 from capcard_sched.plugins.drf.shares import held, holds_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.session import Session
     from capcard_sched.model.job import Job
@@ -32,12 +32,15 @@ WEIGHTS_ANNOTATION = "volcano.sh/hierarchy-weights"
 class Leaves:
     """The jobs of one queue: what those that hold something hold and ask for, as rows."""
 
-    __slots__ = ("allocated", "empty_jobs", "requested", "saturated", "shares", "total")
+    __slots__ = ("allocated", "empty_jobs", "requested", "rows", "saturated", "shares", "total")
 
     def __init__(self, queue: Queue, shares: Shares, shifts: dict[str, Vector]) -> None:
         """`shifts`: amounts to add to what a job holds, by job key, for trying out evictions."""
         resources = shares.resources
-        allocated, requested = [], []
+        allocated: list[Vector] = []
+        requested: list[Vector] = []
+        #: Row of each job that holds something, by key.
+        self.rows: dict[str, int] = {}
         for key, job in queue.jobs.items():
             if holds_nothing(job) and key not in shifts:
                 continue
@@ -45,6 +48,7 @@ class Leaves:
             if key in shifts:
                 amounts = amounts + shifts[key]
             if amounts.any():
+                self.rows[key] = len(allocated)
                 allocated.append(amounts)
                 requested.append(resources.fit(job.total_request))
         #: Jobs that hold nothing; they are never saturated.
@@ -60,9 +64,21 @@ class Leaves:
 
     def saturate(self, demanding: npt.NDArray[np.bool_]) -> None:
         """A job is saturated when a resource it holds is fully granted, or is one the cluster has no more of."""
-        granted = (self.allocated >= self.requested) | ~demanding
-        settled = (self.allocated > 0) & (self.requested > 0) & granted
-        self.saturated = np.any(settled, axis=1)
+        self.saturated = _saturated(self.allocated, self.requested, demanding)
+
+    def shift(self, row: int, amounts: Vector, shares: Shares, demanding: npt.NDArray[np.bool_]) -> None:
+        """The job of a row holds `amounts` more. One that then holds nothing counts as one that never did."""
+        self.allocated[row] += amounts
+        self.total = self.total + amounts
+        part = slice(row, row + 1)
+        self.shares[part] = shares.dominants(self.allocated[part])
+        self.saturated[part] = _saturated(self.allocated[part], self.requested[part], demanding)
+
+
+def _saturated(allocated: Floats, requested: Floats, demanding: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    settled = (allocated > 0) & (requested > 0) & ((allocated >= requested) | ~demanding)
+    full: npt.NDArray[np.bool_] = np.any(settled, axis=1)
+    return full
 
 
 class Group:
@@ -137,6 +153,8 @@ class Hierarchy:
         self._stale: set[str] = set()
         self._shifts: dict[str, Vector] = {}
         self._demanding: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        #: What all jobs hold: float64 [resource columns].
+        self._total: Floats = np.zeros(0)
 
     def refresh(self, session: Session, shares: Shares) -> None:
         """Start a session. The tree is built again when a queue came, went or moved in it, or the cluster changed."""
@@ -177,11 +195,13 @@ class Hierarchy:
         """
         resources = self._shares.resources
         self._shift(reclaimer, resources.fit(task.cls.request))
+        tried = {reclaimer.key: reclaimer}
         victims = []
         for candidate in candidates:
             job = candidate.job
             if job is None or job.queue not in self._groups:
                 continue
+            tried[job.key] = job
             request = resources.fit(candidate.cls.request)
             self._shift(job, -request)
             ours, theirs = self.key(reclaimer.queue), self.key(job.queue)
@@ -190,15 +210,34 @@ class Hierarchy:
                 victims.append(candidate)
             else:
                 self._shift(job, request)
-        for job in {candidate.job for candidate in candidates if candidate.job is not None} | {reclaimer}:
-            self._stale.add(job.queue)
+        for job in tried.values():
+            self._shift(job, -self._shifts[job.key])
         self._shifts.clear()
         return victims
 
     def _shift(self, job: Job, amounts: Vector) -> None:
+        """Try out that a job holds `amounts` more. O(1) for a job that holds something, else its queue is read anew."""
+        self._settle()
         before = self._shifts.get(job.key)
         self._shifts[job.key] = amounts if before is None else before + amounts
-        self._stale.add(job.queue)
+        leaves = self._leaves[job.queue]
+        row = leaves.rows.get(job.key)
+        if row is None:
+            self._stale.add(job.queue)
+            return
+        self._total = self._total + amounts
+        demanding = self._total < self._shares.total
+        leaves.shift(row, amounts, self._shares, demanding)
+        self._groups[job.queue].expire()
+        if not np.array_equal(demanding, self._demanding):
+            self._demand(demanding, self._leaves)
+
+    def _demand(self, demanding: npt.NDArray[np.bool_], queues: Iterable[str]) -> None:
+        """Weigh the jobs of these queues anew by what there still is."""
+        self._demanding = demanding
+        for name in queues:
+            self._leaves[name].saturate(demanding)
+            self._groups[name].expire()
 
     def _leaves_count(self, queue: str) -> int:
         leaves = self._leaves.get(queue)
@@ -234,14 +273,9 @@ class Hierarchy:
                 group.leaves.remove(old)
             group.leaves.append(leaves)
             group.expire()
-        total = np.sum([leaves.total for leaves in self._leaves.values()], axis=0)
-        demanding = total < shares.total
-        if not np.array_equal(demanding, self._demanding):
-            self._demanding = demanding
-            moved = set(self._leaves)
-        for name in moved:
-            self._leaves[name].saturate(demanding)
-            self._groups[name].expire()
+        self._total = np.sum([leaves.total for leaves in self._leaves.values()], axis=0)
+        demanding = self._total < shares.total
+        self._demand(demanding, moved if np.array_equal(demanding, self._demanding) else self._leaves)
 
 
 def _rows(vectors: list[Vector], width: int) -> Floats:

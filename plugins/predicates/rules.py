@@ -142,7 +142,7 @@ class RuleBook:
 
     def _own(self, task: Task) -> PodRules:
         terms, counters = self._terms.of(task), self.counters
-        namespace, labels = task.namespace, task.labels
+        namespace, labels, known = task.namespace, task.labels, counters.namespaces
         if terms.error:
             return PodRules(error=terms.error)
         spread = []
@@ -154,7 +154,7 @@ class RuleBook:
                     constraint.max_skew,
                     constraint.min_domains or 1,
                     counters.pods((selector,), live_only=True) if countable else None,
-                    int(selector.selects(namespace, labels)),
+                    int(selector.selects(namespace, labels, known)),
                     constraint.node_affinity_policy != "Ignore",
                     constraint.node_taints_policy == "Honor",
                 )
@@ -162,7 +162,8 @@ class RuleBook:
         return PodRules(
             affinity=counters.pods(terms.affinity) if terms.affinity else None,
             affinity_keys=terms.affinity_keys,
-            matches_itself=bool(terms.affinity) and all(each.selects(namespace, labels) for each in terms.affinity),
+            matches_itself=bool(terms.affinity)
+            and all(each.selects(namespace, labels, known) for each in terms.affinity),
             anti_affinity=tuple((counters.pods((selector,)), key) for selector, key in terms.anti_affinity),
             spread=tuple(spread),
         )

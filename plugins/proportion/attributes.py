@@ -80,10 +80,6 @@ class QueueAttributes:
         self.wanted = wanted[wanted != PODS_COLUMN]
         self.share = None
 
-    def exceeds_deserved(self, held: Vector) -> bool:
-        """Whether `held` is above deserved in some resource that the queue asks for."""
-        return bool((held[self.wanted] > self.deserved[self.wanted]).any())
-
     def reaches_deserved(self, held: Vector) -> bool:
         """Whether `held` is at or above deserved in every resource that the queue asks for."""
         return bool((held[self.wanted] >= self.deserved[self.wanted]).all())

@@ -15,7 +15,8 @@ from capcard_sched.framework.ledger import (
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.framework.plugin import Allowance, Placement, Plugin, Sample
+from capcard_sched.framework.plugin import Allowance, Placement, Plugin, Sample, Veto
+from capcard_sched.framework.spare import split_spare
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN, QUEUE_NOT_OPEN_ALLOCATE, QUEUE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
@@ -116,22 +117,41 @@ class Proportion(Plugin):
         count, names = self._room(queue, task.cls, 1)
         return None if count else self._insufficient(queue, task.cls, names, 0, "preemptive")
 
-    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Candidates while their queue holds more than it deserves of something it asks for."""
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+        """Candidates while their queue holds more than it deserves of something they ask for; guarantees stay whole.
+
+        So a queue can never take back the very pods it gave up (W-34). The others are protected in every tier (W-10).
+        Pods that their gangs can do without are counted first.
+        """
         resources, queues = self._session.resources, self._session.queues
         left: dict[str, Vector] = {}
-        victims = []
-        for candidate in candidates:
-            job = candidate.job
-            if job is None or job.queue not in self._attributes:
+        taken: dict[str, set[TaskClass]] = {}
+        victims: set[str] = set()
+        protected: dict[str, str] = {}
+        spare, others = split_spare(candidates)
+        for candidate in (*spare, *others):
+            name = candidate.job.queue if candidate.job is not None else ""
+            attributes = self._attributes.get(name)
+            if attributes is None:
                 continue
-            held = left.get(job.queue)
-            if held is None:
-                held = left[job.queue] = self._held(queues[job.queue]).copy()
-            if self._attributes[job.queue].exceeds_deserved(held):
-                held -= resources.fit(candidate.cls.request)
-                victims.append(candidate)
-        return victims
+            if name not in left:
+                left[name], taken[name] = resources.fit(queues[name].allocated), set()
+            held, rest = left[name], left[name] - resources.fit(candidate.cls.request)
+            needs = self._needs_of(candidate.cls)
+            above = any(held.item(column) > attributes.deserved.item(column) for _, column, _ in needs)
+            if not above or any(self._entitled(attributes, rest, cls) for cls in taken[name]):
+                protected[candidate.uid] = "deserved"
+            elif any(rest.item(column) < attributes.guarantee.item(column) for _, column, _ in needs):
+                protected[candidate.uid] = "guarantee"
+            else:
+                left[name] = rest
+                taken[name].add(candidate.cls)
+                victims.add(candidate.uid)
+        return Veto(protected, [candidate for candidate in candidates if candidate.uid in victims])
+
+    def _entitled(self, attributes: QueueAttributes, held: Vector, cls: TaskClass) -> bool:
+        """Whether a queue that holds this much may take one pod of the class back."""
+        return all(held.item(c) + amount <= attributes.deserved.item(c) for _, c, amount in self._needs_of(cls))
 
     # --- admission --------------------------------------------------------------------------------------------------
 
@@ -245,6 +265,7 @@ class Proportion(Plugin):
             queue=queue.name,
             figures=Figures(first, need[first], need[first] + before, most),
             event=hook == "job_enqueueable",
+            type=QUEUE_QUOTA_INSUFFICIENT.type,
         )
 
     def _closed(self, queue: Queue, hook: str) -> Refusal:

@@ -274,7 +274,7 @@ class Cluster:
             try:
                 async with self.session.request(method, path, params=params, data=content, headers=headers) as answer:
                     text = await answer.read()
-            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, ConnectionResetError):
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, ConnectionResetError):
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)

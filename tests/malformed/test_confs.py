@@ -9,12 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from capcard_sched.cli.main import run
+from capcard_sched.testing import registry
 from tests.malformed.world import BIG, MANIFESTS
 
 TOP = "actions, tiers, configurations, metrics"
 ACTIONS = 'a string of names such as "enqueue, allocate, backfill"'
-KNOWN_ACTIONS = "allocate, backfill, enqueue"
-PLUGINS = "binpack, capacity-card, conformance, drf, gang, nodeorder, overcommit, predicates, priority, proportion"
+KNOWN_ACTIONS = "allocate, backfill, enqueue, preempt, reclaim, shuffle"
+PLUGINS = ", ".join(sorted(registry().plugin_names()))
 ENTRY = "a map such as {name: gang}"
 NO_PLUGIN = "no plugin is enabled: jobs are placed wherever their requests fit"
 

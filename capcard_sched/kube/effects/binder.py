@@ -48,7 +48,7 @@ class Fate(enum.Enum):
     BOUND = "bound"
     #: The pod is gone, or another one has its name.
     GONE = "gone"
-    #: Somebody else bound it: the watch will tell.
+    #: Bound, not by this binding as far as we know: the watch will tell.
     ELSEWHERE = "elsewhere"
     #: A definite refusal: others go on, this pod waits.
     REFUSED = "refused"
@@ -158,7 +158,9 @@ class Binder:
         if refusal is None:
             job.uncertain = False
             return None
-        return Ending(Fate.REFUSED, code_of(refusal), text_of(refusal))
+        # A conflict may mean that the pod is bound, by us perhaps: nobody is told that it failed, the watch will show.
+        fate = Fate.ELSEWHERE if verdict(refusal) is Verdict.CONFLICT else Fate.REFUSED
+        return Ending(fate, code_of(refusal), f"{text_of(refusal)}; the pod cannot be read: {text_of(error)}")
 
 
 def _not_to_be_bound(pod: LivePod) -> str:

@@ -49,6 +49,8 @@ _TICK = 0.25
 _MAX_REST = 1.0
 _STATUS_BACKOFF = Backoff(first=0.5, longest=300.0)
 _EVENT_BACKOFF = Backoff(first=1.0, longest=60.0)
+#: The same while the server is busy or away: what stands in the cluster is to be true soon after it is back.
+_AWAY_BACKOFF = Backoff(first=0.5, longest=10.0)
 
 
 class Effects:
@@ -242,7 +244,8 @@ class Effects:
         self._end(taken.since, ending, key[0])
         if ending is not None and ending.retry:
             again = StatusWrite(write.intent, write.term, write.attempts + 1)
-            at = self._clock() + _STATUS_BACKOFF.wait(again.attempts, ending.wait)
+            backoff = _AWAY_BACKOFF if ending.throttled or ending.code >= 500 else _STATUS_BACKOFF
+            at = self._clock() + backoff.wait(again.attempts, ending.wait)
             self._statuses.retry(taken._replace(value=again), at)
         else:
             self._statuses.done(key)

@@ -175,8 +175,6 @@ def test_a_value_is_read_in_every_spelling_of_go(arguments: list[str], field: st
 
 REFUSED = [
     (["--leader-elect=maybe"], "--leader-elect: unable to convert", "bool"),
-    (["--leader-elect", "false"], "'false' belongs to no flag", "values are written --flag=value"),
-    (["volcano"], "'volcano' belongs to no flag", "values are written --flag=value"),
     (["--schedule-period=10"], "--schedule-period: '10' is not a duration", "use 30s, 5m or 1h30m"),
     (["--schedule-period=0s"], "--schedule-period: '0s' is no time at all", "500ms, 1s or 1m30s"),
     (["--schedule-period=-1s"], "--schedule-period: '-1s' is negative", "500ms, 1s or 1m30s"),
@@ -352,3 +350,10 @@ def test_other_variables_of_the_reference_change_nothing(variable: str, monkeypa
     monkeypatch.setenv(variable, "3")
     assert parse() == Options()
     assert ENVIRONMENT[variable].startswith("ignored")
+
+
+@pytest.mark.parametrize("arguments", [["volcano"], ["--leader-elect", "false"]])
+def test_a_stray_word_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", *arguments]) == 2
+    word = arguments[-1]
+    assert capsys.readouterr().err == f"error: {word!r} belongs to no flag; values are written --flag=value\n"

@@ -278,7 +278,11 @@ async def test_who_may_not_read_pods_still_gets_definite_answers(cluster: Cluste
         (failed,) = effects.deltas
         assert isinstance(failed, BindFailed)
         assert 'already assigned to node "n1"' in failed.message
+        assert "the pod cannot be read: by the test's will" in failed.message
+        assert await effects.effects.drain(5.0) == {"bind": 0, "evict": 0, "status": 0, "event": 0}
     assert await cluster.bound() == {"p": "n1"}
+    found = condition(await cluster.get("pods", "p"), "PodScheduled")
+    assert found["status"] == "True", "it is bound: nobody says that it failed"
 
 
 @pytest.mark.asyncio

@@ -267,3 +267,22 @@ async def test_the_loss_of_the_lease_voids_statuses(cluster: Cluster, proxy: Pro
         await asyncio.sleep(0.2)
         assert effects.requests("PATCH", "/") == []
         assert effects.observer.writes == []
+
+
+@pytest.mark.parametrize("away", ["reset", "unavailable"])
+@pytest.mark.asyncio
+async def test_after_a_long_outage_a_status_is_written_within_seconds(
+    cluster: Cluster, proxy: Proxy, away: str
+) -> None:
+    made = await cluster.create(pod_group("g"))
+    path = "/podgroups/g"
+    fault = proxy.reset("PATCH", path, times=None) if away == "reset" else proxy.answer("PATCH", path, 503, times=None)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([group_status(made, "Running")])
+        for attempt in range(1, 9):
+            effects.ahead += 400
+            await effects.until(lambda: len(effects.observer.writes) == attempt, "an attempt")  # noqa: B023 - at once
+        fault.lift()
+        effects.ahead += 10
+        await effects.until(lambda: effects.observer.writes[-1] == ("PodGroup", 200), "the status", within=5)
+    assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.closing import next_phase
-from capcard_sched.model.intents import UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model import deltas
+from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.job import Job
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.resources import ResourceColumns
@@ -213,3 +214,22 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     assert closer._events, "the same event within five minutes is still one too many"
     closer.prune(h.state.tasks, 1301.0)
     assert (closer._events, closer._told) == ({}, {})
+
+
+def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:
+    h = Harness()
+    h.node("n1", cpu="1")
+    h.queue("q")
+    h.group("g", queue="q", min_member=1)
+    h.pod("p", group="g", requests={"cpu": "4"})
+    h.step()
+    first = sorted((event.object.kind, event.reason) for event in h.events)
+    assert ("Pod", "FailedScheduling") in first
+    h.pod("foreign", group=None, requests={}, node="n1", scheduler="other")
+    h.step()
+    assert h.events == [], "told already"
+    h.apply(deltas.Takeover())
+    h.node("n2", cpu="1")
+    result = h.step()
+    assert sorted((event.object.kind, event.reason) for event in h.events) == first
+    assert [each.name for each in result.intents if isinstance(each, UpdatePodCondition)] == ["p"]

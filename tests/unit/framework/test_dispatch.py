@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.dispatch import Dispatch, HookFailed
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.plugin import VETO, Plugin, Veto
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
@@ -17,6 +17,11 @@ _BOOM = object()
 _SILENT = object()
 
 P, A, R = Vote.PERMIT, Vote.ABSTAIN, Vote.REJECT
+
+
+def _vetoing(uid: str, *, votes: str) -> Any:
+    """A veto that names victims too, here by uid."""
+    return Veto({uid: "x"}, votes)  # type: ignore[arg-type]
 
 
 def _dispatch(method: str, *tiers: list[Any]) -> Dispatch:
@@ -80,6 +85,53 @@ def test_victims(method: str, tiers: list[list[Any]], victims: list[int]) -> Non
     answers = [[None if one is None else [tasks[i] for i in sorted(one)] for one in tier] for tier in tiers]
     found = _dispatch(method, *answers).victims(method, None, list(tasks.values()))
     assert [victim.uid for victim in found] == victims
+
+
+@pytest.mark.parametrize(
+    "tiers, victims, kept",
+    [
+        pytest.param([[{1, 2}], [Veto({"1": ""})]], ["2"], {"1": "b"}, id="a veto below the tier that decides"),
+        pytest.param([[{1, 2}, Veto({"2": "budget"})]], ["1"], {"2": "budget"}, id="a veto beside it, with its cause"),
+        pytest.param([[{1, 2}], [VETO]], [], {"1": "b", "2": "b"}, id="a veto on everybody"),
+        pytest.param([[{1}], [{2}]], ["1"], {"2": "a"}, id="a plain answer below is not heard"),
+        pytest.param([[_vetoing("1", votes="2")]], ["2"], {"1": "x"}, id="a veto that votes as well"),
+        pytest.param([[None], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="a veto without a vote abstains"),
+        pytest.param([[{1}], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="what is protected decides no tier"),
+    ],
+)
+def test_w10_a_veto_protects_in_every_tier(tiers: list[list[Any]], victims: list[str], kept: dict[str, str]) -> None:
+    tasks = {uid: SimpleNamespace(uid=uid) for uid in "12"}
+
+    def answer(one: Any) -> Any:
+        if isinstance(one, Veto):
+            return one if one.victims is None else Veto(one.protected, [tasks[uid] for uid in one.victims])  # type: ignore[index,misc]
+        return None if one is None else [tasks[str(uid)] for uid in sorted(one)]
+
+    judgement = _dispatch("reclaimable", *[[answer(one) for one in tier] for tier in tiers]).judge(
+        "reclaimable", None, list(tasks.values())
+    )
+    assert [victim.uid for victim in judgement.victims] == victims
+    assert judgement.kept == kept
+
+
+@pytest.mark.parametrize(
+    "tiers, named",
+    [
+        pytest.param([[{1, 2}, {2, 3}], [{4}]], [1, 2, 3], id="the union inside a tier, each once"),
+        pytest.param([[set(), None], [{4}]], [4], id="the first tier with an answer"),
+        pytest.param([], [], id="nobody"),
+    ],
+)
+def test_victim_tasks_are_the_union_of_the_first_tier_with_any(tiers: list[list[Any]], named: list[int]) -> None:
+    tasks = {i: SimpleNamespace(uid=i) for i in range(10)}
+    answers = [[None if one is None else [tasks[i] for i in sorted(one)] for one in tier] for tier in tiers]
+    found = _dispatch("victim_tasks", *answers).union_first_tier("victim_tasks", list(tasks.values()))
+    assert [victim.uid for victim in found] == named
+
+
+def test_first_is_the_first_answer_that_is_not_none() -> None:
+    assert _dispatch("may_reclaim", [None, False], [True]).first("may_reclaim", None) is False
+    assert _dispatch("may_reclaim", [None]).first("may_reclaim", None) is None
 
 
 @pytest.mark.parametrize(

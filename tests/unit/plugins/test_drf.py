@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from capcard_sched.framework.plugin import Sample
 from capcard_sched.plugins.drf import Drf
@@ -291,3 +293,58 @@ def test_reclaim_stops_where_the_queues_would_change_places() -> None:
     # The reclaimer would hold .1: after four victims the other queue would hold .2, after five no more than it.
     assert [task.name for task in answer] == ["v0", "v1", "v2", "v3"]
     assert [drf.queue_order(session.queues[name]) for name in ("poor", "rich")] == before
+
+
+@st.composite
+def _queues(draw: st.DrawFn) -> list[tuple[str, list[list[tuple[int, int, bool]]]]]:
+    """Paths of queues with the pods of their jobs: cpu, memory in Gi, whether it runs."""
+    pods = st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans())
+    jobs = st.lists(st.lists(pods, min_size=1, max_size=4), min_size=1, max_size=3)
+    paths = ["root/eng/a", "root/eng/b", "root/sci", "root/sci/c"]
+    return [(path, draw(jobs)) for path in paths[: draw(st.integers(2, 4))]]
+
+
+@given(world=_queues(), data=st.data(), cpu=st.integers(4, 30))
+def test_trying_out_victims_leaves_no_trace_and_answers_as_a_tree_built_for_it(
+    world: list[tuple[str, list[list[tuple[int, int, bool]]]]], data: st.DataObject, cpu: int
+) -> None:
+    h = _cluster(hierarchy=True, cpu=str(cpu), memory="20Gi")
+    for q, (path, jobs) in enumerate(world):
+        h.queue(f"q{q}", annotations=_place(path, "1/2/3"))
+        for j, pods in enumerate(jobs):
+            h.group(f"q{q}-{j}", queue=f"q{q}")
+            for i, (cores, gib, runs) in enumerate(pods):
+                requests = {"cpu": str(cores), "memory": f"{gib}Gi"}
+                h.pod(f"q{q}-{j}-{i}", group=f"q{q}-{j}", node="n1" if runs else None, requests=requests)
+    h.group("asks", queue="q0")
+    h.pod("asks", group="asks", requests={"cpu": "2", "memory": "1Gi"})
+    session = h.session()
+    kept: Drf = h.plugin("drf")
+    task = h.task("asks")
+    running = [one for one in h.state.tasks.values() if one.node is not None and one.job is not None]
+    running = [
+        one for one in sorted(running, key=lambda one: one.name) if one.job is not None and one.job.queue != "q0"
+    ]
+    candidates = data.draw(st.permutations(running))
+    before = {name: kept.queue_order(queue) for name, queue in session.queues.items()}
+    victims = kept.reclaimable(task, candidates)
+    assert {name: kept.queue_order(queue) for name, queue in session.queues.items()} == before
+    # The same question, each step really done in the state and weighed by a new plugin.
+    assert task.job is not None
+    statement = session.statement()
+    statement.allocate(task.job, [task], [session.nodes.by_name["n1"]])
+    expected = []
+    for candidate in candidates:
+        mark = len(statement)
+        statement.evict(candidate, "reclaim")
+        anew = Drf(hierarchy=True)
+        session.changed.everything = True
+        anew.open(session)
+        assert candidate.job is not None
+        ours, theirs = (anew.queue_order(session.queues[name]) for name in ("q0", candidate.job.queue))
+        depth = min(len(ours), len(theirs))
+        if ours[:depth] < theirs[:depth]:
+            expected.append(candidate)
+        else:
+            statement.rollback(mark)
+    assert [one.name for one in victims or []] == [one.name for one in expected]

@@ -70,6 +70,49 @@ def test_each_gang_keeps_its_own_minimum_and_pods_without_one_are_skipped() -> N
     assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["a0", "b0"]
 
 
+@pytest.mark.parametrize(
+    "minimum, victims",
+    [
+        pytest.param(3, ["w3", "w2"], id="the server is the last of its role"),
+        pytest.param(2, ["s0", "w3", "w2"], id="roles that add up to more than the minimum do not count"),
+    ],
+)
+def test_a_role_keeps_its_minimum_too(minimum: int, victims: list[str]) -> None:
+    h = _cluster(min_member=minimum, min_task_member={"server": 1, "worker": 2})
+    h.pod("s0", role="server", node="n1")
+    for i in range(4):
+        h.pod(f"w{i}", role="worker", node="n1")
+    h.pod("preemptor", group="other")
+    h.session()
+    candidates = [h.task(name) for name in ("s0", "w3", "w2", "w1", "w0")]
+    assert [task.name for task in Gang().reclaimable(h.task("preemptor"), candidates)] == victims
+
+
+def test_members_that_have_succeeded_count_for_the_minimum() -> None:
+    h = _cluster(min_member=2)
+    h.pod("done", node="n1", phase="Succeeded")
+    h.pod("r0", node="n1")
+    h.pod("r1", node="n1")
+    h.pod("preemptor", group="other")
+    h.session()
+    candidates = [h.task("r0"), h.task("r1")]
+    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["r0"]
+
+
+def test_victims_of_a_statement_are_gone_for_the_next_question() -> None:
+    h = _cluster(min_member=1)
+    for i in range(3):
+        h.pod(f"p{i}", node="n1")
+    h.pod("preemptor", group="other")
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("p0"), "preempt")
+    candidates = [h.task("p1"), h.task("p2")]
+    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["p1"]
+    statement.discard()
+    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["p1", "p2"]
+
+
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +189,7 @@ def test_ended_and_leaving_members_are_not_valid() -> None:
     assert refusal.message == "Not enough valid tasks for gang-scheduling, valid: 1, min: 2"
 
 
-def test_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None:
+def test_w35_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None:
     h = _cluster(min_member=1)
     h.pod("ready", node="n1")
     h.group("waiting", min_member=2)
@@ -158,6 +201,23 @@ def test_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None:
     h.session()
     names = sorted(("g", "waiting", "degraded"), key=lambda name: Gang().job_order(h.job(name)))
     assert names == ["degraded", "waiting", "g"]
+
+
+def test_w35_a_degraded_gang_is_filled_up_before_a_new_job_of_the_same_priority() -> None:
+    h = Harness("""
+actions: "allocate"
+tiers: [{plugins: [{name: priority}, {name: gang}]}, {plugins: [{name: drf}]}]
+""")
+    h.node("n1", cpu="4")
+    h.queue("q")
+    h.group("fresh", min_member=1)
+    h.pod("new", group="fresh")
+    h.group("degraded", min_member=4)
+    for i in range(3):
+        h.pod(f"left{i}", group="degraded", node="n1")
+    h.pod("lost", group="degraded")
+    h.step()
+    assert h.binds == {"lost": "n1"}
 
 
 # --- close ------------------------------------------------------------------------------------------------------------

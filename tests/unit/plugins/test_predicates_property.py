@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.framework.rows import Diagnosis, NodeRows
 from capcard_sched.framework.session import Session
+from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
 from capcard_sched.testing import Harness
 
 CONF = """
@@ -34,6 +35,8 @@ tiers:
       podtopologyspread.weight: 11
 """
 Object = dict[str, Any]
+#: Labels of the namespaces that exist in the cluster at hand.
+NAMESPACES: dict[str, dict[str, str]] = {}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -92,15 +95,18 @@ def repelling_taint(pod: Object, node: Object) -> Object | None:
 def means(owner: Object, term: Object, pod: Object) -> bool:
     """Whether a term of `owner` means `pod`."""
     named = term.get("namespaces", [])
-    everywhere = term.get("namespaceSelector") == {}
-    spaces = named or [owner["namespace"]]
+    by_label = term.get("namespaceSelector")
+    there = {**NAMESPACES.get(pod["namespace"], {}), "kubernetes.io/metadata.name": pod["namespace"]}
+    spaces = named or ([] if by_label is not None else [owner["namespace"]])
     revisions = all(
         pod["labels"].get(key) == owner["labels"][key]
         for key in term.get("matchLabelKeys", [])
         if key in owner["labels"]
     )
     return (
-        (everywhere or pod["namespace"] in spaces) and selects(term.get("labelSelector"), pod["labels"]) and revisions
+        (selects(by_label, there) or pod["namespace"] in spaces)
+        and selects(term.get("labelSelector"), pod["labels"])
+        and revisions
     )
 
 
@@ -321,6 +327,18 @@ selectors: st.SearchStrategy[Object | None] = st.one_of(
 )
 
 
+namespace_selectors: st.SearchStrategy[Object | None] = st.one_of(
+    st.none(),
+    st.none(),
+    st.just({}),
+    st.just({"matchLabels": {"kubernetes.io/metadata.name": "other"}}),
+    st.fixed_dictionaries({"matchExpressions": st.lists(expressions("team", "rev"), min_size=1, max_size=2)}),
+)
+namespace_labels = st.one_of(
+    st.none(), st.fixed_dictionaries({}, optional={"team": st.sampled_from("ab"), "rev": st.sampled_from("12")})
+)
+
+
 def without_none(items: Object) -> Object:
     return {key: value for key, value in items.items() if value is not None}
 
@@ -330,7 +348,7 @@ pod_terms = st.fixed_dictionaries(
         "topologyKey": keys,
         "labelSelector": selectors,
         "namespaces": st.sampled_from([None, None, ["default"], ["other"], ["default", "other"]]),
-        "namespaceSelector": st.sampled_from([None, None, None, {}]),
+        "namespaceSelector": namespace_selectors,
         "matchLabelKeys": st.sampled_from([None, None, ["rev"]]),
     }
 ).map(without_none)
@@ -431,17 +449,33 @@ def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Ob
             assert spread_reason(pod, node, nodes, standing) is None
 
 
+def relabel(h: Harness, name: str, labels: dict[str, str] | None) -> None:
+    """Give a namespace other labels, or, for None, take it away."""
+    if labels is None:
+        NAMESPACES.pop(name, None)
+        h.apply(NamespaceGone(name))
+    else:
+        NAMESPACES[name] = labels
+        h.apply(NamespaceChanged(name, labels))
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     nodes=st.lists(node_objects, min_size=1, max_size=5),
     residents=st.lists(st.tuples(pod_objects, st.integers(0, 4), st.sampled_from([False] * 4 + [True])), max_size=5),
     pending=st.lists(st.tuples(pod_objects, st.integers(0, 4)), min_size=1, max_size=3),
+    spaces=st.lists(st.tuples(st.sampled_from(["default", "other"]), namespace_labels), min_size=2, max_size=4),
 )
 def test_answers_equal_a_plain_evaluation(
-    nodes: list[Object], residents: list[tuple[Object, int, bool]], pending: list[tuple[Object, int]]
+    nodes: list[Object],
+    residents: list[tuple[Object, int, bool]],
+    pending: list[tuple[Object, int]],
+    spaces: list[tuple[str, dict[str, str] | None]],
 ) -> None:
     h = Harness(CONF)
     h.queue("q")
+    NAMESPACES.clear()
+    relabel(h, *spaces[0])
     for namespace in ("default", "other"):
         h.group(f"g-{namespace}", namespace=namespace)
     for index, node in enumerate(nodes):
@@ -502,6 +536,10 @@ def test_answers_equal_a_plain_evaluation(
     standing.append((extra, nodes[0]))
     session = h.session()
     compare_all()
+    for space in spaces[1:]:
+        relabel(h, *space)
+        session = h.session()
+        compare_all()
     nodes[0]["labels"]["zone"] = "b"
     first = nodes[0]
     h.node(
@@ -513,3 +551,65 @@ def test_answers_equal_a_plain_evaluation(
     )
     session = h.session()
     compare_all()
+
+
+def grouped_pod(namespace: str, side: str, selector: Object | None, required: bool) -> Object:
+    """A pod with one term, by namespace selector, on pods of any labels; without a term for None."""
+    term: Object = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": selector}
+    terms = {REQUIRED: [term]} if required else {PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}
+    affinity = {} if selector is None else {side: terms}
+    return {
+        "namespace": namespace, "labels": {"app": "x"}, "affinity": affinity, "nodeSelector": {}, "tolerations": [],
+        "spread": [], "port": 0, "leaving": False,
+    }  # fmt: skip
+
+
+grouped_pods = st.builds(
+    grouped_pod,
+    st.sampled_from(["default", "other"]),
+    st.sampled_from(["podAffinity", "podAntiAffinity"]),
+    st.sampled_from(
+        [
+            None,
+            {"matchLabels": {"team": "a"}},
+            {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]},
+            {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
+        ]
+    ),
+    st.booleans(),
+)
+
+
+teams = st.sampled_from([None, {}, {"team": "a"}, {"team": "b"}])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    residents=st.lists(st.tuples(grouped_pods, st.integers(0, 1)), min_size=1, max_size=4),
+    pending=st.lists(grouped_pods, min_size=1, max_size=2),
+    spaces=st.lists(st.tuples(st.sampled_from(["default", "other"]), teams), min_size=3, max_size=6),
+)
+def test_answers_follow_the_labels_of_namespaces(
+    residents: list[tuple[Object, int]], pending: list[Object], spaces: list[tuple[str, dict[str, str] | None]]
+) -> None:
+    h = Harness(CONF)
+    h.queue("q")
+    NAMESPACES.clear()
+    nodes: list[Object] = []
+    for name in ("n0", "n1"):
+        h.node(name)
+        labels = {"kubernetes.io/hostname": name}
+        nodes.append({"name": name, "labels": labels, "taints": [], "unschedulable": False, "pods": 110})
+    standing: Standing = []
+    for index, (pod, where) in enumerate(residents):
+        add_pod(h, f"r{index}", pod, nodes[where]["name"])
+        standing.append((pod, nodes[where]))
+    for namespace in ("default", "other"):
+        h.group(f"g-{namespace}", namespace=namespace)
+    for index, pod in enumerate(pending):
+        add_pod(h, f"p{index}", pod)
+    for space in [("default", None), *spaces]:
+        relabel(h, *space)
+        session = h.session()
+        for index, pod in enumerate(pending):
+            compare(h, session, f"p{index}", pod, nodes, standing)

@@ -114,3 +114,40 @@ def test_a_job_starves_while_any_member_is_not_placed() -> None:
     h.pod("waits")
     h.session()
     assert Priority().job_starving(h.job("g"))
+
+
+def test_promised_and_ended_members_are_placed() -> None:
+    """Example 1.5: 2 Running, 1 Succeeded, 1 Pipelined, 1 Pending."""
+    h = Harness(_CONF)
+    h.queue("q")
+    h.node("n1")
+    h.group("g", min_member=1)
+    for name in ("r0", "r1"):
+        h.pod(name, node="n1")
+    h.pod("done", node="n1", phase="Succeeded")
+    h.pod("promised")
+    h.pod("waits")
+    session = h.session()
+    node = session.nodes.by_name["n1"]
+    session.statement().pipeline(h.job("g"), [h.task("promised")], [node])
+    assert Priority().job_starving(h.job("g"))
+    session.statement().pipeline(h.job("g"), [h.task("waits")], [node])
+    assert not Priority().job_starving(h.job("g"))
+
+
+@pytest.mark.parametrize(
+    "with_gang, starving",
+    [
+        pytest.param(False, True, id="alone it lets an elastic job take more than its minimum"),
+        pytest.param(True, False, id="beside gang the stricter rule counts"),
+    ],
+)
+def test_in_one_tier_all_must_call_a_job_starving(with_gang: bool, starving: bool) -> None:
+    gang = ", {name: gang}" if with_gang else ""
+    h = Harness(f'actions: "allocate"\ntiers: [{{plugins: [{{name: priority}}{gang}]}}]')
+    h.queue("q")
+    h.node("n1")
+    h.group("g", min_member=1)
+    h.pod("runs", node="n1")
+    h.pod("waits")
+    assert h.session().job_starving(h.job("g")) is starving

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.plugin import Allowance
+from capcard_sched.framework.plugin import Allowance, Veto
 from capcard_sched.framework.rows import Profile
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
@@ -47,6 +47,7 @@ def _insufficient(hook: str, figures: Figures, names: str = "insufficient cpu") 
         queue="q",
         figures=figures,
         event=hook == "job_enqueueable",
+        type="Normal",
     )
 
 
@@ -217,6 +218,16 @@ def test_a_closed_queue_gets_nothing(hook: str) -> None:
     assert refusal == Refusal(hook, "proportion", "QueueNotOpen", "Queue <q> is <Closed>", queue="q")
 
 
+def _reclaim(h: Harness, task: str, candidates: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Names of victims, and what protects the others."""
+    answer = h.plugin("proportion").reclaimable(h.task(task), [h.task(name) for name in candidates])
+    assert isinstance(answer, Veto)
+    assert answer.protected is not None
+    assert answer.victims is not None
+    causes = {h.state.tasks[uid].name: cause for uid, cause in answer.protected.items()}
+    return [task.name for task in answer.victims], causes
+
+
 def test_reclaim_takes_from_a_queue_while_it_is_above_deserved() -> None:
     h = _cluster("8")
     h.queue("rich")
@@ -225,9 +236,67 @@ def test_reclaim_takes_from_a_queue_while_it_is_above_deserved() -> None:
     _work(h, "poor", waits=8)
     h.session()
     assert _deserved(h) == {"poor": 4000, "rich": 4000}
+    victims, causes = _reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1", "rich-runs2"])
+    assert victims == ["rich-runs0", "rich-runs1"]
+    assert causes == {"rich-runs2": "deserved"}
+
+
+def test_reclaim_leaves_a_guarantee_whole() -> None:
+    h = _cluster("8")
+    h.queue("rich", guarantee={"cpu": "4"})
+    h.queue("poor")
+    _work(h, "rich", runs=4, each="1500m")
+    _work(h, "poor", waits=8)
+    h.session()
+    assert _deserved(h) == {"poor": 4000, "rich": 4000}
+    victims, causes = _reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1", "rich-runs2"])
+    assert victims == ["rich-runs0"]
+    assert causes == {"rich-runs1": "guarantee", "rich-runs2": "guarantee"}
+
+
+def test_w34_a_queue_gives_up_only_pods_that_it_could_not_take_back() -> None:
+    h = _cluster("8", memory="8Gi")
+    h.queue("rich")
+    h.queue("poor")
+    for name, requests in (("big", {"memory": "6Gi"}), ("small", {"cpu": "1"})):
+        h.group(name, queue="rich")
+        h.pod(name, group=name, node="n1", requests=requests)
+    h.group("poor", queue="poor")
+    h.pod("waits", group="poor", requests={"cpu": "1", "memory": "8Gi"})
+    session = h.session()
+    # The queue has too much memory and no more cpu than it deserves: its pod without memory would come back at once.
+    victims, causes = _reclaim(h, "waits", ["small", "big"])
+    assert (victims, causes) == (["big"], {"small": "deserved"})
+    plugin = h.plugin("proportion")
+    statement = session.statement()
+    statement.evict(h.task("big"), "reclaim")
+    assert plugin.preemptive(session.queues["rich"], h.task("big")) is not None
+    statement.discard()
+
+
+def test_w10_what_a_queue_deserves_is_safe_behind_a_permissive_tier() -> None:
+    h = Harness("""
+actions: "allocate"
+tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: proportion}]}]
+""")
+    h.node("n1", cpu="8", pods=10_000)
+    h.queue("rich")
+    h.queue("poor")
+    _work(h, "rich", runs=4, each="1500m")
+    _work(h, "poor", waits=8)
+    session = h.session()
     candidates = [h.task(f"rich-runs{i}") for i in range(3)]
-    victims = h.plugin("proportion").reclaimable(h.task("poor-waits0"), candidates)
+    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
     assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
+
+
+def test_pods_of_unknown_queues_are_left_to_others() -> None:
+    h = _cluster("8")
+    h.queue("q")
+    _work(h, "q", waits=1)
+    h.pod("foreign", group=None, node="n1", scheduler="default-scheduler")
+    h.session()
+    assert _reclaim(h, "q-waits0", ["foreign"]) == ([], {})
 
 
 # --- admission --------------------------------------------------------------------------------------------------------

@@ -6,8 +6,17 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from capcard_sched.model.deltas import BindFailed, Delta, NodeChanged, NodeGone, PodChanged, PodGone, PodGroupChanged
-from capcard_sched.model.intents import Bind, Intent, ObjectRef
+from capcard_sched.model.deltas import (
+    BindFailed,
+    Delta,
+    EvictFailed,
+    NodeChanged,
+    NodeGone,
+    PodChanged,
+    PodGone,
+    PodGroupChanged,
+)
+from capcard_sched.model.intents import Bind, Evict, Intent, ObjectRef
 from capcard_sched.model.objects import (
     Container,
     NodeObject,
@@ -23,7 +32,16 @@ from capcard_sched.model.objects import (
 )
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.reports.recording import Recorder
-from capcard_sched.reports.timeline import Bucket, QueueWaits, QuotaHolds, Timeline, render, timeline_of
+from capcard_sched.reports.timeline import (
+    Bucket,
+    Eviction,
+    QueueWaits,
+    QuotaHolds,
+    ServiceUse,
+    Timeline,
+    render,
+    timeline_of,
+)
 
 H200, H100 = "NVIDIA-H200", "NVIDIA-H100"
 
@@ -57,8 +75,10 @@ def node(name: str, card: str, count: int) -> NodeChanged:
     return NodeChanged(NodeObject(ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts)))
 
 
-def group(name: str, queue: str) -> PodGroupChanged:
-    return PodGroupChanged(PodGroupObject(ObjectMeta(name=name, namespace="default"), PodGroupSpec(queue=queue)))
+def group(name: str, queue: str, service: str = "") -> PodGroupChanged:
+    notes = {"volcano.sh/service.type": service} if service else None
+    meta = ObjectMeta(name=name, namespace="default", annotations=notes)
+    return PodGroupChanged(PodGroupObject(meta, PodGroupSpec(queue=queue)))
 
 
 def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase: str = "Pending") -> PodChanged:
@@ -75,6 +95,10 @@ def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase:
 
 def bind(name: str, to: str, card: str = "") -> Bind:
     return Bind("default", name, f"uid-{name}", to, {"volcano.sh/card.assigned": card} if card else {})
+
+
+def evict(name: str, message: str, on: str = "a") -> Evict:
+    return Evict("default", name, f"uid-{name}", "reclaim", message, on)
 
 
 def refuse(name: str, card: str, limit: int, kind: str = "PodGroup") -> tuple[ObjectRef, Refusal]:
@@ -193,9 +217,71 @@ def test_a_quota_holds_a_job_from_the_refusal_to_the_placement() -> None:
     ]
 
 
+def test_a_service_is_told_by_what_its_pods_have_in_common() -> None:
+    pods = [pod(f"chat-5d-{name}", H200) for name in "ab"]
+    for change in pods:
+        change.pod.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[index]
+    refusals = [(ObjectRef("PodGroup", "default", "podgroup-7"), refuse("x", H200, 2000)[1])]
+    recorder = recorded((0.0, [*NODES, *pods], Result([], Report(refusals))), (5.0, [], Result()))
+    assert [hold.longest_job for hold in timeline_of(recorder).holds] == ["default/chat-5d-*"]
+
+
 def test_totals_follow_the_nodes() -> None:
     recorder = recorded((0.0, [*NODES], Result()), (1.0, [node("a", H200, 6), NodeGone("b")], Result()))
     assert timeline_of(recorder).cards == {H200: 6}
+
+
+def test_the_tide_is_told_by_kind_in_card_hours_and_over_time() -> None:
+    """A pod counts for its kind until it is gone: cards of a pod that is leaving are nobody else's yet."""
+    recorder = recorded(
+        (
+            0.0,
+            [
+                *NODES,
+                pod("t", H200, 4, on="a", phase="Running"),
+                group("job-t", "train", "training"),
+                group("job-i", "serve", "inference"),
+                group("job-u", "serve", "batch"),
+                *(pod("i", H200, 2), pod("u", H100, 1)),
+            ],
+            Result([bind("u", "b")]),
+        ),
+        (1800.0, [], Result([evict("t", "reclaim: more")])),
+        (3600.0, [PodGone("default", "t", "uid-t")], Result([bind("i", "a")])),
+        (7200.0, [], Result()),
+    )
+    assert timeline_of(recorder, buckets=2).services == [
+        ServiceUse("inference", H200, 2.0, [0.0, 2.0]),
+        ServiceUse("training", H200, 4.0, [4.0, 0.0]),
+        ServiceUse("", H100, 2.0, [1.0, 1.0]),
+    ]
+
+
+def test_no_kinds_are_told_where_nobody_says_his() -> None:
+    recorder = recorded((0.0, [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a")], Result()), (9.0, [], Result()))
+    assert timeline_of(recorder).services == []
+
+
+def test_evictions_are_told_with_what_was_held_and_why() -> None:
+    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running"), pod("y", on="b")]
+    recorder = recorded(
+        (5.0, deltas, Result()),
+        (9.0, [], Result([evict("x", "reclaim: NVIDIA-H200: 3 for ns/r"), evict("y", "preempt", "b")])),
+    )
+    assert timeline_of(recorder).evictions == [
+        Eviction(4.0, "default/x", "q", "a", H200, 3, "reclaim: NVIDIA-H200: 3 for ns/r"),
+        Eviction(4.0, "default/y", "", "b", "", 0, "preempt"),
+    ]
+
+
+def test_an_eviction_that_was_refused_did_not_happen() -> None:
+    deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running")]
+    recorder = recorded(
+        (0.0, deltas, Result([evict("x", "first")])),
+        (1.0, [EvictFailed("default", "x", "uid-x", "no"), EvictFailed("default", "x", "uid-x", "no")], Result()),
+        (2.0, [], Result([evict("x", "second")])),
+    )
+    assert [one.message for one in timeline_of(recorder).evictions] == ["second"]
 
 
 def test_an_empty_run_is_three_sentences() -> None:
@@ -220,4 +306,24 @@ def test_tables_show_the_figures_in_units_of_people() -> None:
     console.print(render(timeline))
     text = console.export_text()
     for expected in ("NVIDIA-H200 of 8", "1h", "2.3 (5)", "1m5s", "1d1h", "default/job-x", "2h", "and 1 more"):
+        assert expected in text
+
+
+def test_the_tide_and_the_evictions_have_tables_of_their_own() -> None:
+    timeline = Timeline(
+        seconds=7200.0,
+        cards={H200: 8},
+        buckets=[Bucket(0.0, 3600.0, {H200: 4.0}, {H200: 4}), Bucket(3600.0, 7200.0, {H200: 2.0}, {H200: 4})],
+        waits=[],
+        holds=[],
+        services=[ServiceUse("inference", H200, 2.04, [0.0, 2.0]), ServiceUse("", H200, 4.0, [4.0, 0.0])],
+        evictions=[Eviction(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat")] * 51,
+    )
+    console = Console(record=True, width=160)
+    console.print(render(timeline))
+    text = console.export_text()
+    for expected in (
+        "Cards by kind of service", f"inference: {H200}", f"neither: {H200}", "card-hours", "2.0", "4.0",
+        "Who had to leave", "1h", "ml/t-0", "train", f"4 {H200} on n1", "reclaim: [bold] for ml/chat", "and 1 more",
+    ):  # fmt: skip
         assert expected in text

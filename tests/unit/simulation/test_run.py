@@ -384,3 +384,14 @@ def test_a_deleted_namespace_takes_everything_in_it_along() -> None:
     outcome = run(Scripted(nothing), namespace, inside, pod("b"), timeline({"at": "1s", "delete": namespace}))
     assert [one["metadata"]["name"] for one in outcome.store.list("Pod")] == ["b"]
     assert len(list(outcome.store.list("PodGroup"))) == 1
+
+
+def test_a_scheduler_that_is_always_due_and_never_does_anything_comes_to_an_end() -> None:
+    class Restless(Scripted):
+        def step(self, deltas: Sequence[Delta], now: float) -> Result:
+            return super().step(deltas, now)._replace(due=now + 3600)
+
+    scheduler = Restless(nothing)
+    run(scheduler, NODE)
+    hours = [seconds for seconds, _ in scheduler.steps if seconds >= 3600]
+    assert 10 < len(hours) < 40

@@ -34,6 +34,8 @@ def test_everything_may_be_set() -> None:
         "unnamedCards": "deny",
         "strictServiceType": True,
         "reclaimRequiresHigherPriority": True,
+        "reclaimElastic": False,
+        "gangEviction": "policy",
         "publishCardUsage": True,
     }
     found, problems = parse(json.dumps(written))
@@ -49,6 +51,8 @@ def test_everything_may_be_set() -> None:
         unnamed_cards="deny",
         strict_service_type=True,
         reclaim_requires_higher_priority=True,
+        reclaim_elastic=False,
+        gang_eviction="policy",
         publish_card_usage=True,
     )
 
@@ -57,6 +61,8 @@ def test_defaults_are_those_of_the_reference() -> None:
     assert parse("{}") == (CapacityCardArguments(), [])
     default = CapacityCardArguments()
     assert (default.node_order_weight, default.over_commit_factor, default.card_minimum) == (1.0, 1.0, "minMember")
+    assert (default.strict_service_type, default.reclaim_requires_higher_priority) == (False, False)
+    assert (default.reclaim_elastic, default.gang_eviction) == (True, "whole")
     assert (default.multi_card_job_mode, default.unnamed_cards, default.card_node_filter) == ("sum", "ignore", True)
 
 
@@ -70,6 +76,7 @@ def test_defaults_are_those_of_the_reference() -> None:
         "podOwnerReferenceToServiceType: inference", "podOwnerReferenceToServiceType: [Job]",
         "cardMinimum: some", "cardMinimum: 3", "multiCardJobMode: both", "cardNodeFilter: 0",
         "unnamedCards: [deny]", "strictServiceType: yep", "reclaimRequiresHigherPriority: 1", "publishCardUsage: 1.0",
+        "reclaimElastic: no thanks", "gangEviction: half",
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_a_warning_and_the_default_stays(argument: str) -> None:

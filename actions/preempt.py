@@ -1,0 +1,125 @@
+"""preempt: room for starving jobs from others of their queue, then from their own pods (core reference §4.5).
+
+With W-05, W-09 (minimal victims, gangs whole), W-11 (inside a job once, after all queues), W-14 and W-34.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from capcard_sched.framework.action import Action
+from capcard_sched.framework.eviction import Evictor
+from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.victims import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.ordering import KeyHeap
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+
+
+class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the action."""
+
+    #: Accepted, so that files load: refusals are known per class here, there is nothing to switch off.
+    predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)
+    #: Compare only some nodes, by the priorities of their victims, instead of all by what leaves.
+    topology_aware: bool = msgspec.field(name="enableTopologyAwarePreemption", default=False)
+    #: Accepted, so that files load: nodes are tried out one after the other.
+    workers: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="topologyAwarePreemptWorkerNum", default=16)
+    #: How many nodes are compared: this percentage of all, but within the two bounds.
+    candidate_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] = msgspec.field(
+        name="minCandidateNodesPercentage", default=10
+    )
+    fewest_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="minCandidateNodesAbsolute", default=1)
+    most_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="maxCandidateNodesAbsolute", default=100)
+    #: Room that was made is kept for its pod for so long after the victims should be gone.
+    reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
+
+
+class Preempt(Action):
+    """Lets starving jobs take room from jobs of their own queue, then lets pods of a job make way for others of it.
+
+    Who may be taken is what the `preemptable` hooks say. A job below its minimum takes all it needs or nothing.
+    """
+
+    name = "preempt"
+    Arguments = PreemptArguments
+    arguments: PreemptArguments
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
+        """The arguments; bounds that contradict each other are told, and the upper one holds."""
+        arguments = super().parse_arguments(raw, problems)
+        assert isinstance(arguments, PreemptArguments)
+        if arguments.fewest_candidates > arguments.most_candidates:
+            problems.warning(
+                "minCandidateNodesAbsolute",
+                f"is more than maxCandidateNodesAbsolute; {arguments.most_candidates} is used for both",
+            )
+        return arguments
+
+    def execute(self, session: Session) -> None:
+        """Run the action."""
+        rounds = Rounds(session)
+        for job in session.with_pending_tasks():
+            if session.is_pending_phase(job):
+                continue
+            try:
+                if session.job_valid(job) is None and session.job_starving(job):
+                    rounds.add(job)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.contain(job, error)
+        between = self._evictor(session, Scope("jobs", "preemptable", self.name))
+        visited: list[tuple[Queue, list[Job]]] = []
+        while rounds:
+            queue, waiting = rounds.pop_queue()
+            visited.append((queue, self._drain(session, between, queue, waiting)))
+        inside = self._evictor(session, Scope("inside", "preemptable", self.name))
+        for queue, jobs in visited:
+            for job in jobs:
+                self._visit(session, inside, queue, job, session.pending_tasks(job))
+
+    def _evictor(self, session: Session, scope: Scope) -> Evictor:
+        arguments = self.arguments
+        widest = 0
+        if arguments.topology_aware and scope.kind == "jobs":
+            wanted = len(session.nodes) * arguments.candidate_percentage // 100
+            widest = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
+        return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, widest=widest)
+
+    def _drain(self, session: Session, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]) -> list[Job]:
+        """Give each job of a queue its turns, the best first. Returns the jobs in the order of their first turn."""
+        rest: dict[str, Sequence[Task]] = {}
+        visited: dict[str, Job] = {}
+        while waiting:
+            job = waiting.pop()
+            visited[job.key] = job
+            tasks = rest.get(job.key)
+            tasks = self._visit(session, evictor, queue, job, session.pending_tasks(job) if tasks is None else tasks)
+            if tasks:
+                rest[job.key] = tasks
+                try:
+                    waiting.push(job)
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                    session.contain(job, error)
+        return list(visited.values())
+
+    @staticmethod
+    def _visit(session: Session, evictor: Evictor, queue: Queue, job: Job, tasks: Sequence[Task]) -> Sequence[Task]:
+        """One turn of a job that is still starving. Returns the tasks to come back for."""
+        try:
+            if not tasks or not session.job_starving(job):
+                return ()
+            done = evictor.take(queue, job, tasks)
+            return tasks[done:] if done else ()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            session.contain(job, error)
+            return ()

@@ -1,0 +1,87 @@
+"""reclaim: room for starving jobs from other queues (core reference §4.6, tidal reference §7).
+
+With W-03, W-05, W-09, W-13 (a queue stays while it has jobs that were not tried) and W-34.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from capcard_sched.framework.action import Action
+from capcard_sched.framework.eviction import Evictor
+from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.victims import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+
+
+class ReclaimArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the action."""
+
+    #: Room that was made is kept for its pod for so long after the victims should be gone.
+    reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
+
+
+class Reclaim(Action):
+    """Takes the best queue that does not have all it deserves, in it the best job, and gives it one turn; then again.
+
+    Who may be taken is what the `reclaimable` hooks say of running pods of other, reclaimable queues. `preemptive` and
+    `allocatable` are asked of every pod before anybody leaves for it.
+    """
+
+    name = "reclaim"
+    Arguments = ReclaimArguments
+    arguments: ReclaimArguments
+
+    def execute(self, session: Session) -> None:
+        """Run the action."""
+        rounds = Rounds(session)
+        for job in session.with_pending_tasks():
+            if session.is_pending_phase(job):
+                continue
+            try:
+                if session.job_valid(job) is None and session.may_reclaim(job):
+                    rounds.add(job)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.contain(job, error)
+        scope = Scope("queues", "reclaimable", self.name)
+        evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
+        rest: dict[str, Sequence[Task]] = {}
+        while rounds:
+            queue, waiting = rounds.pop_queue()
+            if not waiting:
+                continue
+            try:
+                overused = session.overused(queue)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.contain(queue, error)
+                continue
+            if overused:
+                continue
+            job = waiting.pop()
+            known = rest.get(job.key)
+            tasks = self._visit(session, evictor, queue, job, session.pending_tasks(job) if known is None else known)
+            if tasks:
+                rest[job.key] = tasks
+                rounds.push_job(job)
+            rounds.push_queue(queue)
+
+    @staticmethod
+    def _visit(session: Session, evictor: Evictor, queue: Queue, job: Job, tasks: Sequence[Task]) -> Sequence[Task]:
+        """One turn of a job that still may take room. Returns the tasks to come back for."""
+        try:
+            if not tasks or not session.may_reclaim(job):
+                return ()
+            done = evictor.take(queue, job, tasks)
+            return tasks[done:] if done else ()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            session.contain(job, error)
+            return ()

@@ -1,0 +1,372 @@
+"""Taking room from others for jobs that wait: planned and tried on a statement, real only when the job gets its room.
+
+A job below its minimum is one transaction: room for all it needs, or nobody leaves (W-05). Beyond its minimum each pod
+is one of its own. On every node the same holds for each pod: evictions stay only if the pod is placed there (W-09),
+with every predicate asked again while the victims are gone. Whoever could take the room back at once is not evicted
+(W-34).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework import reservations
+from capcard_sched.framework.session import reference
+from capcard_sched.framework.victim_search import Plan, Search
+from capcard_sched.framework.victims import Scope, Unit, may_be_evicted
+from capcard_sched.model import reasons
+from capcard_sched.model.annotations import CARD_NAME
+from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
+from capcard_sched.model.quantity import format_amount, is_scalar
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.resources import PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import Profile
+    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.statement import Statement
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+
+#: `preemptionPolicy` of pods that never take room from others.
+_NEVER = "Never"
+#: How many nodes are tried out for one pod where sums do not tell whether it would fit.
+_MOST_TRIALS = 128
+#: Evictions remembered per job.
+_REMEMBERED = 16
+
+
+class Evictor:
+    """Finds room for the pods of jobs within one scope, during one action."""
+
+    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, widest: int = 0) -> None:
+        """`reservation_seconds`: how long room is kept once the victims should be gone; `widest`: see `Search`."""
+        self._session = session
+        self._scope = scope
+        self._seconds = reservation_seconds
+        self._widest = widest
+        self._searches: dict[Hashable, Search] = {}
+        #: Searches used since the last statement ended.
+        self._used: set[Search] = set()
+        #: Search key to (how many statements were committed before, the least number of pods it could not place).
+        self._hopeless: dict[Hashable, tuple[int, int]] = {}
+        self._commits = 0
+        #: Search key to (how many statements were committed before, what protected pods, rows without enough).
+        self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
+        #: What the pod of this uid lacked where it was placed last, for people.
+        self._lacking: dict[str, str] = {}
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def take(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
+        """One turn of a job: its minimum, or one pod beyond it. `tasks`: pending ones in task order.
+
+        Returns how many of the tasks were dealt with; 0 when nothing more can be done for the job in this session.
+        """
+        session = self._session
+        statement = session.statement()
+        whole = not session.job_pipelined(job)
+        needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks) if whole else 1
+        done = 0
+        placed = 0
+        failed: set[Hashable] = set()
+        unplaced: Task | None = None
+        try:
+            for task in tasks:
+                done += 1
+                key = self._key(queue, job, task)
+                if key in failed or task.cls.preemption_policy == _NEVER:
+                    continue
+                known = self._hopeless.get(key)
+                if known is not None and known[0] == self._commits and needed - placed >= known[1]:
+                    unplaced = unplaced or task
+                    failed.add(key)
+                    continue
+                if self._place(statement, queue, job, task):
+                    placed += 1
+                    if not whole or session.job_pipelined(job):
+                        break
+                else:
+                    failed.add(key)
+                    unplaced = unplaced or task
+                    if key in self._searches and (not placed or len({one.cls for one in tasks}) == 1):
+                        self._hopeless[key] = self._commits, needed
+                    if not whole or job.min_available == len(job.tasks):
+                        break
+            if not placed or not session.job_pipelined(job):
+                self._undo(statement)
+                if unplaced is not None:
+                    self._explain(queue, job, unplaced)
+                return 0 if whole else done
+            if not statement.evicted and not self._leans_on_evictions(statement):
+                self._undo(statement)  # there is room: it is for allocate to give
+                return done
+            self._commit(statement, queue, job)
+            if unplaced is not None:
+                self._explain(queue, job, unplaced)
+        except Exception:
+            self._undo(statement)
+            raise
+        return done
+
+    def _leans_on_evictions(self, statement: Statement) -> bool:
+        """Whether some pod of the statement waits for room that this session's evictions free."""
+        session = self._session
+        if not session.evictions:
+            return False
+        table = session.nodes
+        rows = [node.row for placement in statement.promises for node in placement.nodes]
+        return bool((table.used[rows] > table.allocatable[rows] - table.pipelined[rows]).any())
+
+    def _undo(self, statement: Statement) -> None:
+        statement.rollback(0)  # what allocate found out about the pods stands
+        self._settle(undone=True)
+
+    def _settle(self, *, undone: bool) -> None:
+        for search in self._used:
+            search.settle(undone=undone)
+        self._used.clear()
+
+    def _key(self, queue: Queue, job: Job, task: Task) -> Hashable:
+        """What a search can be shared by."""
+        profile = self._session.engine.profile(queue, task)
+        own = job.key if self._scope.kind == "inside" else ""
+        return profile, queue.name, job.priority, task.priority, own
+
+    # --- pods -------------------------------------------------------------------------------------------------------
+
+    def _search(self, queue: Queue, job: Job, task: Task) -> Search:
+        key = self._key(queue, job, task)
+        search = self._searches.get(key)
+        if search is None:
+            profile = self._session.engine.profile(queue, task)
+            search = self._searches[key] = Search(self._session, self._scope, profile, queue, task, widest=self._widest)
+        self._used.add(search)
+        return search
+
+    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool:
+        """Promise a pod room, evicting others for it if need be. False with nothing left done."""
+        session = self._session
+        dispatch = session.dispatch
+        profile = session.engine.profile(queue, task)
+        if self._scope.kind == "queues":
+            refusal = dispatch.refusal("preemptive", queue, task)
+            if refusal is not None:
+                session.refuse(task, refusal)
+                return False
+        if dispatch.refusal("pre_predicate", profile) is not None:
+            return False
+        over_quota = dispatch.refusal("allocatable", queue, task) is not None
+        if over_quota and self._scope.kind == "queues":
+            return False  # nobody of another queue gives up quota
+        search = self._search(queue, job, task)
+        if not over_quota:
+            row = search.free_row()
+            if row >= 0:
+                statement.pipeline(job, [task], [session.nodes.nodes[row]])
+                return True
+        trials = 0
+        while (plan := search.next(task)) is not None:
+            if plan.units:
+                obstacle = self._carry_out(statement, queue, job, task, plan)
+                if not obstacle:
+                    search.again(plan.row)
+                    return True
+                search.barred[plan.row] = Counter({obstacle: len(plan.victims)})
+            trials += 1
+            tried = None
+            if not plan.tried and trials <= _MOST_TRIALS:
+                tried = self._try(statement, queue, profile, task, search, plan.row)
+            if tried is not None:
+                search.offer(tried)
+            else:
+                search.kept[plan.row] = search.kept.get(plan.row, Counter())
+        return False
+
+    def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: Plan) -> str:
+        """Evict the victims and promise their room to the pod. What is in the way, with nothing left done, else ""."""
+        session = self._session
+        node = session.nodes.nodes[plan.row]
+        mark = len(statement)
+        lacking = self._lacking[task.uid] = lacking_text(session, task, plan.deficit)
+        message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
+        obstacle = "predicates"
+        try:
+            self._evict(statement, plan.victims, queue, task, message)
+            profile = session.engine.profile(queue, task)
+            if self._fits(queue, profile, task, plan.row):
+                statement.pipeline(job, [task], [node])
+                if not self._would_be_taken_back(statement, queue, job, task, plan):
+                    return ""
+                obstacle = "would-take-back"
+        except Exception:
+            statement.rollback(mark)
+            raise
+        statement.rollback(mark)
+        return obstacle
+
+    def _evict(self, statement: Statement, victims: Sequence[Task], queue: Queue, task: Task, message: str) -> None:
+        for victim in victims:
+            statement.evict(victim, self._scope.action, message, by=task.key, queue=queue.name)
+
+    def _fits(self, queue: Queue, profile: Profile, task: Task, row: int) -> bool:
+        session = self._session
+        return (
+            session.engine.fits(profile, row, future=True)
+            and session.dispatch.refusal("allocatable", queue, task) is None
+        )
+
+    def _try(
+        self, statement: Statement, queue: Queue, profile: Profile, task: Task, search: Search, row: int
+    ) -> Plan | None:
+        """Find out by evicting who must leave a row where sums do not tell: ports, affinity, counts, quota.
+
+        Units leave one by one until the pod fits; then each is put back without which it still does.
+        """
+        units = search.units(row, task, None)
+        mark = len(statement)
+
+        def fits_without(gone: list[Unit]) -> bool:
+            statement.rollback(mark)
+            victims = {victim.uid: victim for unit in gone for victim in unit.tasks}
+            self._evict(statement, list(victims.values()), queue, task, self._scope.action)
+            return self._fits(queue, profile, task, row)
+
+        try:
+            chosen: list[Unit] = []
+            for unit in units:
+                if unit.whole:
+                    chosen = [one for one in chosen if one.job is not unit.job]
+                chosen.append(unit)
+                if fits_without(chosen):
+                    break
+            else:
+                return None
+            for unit in chosen[-2::-1]:
+                rest = [one for one in chosen if one is not unit]
+                if fits_without(rest):
+                    chosen = rest
+        finally:
+            statement.rollback(mark)
+        return search.priced(row, chosen, search.deficit(row), tried=True)
+
+    def _would_be_taken_back(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: Plan) -> bool:
+        """Whether a victim's job could evict the pod in turn as soon as it runs (W-34)."""
+        session, dispatch, hook = self._session, self._session.dispatch, self._scope.hook
+        if not may_be_evicted(task) or (self._scope.kind == "queues" and not queue.reclaimable):
+            return False
+        rivals: list[tuple[Queue, Task]] = []
+        for unit in plan.units:
+            victim, rival = unit.tasks[0], session.queues[unit.job.queue]
+            if self._scope.kind == "queues":
+                hungry = session.may_reclaim(unit.job) and not session.overused(rival)
+                if not hungry or dispatch.refusal("preemptive", rival, victim) is not None:
+                    continue
+            elif unit.job is not job and not session.job_starving(unit.job):
+                continue
+            rivals.append((rival, victim))
+        if not rivals:
+            return False
+        mark = len(statement)
+        statement.rollback(mark - 1)  # to the plugins it runs from here on, as it will when a rival comes back
+        statement.allocate(job, [task], [session.nodes.nodes[plan.row]])
+        found = any(dispatch.judge(hook, victim, [task]).victims for _, victim in rivals)
+        statement.rollback(mark - 1)
+        statement.pipeline(job, [task], [session.nodes.nodes[plan.row]])
+        return found
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
+        session = self._session
+        victims, promises = statement.evicted, statement.promises
+        begun = len(session.evictions)
+        statement.commit()
+        self._commits += 1
+        self._settle(undone=False)
+        reservations.reserve(session, promises, victims, self._scope.action, self._seconds)
+        session.contests.get(job.key, {}).pop(self._scope.action, None)
+        self._tell(queue, promises, victims, begun)
+
+    def _tell(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
+        """Events on the jobs of the victims and on whoever gets the room, and what `explain` will say."""
+        session = self._session
+        by_pod: dict[str, list[Task]] = {}
+        of_job: dict[str, list[Task]] = {}
+        takers: dict[str, str] = {}
+        for victim, intent in zip(victims, session.evictions[begun:], strict=True):
+            by_pod.setdefault(intent.by, []).append(victim)
+            assert victim.job is not None
+            of_job.setdefault(victim.job.key, []).append(victim)
+            takers.setdefault(victim.job.key, intent.by)
+            remembered = session.memory.evicted.setdefault(victim.job.key, [])
+            remembered.append(
+                EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
+            )
+            del remembered[:-_REMEMBERED]
+        for key in sorted(of_job):
+            members = of_job[key]
+            first = members[0].job
+            assert first is not None
+            session.touched_jobs.add(key)
+            if not first.implicit:
+                message = reasons.GROUP_EVICTED.render(
+                    action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
+                )
+                session.notice(first, reasons.GROUP_EVICTED, message)
+        row = reasons.ROOM_RECLAIMED if self._scope.kind == "queues" else reasons.ROOM_PREEMPTED
+        for placement in promises:
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                gone = by_pod.get(task.key)
+                if gone:
+                    names = sorted({victim.job.key for victim in gone if victim.job is not None})
+                    message = row.render(
+                        pods=len(gone), jobs=len(names), node=node.name, names=", ".join(names),
+                        lacking=self._lacking[task.uid],
+                    )  # fmt: skip
+                    session.notice(task, row, message)
+
+    def _explain(self, queue: Queue, job: Job, task: Task) -> None:
+        """Say who was considered for a pod that got no room, and what protected them."""
+        session, action = self._session, self._scope.action
+        if action in session.contests.get(job.key, {}):
+            return
+        key = self._key(queue, job, task)
+        search = self._searches.get(key)
+        if search is None:
+            return  # a quota or a check of the pod itself said no: that is what is told
+        known = self._reports.get(key)
+        if known is None or known[0] != self._commits:
+            known = self._reports[key] = self._commits, *search.report(task)
+        _, kept, not_enough = known
+        considered = VictimsConsidered(
+            action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
+            not_enough,
+        )  # fmt: skip
+        session.contests.setdefault(job.key, {})[action] = considered
+        if self._scope.kind == "queues":
+            causes = f": {considered.text}" if considered.text else ""
+            message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
+            refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
+            before = session.memory.refusals.get((reference(task), "reclaimable"))
+            session.refuse(task, before if before is not None and before == refusal else refusal)
+
+
+def lacking_text(session: Session, task: Task, amounts: Vector) -> str:
+    """What a pod lacks, for people: `NVIDIA-H200: 4`, or `cpu: 2, memory: 4Gi`, in order of name.
+
+    `amounts`: int64 [resource columns], base units. Cards come under the name the pod gives them.
+    """
+    lacking = session.resources.amounts(amounts)
+    devices = [name for name in lacking if is_scalar(name) and name != PODS]
+    if devices:
+        card = task.cls.annotations.get(CARD_NAME) if len(devices) == 1 else None
+        return ", ".join(f"{card or name}: {format_amount(name, lacking[name])}" for name in sorted(devices))
+    others = sorted(name for name in lacking if name != PODS or len(lacking) == 1)
+    return ", ".join(f"{name}: {format_amount(name, lacking[name])}" for name in others) or "a place"

@@ -1,0 +1,150 @@
+"""What a namespace may use and what may be disrupted in it: ResourceQuotas and PodDisruptionBudgets.
+
+Amounts of a quota are exact integers under the very name the quota uses (`cpu` is not `requests.cpu`): bytes where the
+name means bytes, thousandths of everything else.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capcard_sched.model.objects import LabelSelector, ObjectMeta, RawAmounts
+from capcard_sched.model.quantity import QuantityError, format_binary, format_milli, is_in_bytes, milli, units
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.objects import RawQuantity
+
+_SIDES = ("requests.", "limits.")
+
+
+# --- as they arrive -------------------------------------------------------------------------------------------------
+
+
+class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base: camelCase on the wire, immutable here."""
+
+
+class ResourceQuotaSpec(_Object, frozen=True):
+    """What was asked for; scopes are not read."""
+
+    hard: RawAmounts | None = None
+
+
+class ResourceQuotaStatus(_Object, frozen=True):
+    """What the quota controller enforces and has counted."""
+
+    hard: RawAmounts | None = None
+    used: RawAmounts | None = None
+
+
+class ResourceQuotaObject(_Object, frozen=True):
+    """A ResourceQuota."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class DisruptionBudgetSpec(_Object, frozen=True):
+    """Which pods; how many of them is in the status."""
+
+    selector: LabelSelector | None = None
+
+
+class DisruptionBudgetStatus(_Object, frozen=True):
+    """What the disruption controller has worked out."""
+
+    disruptions_allowed: int = 0
+    #: Pod name to when its eviction was granted.
+    disrupted_pods: dict[str, str] | None = None
+
+
+class PodDisruptionBudgetObject(_Object, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+# --- as they are kept -----------------------------------------------------------------------------------------------
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """One ResourceQuota: `hard` by name, and of the same names what is `used`."""
+
+    namespace: str
+    name: str
+    hard: dict[str, int]
+    used: dict[str, int]
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """One PodDisruptionBudget: how many of the pods it selects may be disrupted now."""
+
+    namespace: str
+    name: str
+    selector: LabelSelector | None
+    allowed: int
+    #: Names of pods whose eviction was granted already.
+    disrupted: frozenset[str]
+
+
+def _in_bytes(name: str) -> bool:
+    for side in _SIDES:
+        name = name.removeprefix(side)
+    return is_in_bytes(name) or name.rpartition("/")[2] in ("storage", "requests.storage")
+
+
+def quota_amount(name: str, raw: RawQuantity) -> int:
+    """An amount under a quota's name. Raises QuantityError."""
+    return units(raw) if _in_bytes(name) else milli(raw)
+
+
+def format_quota_amount(name: str, amount: int) -> str:
+    """In Kubernetes' canonical form; parsing it again gives the same amount."""
+    return format_binary(amount) if _in_bytes(name) else format_milli(amount)
+
+
+@lru_cache(maxsize=4096)
+def _amounts(items: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for name, raw in items:
+        try:
+            found[name] = quota_amount(name, raw)
+        except QuantityError:
+            found[name] = 0
+    return found
+
+
+def quota_amounts(raw: Mapping[str, RawQuantity]) -> Mapping[str, int]:
+    """Amounts under every name as written, `count/pods` and `requests.cpu` among them; an unreadable one is 0.
+
+    Equal lists share one mapping: there is one per PodGroup, and most are alike.
+    """
+    return _amounts(tuple(raw.items()))
+
+
+def quota_facts(obj: ResourceQuotaObject) -> Quota:
+    """What a ResourceQuota says: limits as the quota controller enforces them, as specified before it has looked."""
+    hard = quota_amounts(obj.status.hard if obj.status.hard is not None else obj.spec.hard or {})
+    used = quota_amounts(obj.status.used or {})
+    meta = obj.metadata
+    return Quota(meta.namespace or "default", meta.name, dict(hard), {name: used.get(name, 0) for name in hard})
+
+
+def budget_facts(obj: PodDisruptionBudgetObject) -> Budget:
+    """What a PodDisruptionBudget says; one whose controller has not looked yet allows nothing."""
+    meta, status = obj.metadata, obj.status
+    return Budget(
+        meta.namespace or "default",
+        meta.name,
+        obj.spec.selector,
+        max(0, status.disruptions_allowed),
+        frozenset(status.disrupted_pods or ()),
+    )

@@ -1,0 +1,192 @@
+"""Stand-ins for the controllers of ResourceQuotas and PodDisruptionBudgets: they count pods and write statuses.
+
+A quota counts pods and what they request and limit; pods beyond it are created all the same, since nothing here plays
+the API server's own admission of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capcard_sched.model.limits import format_quota_amount, quota_amounts
+from capcard_sched.model.objects import LabelSelector
+from capcard_sched.model.selectors import matches_labels
+from capcard_sched.simulation.kinds import (
+    DISRUPTION_BUDGET,
+    POD,
+    REPLICA_SET,
+    RESOURCE_QUOTA,
+    STATEFUL_SET,
+    JsonObject,
+    controller_of,
+    labels_of,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.simulation.store import key_of
+from capcard_sched.simulation.workloads.quota_usage import quota_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.simulation.store import Change, Store
+
+_ENDED = ("Succeeded", "Failed")
+_COUNT = "count/pods"
+_SCALED = (REPLICA_SET, STATEFUL_SET)
+
+
+class QuotaController:
+    """Keeps `status.hard` and `status.used` of every ResourceQuota. A pod's change costs O(its namespace's quotas)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Namespace to pod name to what it counts as.
+        self._usage: dict[str, dict[str, Mapping[str, int]]] = {}
+        #: Namespace to the sum of that; of namespaces with quotas only.
+        self._used: dict[str, dict[str, int]] = {}
+        self._quotas: dict[str, set[str]] = {}
+        self._changed: dict[str, None] = {}
+
+    def observe(self, change: Change) -> None:
+        """Take note of quotas, and of pods where there are any."""
+        namespace, name = change.key
+        if change.kind == RESOURCE_QUOTA:
+            if change.new is None:
+                self._quotas[namespace].discard(name)
+            else:
+                self._quotas.setdefault(namespace, set()).add(name)
+            self._changed[namespace] = None
+        elif change.kind == POD and self._quotas.get(namespace) and namespace in self._used:
+            self._count(namespace, name, change.new)
+            self._changed[namespace] = None
+
+    def _count(self, namespace: str, name: str, pod: JsonObject | None) -> None:
+        used, usage = self._used[namespace], self._usage[namespace]
+        for key, amount in usage.pop(name, {}).items():
+            used[key] -= amount
+        if pod is not None:
+            usage[name] = _usage(pod)
+            for key, amount in usage[name].items():
+                used[key] = used.get(key, 0) + amount
+
+    def reconcile(self) -> bool:
+        """Write what changed; whether there was anything to look at."""
+        worked = bool(self._changed)
+        while self._changed:
+            namespace = next(iter(self._changed))
+            del self._changed[namespace]
+            if not self._quotas.get(namespace):
+                self._used.pop(namespace, None)
+                self._usage.pop(namespace, None)
+                continue
+            if namespace not in self._used:
+                self._used[namespace], self._usage[namespace] = {}, {}
+                for pod in self._store.list(POD):
+                    if key_of(pod)[0] == namespace:
+                        self._count(namespace, key_of(pod)[1], pod)
+            for name in sorted(self._quotas[namespace]):
+                self._write(namespace, name)
+        return worked
+
+    def _write(self, namespace: str, name: str) -> None:
+        quota = self._store.get(RESOURCE_QUOTA, namespace, name)
+        if quota is None:
+            return
+        hard, counted = quota_amounts(spec(quota).get("hard") or {}), self._used[namespace]
+        told = {
+            "hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()},
+            "used": {key: format_quota_amount(key, counted.get(key, 0)) for key in hard},
+        }
+        patch = {side: {**dict.fromkeys(status(quota).get(side) or ()), **amounts} for side, amounts in told.items()}
+        self._store.patch(RESOURCE_QUOTA, namespace, name, {"status": patch})
+
+
+def _usage(pod: JsonObject) -> Mapping[str, int]:
+    usage = quota_amounts(quota_usage([(spec(pod), 1)]))
+    return {_COUNT: usage[_COUNT]} if status(pod).get("phase") in _ENDED else usage
+
+
+class BudgetController:
+    """Keeps the status of every PodDisruptionBudget."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        #: Namespace to names.
+        self._budgets: dict[str, set[str]] = {}
+        self._changed: dict[str, None] = {}
+
+    def observe(self, change: Change) -> None:
+        """Take note of budgets, and of pods and what scales them where there are any."""
+        namespace, name = change.key
+        if change.kind == DISRUPTION_BUDGET:
+            if change.new is None:
+                self._budgets[namespace].discard(name)
+            else:
+                self._budgets.setdefault(namespace, set()).add(name)
+                self._changed[namespace] = None
+        elif change.kind in (POD, *_SCALED) and self._budgets.get(namespace):
+            self._changed[namespace] = None
+
+    def reconcile(self) -> bool:
+        """Write what changed; whether there was anything to look at. O(pods) per round in which any changed."""
+        worked = bool(self._changed)
+        if worked:
+            pods: dict[str, list[JsonObject]] = {namespace: [] for namespace in self._changed}
+            for pod in self._store.list(POD):
+                namespace = key_of(pod)[0]
+                if namespace in pods and status(pod).get("phase") not in _ENDED:
+                    pods[namespace].append(pod)
+            self._changed.clear()
+            for namespace, living in pods.items():
+                for name in sorted(self._budgets[namespace]):
+                    self._write(namespace, name, living)
+        return worked
+
+    def _write(self, namespace: str, name: str, living: list[JsonObject]) -> None:
+        budget = self._store.get(DISRUPTION_BUDGET, namespace, name)
+        if budget is None:
+            return
+        wanted = spec(budget)
+        selector = msgspec.convert(wanted.get("selector"), LabelSelector | None)
+        selected = [pod for pod in living if matches_labels(selector, labels_of(pod))]
+        healthy = sum(
+            status(pod).get("phase") == "Running" and not meta(pod).get("deletionTimestamp") for pod in selected
+        )
+        expected = self._expected(selected)
+        if wanted.get("maxUnavailable") is not None:
+            desired = max(0, expected - _share(wanted["maxUnavailable"], expected))
+        else:
+            desired = _share(wanted.get("minAvailable", 1), expected)
+        found = {
+            "currentHealthy": healthy,
+            "desiredHealthy": desired,
+            "expectedPods": expected,
+            "disruptionsAllowed": max(0, healthy - desired),
+        }
+        self._store.patch(DISRUPTION_BUDGET, namespace, name, {"status": found})
+
+    def _expected(self, selected: list[JsonObject]) -> int:
+        """How many pods there should be: what scales them says so, each pod without such counts once."""
+        owners: dict[tuple[str, str, str], int] = {}
+        alone = 0
+        for pod in selected:
+            owner = controller_of(pod)
+            if owner is None or owner.get("kind") not in _SCALED:
+                alone += 1
+                continue
+            key = (owner["kind"], key_of(pod)[0], owner["name"])
+            if key not in owners:
+                scaled = self._store.get(*key)
+                owners[key] = int(spec(scaled).get("replicas", 1)) if scaled is not None else 0
+        return alone + sum(owners.values())
+
+
+def _share(written: int | str, total: int) -> int:
+    """A number of pods, or a percentage of all rounded up."""
+    if isinstance(written, str) and written.endswith("%"):
+        return -(-int(written[:-1]) * total // 100)
+    return int(written)

@@ -1,0 +1,66 @@
+"""ResourceQuotas and PodDisruptionBudgets by namespace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capcard_sched.model import deltas
+from capcard_sched.model.limits import Budget, Quota, budget_facts, quota_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.state.dirty import Dirty
+
+_T = TypeVar("_T", Quota, Budget)
+
+
+class LimitTable:
+    """Takes in quota and budget deltas. A record is replaced, never changed, when what it says does."""
+
+    def __init__(self, dirty: Dirty) -> None:
+        #: Namespace to name to quota; a namespace without any is absent.
+        self.quotas: dict[str, dict[str, Quota]] = {}
+        #: Namespace to name to budget; a namespace without any is absent.
+        self.budgets: dict[str, dict[str, Budget]] = {}
+        self._dirty = dirty
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.ResourceQuotaChanged: lambda delta: self._put_quota(quota_facts(delta.quota)),
+            deltas.ResourceQuotaGone: self._drop_quota,
+            deltas.PodDisruptionBudgetChanged: lambda delta: self._put_budget(budget_facts(delta.budget)),
+            deltas.PodDisruptionBudgetGone: self._drop_budget,
+        }
+
+    def _put_quota(self, quota: Quota) -> None:
+        if _put(self.quotas, quota):
+            self._dirty.quotas.add(quota.namespace)
+
+    def _drop_quota(self, delta: deltas.ResourceQuotaGone) -> None:
+        if _drop(self.quotas, delta.namespace, delta.name):
+            self._dirty.quotas.add(delta.namespace)
+
+    def _put_budget(self, budget: Budget) -> None:
+        if _put(self.budgets, budget):
+            self._dirty.budgets.add(budget.namespace)
+
+    def _drop_budget(self, delta: deltas.PodDisruptionBudgetGone) -> None:
+        if _drop(self.budgets, delta.namespace, delta.name):
+            self._dirty.budgets.add(delta.namespace)
+
+
+def _put(table: dict[str, dict[str, _T]], record: _T) -> bool:
+    """Enter a record; whether it says anything new. The order in a namespace is that of names."""
+    there = table.get(record.namespace, {})
+    if there.get(record.name) == record:
+        return False
+    table[record.namespace] = dict(sorted({**there, record.name: record}.items()))
+    return True
+
+
+def _drop(table: dict[str, dict[str, _T]], namespace: str, name: str) -> bool:
+    there = table.get(namespace, {})
+    if there.pop(name, None) is None:
+        return False
+    if not there:
+        del table[namespace]
+    return True

@@ -1,0 +1,47 @@
+"""Labels of namespaces, and which of their changes any pod's `namespaceSelector` can tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.model import deltas
+from capcard_sched.model.selectors import matches_labels, namespace_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.state.classes import ClassTable
+    from capcard_sched.state.dirty import Dirty
+
+
+class NamespaceTable:
+    """Takes in namespace deltas. Only a change that some selector of a pod tells is a reason for a session."""
+
+    def __init__(self, classes: ClassTable, dirty: Dirty) -> None:
+        #: Of the namespaces that have been seen, by name.
+        self.labels: dict[str, Mapping[str, str]] = {}
+        self._classes = classes
+        self._dirty = dirty
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.NamespaceChanged: lambda delta: self._put(delta.name, delta.labels),
+            deltas.NamespaceGone: lambda delta: self._put(delta.name, None),
+        }
+
+    def _put(self, name: str, labels: Mapping[str, str] | None) -> None:
+        before = self.labels.get(name)
+        if before == labels:
+            return
+        if labels is None:
+            del self.labels[name]
+        else:
+            self.labels[name] = labels
+        dirty = self._dirty
+        if dirty.everything:
+            return  # nobody compares: all is looked at anyway
+        dirty.namespaces.setdefault(name, before)
+        if not dirty.regrouped:
+            old, new = namespace_labels(name, before), namespace_labels(name, labels)
+            dirty.regrouped = any(
+                matches_labels(selector, old) != matches_labels(selector, new)
+                for selector in self._classes.namespace_selectors()
+            )

@@ -1,0 +1,203 @@
+"""The tree of all queues: who is above whom, which limits follow, and what is wrong with it (plugins reference §7.3).
+
+Flat, every queue stands below a root of the cluster's size whose only meaning is that guarantees are kept free. What
+is wrong with the tree stops the queues it is about and those below them, never the others; amounts that do not fit
+together are only told, since the limits hold all the same (§7.3, Better; §28).
+
+The root limits what all queues hold together only where it is given a capability (§28). Without one a full cluster
+admits what its queues are entitled to, which may then take room back (W-15).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.reasons import (
+    QUEUE_CAPABILITY_EXCEEDED,
+    QUEUE_CYCLE,
+    QUEUE_PARENT_INVALID,
+    QUEUE_SHARES_EXCEEDED,
+)
+from capcard_sched.plugins.capacity.branch import UNLIMITED, Branch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+
+ROOT = "root"
+
+
+class Flaw(NamedTuple):
+    """Something about a queue that its owner should know."""
+
+    queue: str
+    reason: Reason
+    message: str
+
+
+class Tree:
+    """All queues of a session. Amounts settle when it is made; what jobs hold is moved in afterwards."""
+
+    def __init__(
+        self, queues: Mapping[str, Queue], total: Vector, resources: ResourceColumns, *, hierarchy: bool
+    ) -> None:
+        """`total`: what the cluster has, int64 [resource columns]."""
+        self._resources = resources
+        self._hierarchy = hierarchy
+        self.flaws: list[Flaw] = []
+        top = queues.get(ROOT) if hierarchy else None
+        self.root = Branch(ROOT, top, resources)
+        #: Every queue by name, in order of name.
+        self.branches: dict[str, Branch] = {
+            name: self.root if queue is top else Branch(name, queue, resources)
+            for name, queue in sorted(queues.items())
+        }
+        self._connect(queues)
+        order = [self.root]  # from the top down; no recursion, for nobody limits how deep queues are nested
+        for branch in order:
+            order += branch.children
+        self._settle_guarantees(order)
+        self.root.real_capability = np.minimum(total, self.root.capability)
+        self._settle_root()
+        for branch in order:
+            if branch.children:
+                self._settle_children(branch)
+        guarded = bool(self.root.guarantee.any())
+        for branch in (self.root, *self.branches.values()):
+            branch.guarded = guarded
+        for branch in self.branches.values():
+            branch.update_kept()
+
+    # --- structure --------------------------------------------------------------------------------------------------
+
+    def _connect(self, queues: Mapping[str, Queue]) -> None:
+        faults = self._faults(queues) if self._hierarchy else {}
+        for name, branch in self.branches.items():
+            if branch is self.root:
+                continue
+            branch.fault = faults.get(name, "")
+            above = (queues[name].parent or ROOT) if self._hierarchy and not branch.fault else ROOT
+            parent = branch.parent = self.root if above == ROOT else self.branches[above]
+            parent.children.append(branch)
+            if branch.fault:  # what it holds counts, what it wishes does not
+                branch.guarantee = self._resources.zeros()
+                branch.deserved, branch.named = self._resources.zeros(), frozenset()
+        if self._hierarchy:
+            limited = self._written(self.root, "capability")
+            for branch in self.branches.values():
+                branch.path = tuple(one for one in branch.chain() if limited or one is branch or one is not self.root)
+
+    def _faults(self, queues: Mapping[str, Queue]) -> dict[str, str]:
+        """Why nothing may run in a queue, by name: it, or one above it, is in a cycle or below a stranger."""
+        faults: dict[str, str] = {ROOT: ""}
+        for name in sorted(queues):
+            trail: list[str] = []
+            current = name
+            while current not in faults:
+                if current in trail:
+                    first = min(trail[trail.index(current) :])
+                    faults[current] = self._tell(QUEUE_CYCLE, first)
+                    break
+                trail.append(current)
+                parent = queues[current].parent or ROOT
+                if parent != ROOT and parent not in queues:
+                    faults[current] = self._tell(QUEUE_PARENT_INVALID, current, parent=parent)
+                    break
+                current = parent
+            for member in trail:
+                faults.setdefault(member, faults[current])
+        return faults
+
+    def _tell(self, reason: Reason, queue: str, **fields: str) -> str:
+        message = reason.render(queue=queue, **fields)
+        self.flaws.append(Flaw(queue, reason, message))
+        return message
+
+    # --- amounts ----------------------------------------------------------------------------------------------------
+
+    def _settle_guarantees(self, order: list[Branch]) -> None:
+        """Raise each guarantee to the sum of those below it, so that these hold against the rest of the cluster too."""
+        for branch in reversed(order):
+            if branch.children:
+                below = np.sum([child.guarantee for child in branch.children], axis=0)
+                if branch is not self.root or self._written(branch, "guarantee"):
+                    columns = frozenset(np.flatnonzero(below).tolist())
+                    self._check_sum(branch, "guarantee", below, branch.guarantee, columns)
+                branch.guarantee = np.maximum(branch.guarantee, below)
+
+    def _settle_root(self) -> None:
+        root = self.root
+        if not self._written(root, "deserved"):
+            named = frozenset(column for child in root.children for column in child.named)
+            below = np.sum([child.deserved for child in root.children], axis=0) if root.children else root.deserved
+            root.settle_deserved(below, named)
+        else:
+            root.settle_deserved(root.deserved, root.named)
+
+    def _settle_children(self, branch: Branch) -> None:
+        children = branch.children
+        free = np.maximum(branch.real_capability - np.sum([child.guarantee for child in children], axis=0), 0)
+        wanted = self._resources.zeros()
+        for child in children:
+            if self._hierarchy:
+                self._check_capability(branch, child)
+                wanted += child.deserved
+                child.capability = np.where(child.capability == UNLIMITED, branch.capability, child.capability)
+            child.real_capability = np.minimum(free + child.guarantee, child.capability)
+            deserved = child.deserved if self._hierarchy else np.minimum(child.deserved, child.real_capability)
+            guaranteed = np.flatnonzero(child.guarantee).tolist()
+            child.settle_deserved(np.maximum(deserved, child.guarantee), child.named.union(guaranteed))
+        if self._written(branch, "deserved"):
+            self._check_sum(branch, "deserved", wanted, branch.deserved, branch.named)
+
+    @staticmethod
+    def _written(branch: Branch, field: str) -> bool:
+        return branch.queue is not None and bool(getattr(branch.queue, field))
+
+    # --- what does not fit together -----------------------------------------------------------------------------------
+
+    def _check_capability(self, parent: Branch, child: Branch) -> None:
+        """A child may not be allowed more than its parent. A cluster that is smaller than a quota is no mistake."""
+        beyond = (child.capability < UNLIMITED) & (child.capability > parent.capability)
+        if beyond.any():
+            columns = frozenset(np.flatnonzero(beyond).tolist())
+            self._tell(
+                QUEUE_CAPABILITY_EXCEEDED,
+                parent.name,
+                capability=self._shown(parent.capability, columns),
+                child=child.name,
+                child_capability=self._shown(child.capability, columns),
+            )
+
+    def _check_sum(self, parent: Branch, kind: str, wanted: Vector, most: Vector, columns: frozenset[int]) -> None:
+        """Children together may not have more than their parent."""
+        beyond = frozenset(column for column in columns if wanted[column] > most[column])
+        if beyond and self._hierarchy:
+            self._tell(
+                QUEUE_SHARES_EXCEEDED,
+                parent.name,
+                kind=kind,
+                amounts=self._shown(most, beyond),
+                wanted=self._shown(wanted, beyond),
+            )
+
+    def _shown(self, vector: Vector, columns: frozenset[int]) -> str:
+        """`cpu 4, memory 8Gi`: the amounts of these columns."""
+        names = self._resources.names
+        found: Amounts = {names[column]: vector.item(column) for column in columns}
+        return ", ".join(f"{name} {format_amount(name, found[name])}" for name in self._resources.sorted_names(found))
+
+
+def depth_in_common(one: Branch, other: Branch) -> int:
+    """How deep below the root the last branch above both is; 0 is the root."""
+    above = set(one.chain())
+    for branch in other.chain():
+        if branch in above:
+            return sum(1 for _ in branch.chain()) - 1
+    return 0

@@ -1,0 +1,282 @@
+"""Queues and the groups of nodes they may use (plugins reference §14, with the limits and the order of §28)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.annotations import NODEGROUP_NAME, NODEGROUP_RESOURCE_LIMITS
+from capcard_sched.model.quantity import QuantityError, amounts
+from capcard_sched.model.reasons import NODE_GROUP_LIMITS, NODE_GROUP_PARENT
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import ALLOCATED_STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.objects import QueueAffinity
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Amounts, Vector
+    from capcard_sched.model.task import TaskClass
+
+NO_LABEL = "node group label not found"
+NO_AFFINITY = "node group affinity not specified"
+NOT_SATISFIED = "node does not satisfy the node group affinity"
+LIMIT_EXCEEDED = "node group resource limit exceeded"
+LIMIT_INVALID = "node group resource limit annotation invalid"
+
+_REQUIRED, _PREFERRED, _AVOIDED = 100.0, 50.0, -1.0
+_ROOT = "root"
+
+
+class NodeGroupArguments(msgspec.Struct, frozen=True):
+    """Arguments as users write them."""
+
+    #: Whether queues without affinity keep off nodes that are in no group, too.
+    strict: bool = True
+    #: Whether preferred groups count less the later they stand in their list.
+    preferred_order: bool = msgspec.field(name="enablePreferredOrder", default=False)
+    #: Whether a queue that only names groups to keep off may use all others. Without it such a queue may use none.
+    exclusion_admits: bool = msgspec.field(name="antiAffinityAdmitsOthers", default=False)
+
+
+class Groups(NamedTuple):
+    """The groups a queue names."""
+
+    required: tuple[str, ...]
+    preferred: tuple[str, ...]
+    anti_required: tuple[str, ...]
+    anti_preferred: tuple[str, ...]
+
+
+class Limits(NamedTuple):
+    """What pods of a queue may hold in a group, base units; what no limit names is not limited."""
+
+    queue: str
+    #: (group, ((resource, amount), ...)), sorted.
+    by_group: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+
+
+class QueueContext(NamedTuple):
+    """What the plugin puts into a profile; absent when the queue says nothing."""
+
+    groups: Groups | None
+    limits: Limits | None
+    #: What is wrong with the limits, "" for nothing.
+    problem: str = ""
+
+
+_NO_CONTEXT = QueueContext(None, None)
+
+
+def groups_of(affinity: QueueAffinity | None) -> Groups | None:
+    """What a queue names; None when that is nothing."""
+    if affinity is None:
+        return None
+    towards, away = affinity.node_group_affinity, affinity.node_group_anti_affinity
+    found = Groups(
+        (towards.required or ()) if towards else (),
+        (towards.preferred or ()) if towards else (),
+        (away.required or ()) if away else (),
+        (away.preferred or ()) if away else (),
+    )
+    return found if any(found) else None
+
+
+def limits_of(queue: Queue) -> tuple[Limits | None, str]:
+    """The limits in a queue's annotation, and what is wrong with them."""
+    text = queue.annotations.get(NODEGROUP_RESOURCE_LIMITS)
+    if text is None:
+        return None, ""
+    try:
+        raw = json.loads(text)
+        if not isinstance(raw, dict):
+            return None, "not a map of groups to resources"
+        by_group = []
+        for group in sorted(raw):
+            limits = amounts(msgspec.convert(raw[group], dict[str, str | int | float]))
+            by_group.append((group, tuple(sorted(limits.items()))))
+    except (ValueError, RecursionError, msgspec.ValidationError, QuantityError) as error:
+        return None, str(error).replace("`", "")[:256]
+    return Limits(queue.name, tuple(by_group)), ""
+
+
+class NodeGroup(Plugin):
+    """Keeps the pods of a queue on nodes of the groups it names, by the label volcano.sh/nodegroup-name.
+
+    With `enableHierarchy` a queue that names none takes those of the nearest queue above it that does.
+    """
+
+    name = "nodegroup"
+    Arguments = NodeGroupArguments
+    arguments: NodeGroupArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._session: Session
+        self._generation = -1
+        #: Group to its code.
+        self._codes: dict[str, int] = {}
+        #: The code of each node's group, -1 for none: intp [nodes].
+        self._rows: Rows = np.zeros(0, dtype=np.intp)
+        #: By queue; queues that say nothing are absent.
+        self._contexts: dict[str, QueueContext] = {}
+        #: Queue with limits to group to what its pods hold there, base units.
+        self._held: dict[str, dict[str, Vector]] = {}
+
+    def open(self, session: Session) -> None:
+        """Take up labels and queues, and what queues with limits hold. O(tasks of such queues)."""
+        self._session = session
+        table, changed = session.nodes, session.changed
+        if changed.everything or table.generation != self._generation or len(self._rows) != len(table):
+            self._generation = table.generation
+            labels = [node.labels.get(NODEGROUP_NAME) for node in table.nodes]
+            names = sorted({label for label in labels if label is not None})
+            self._codes = {name: code for code, name in enumerate(names)}
+            self._rows = np.array([-1 if label is None else self._codes[label] for label in labels], dtype=np.intp)
+        if changed.everything or changed.queues:
+            self._read_queues(session)
+        self._held = {
+            context.limits.queue: self._count(session.queues[context.limits.queue])
+            for context in self._contexts.values()
+            if context.limits is not None
+        }
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def _read_queues(self, session: Session) -> None:
+        self._contexts = {}
+        for name in sorted(session.queues):
+            queue = session.queues[name]
+            groups, trouble = self._inherited(queue)
+            if trouble:
+                session.notice(queue, NODE_GROUP_PARENT, NODE_GROUP_PARENT.render(queue=name, detail=trouble))
+            limits, problem = limits_of(queue)
+            if problem:
+                session.notice(queue, NODE_GROUP_LIMITS, NODE_GROUP_LIMITS.render(detail=problem))
+            if groups is not None or limits is not None or problem:
+                self._contexts[name] = QueueContext(groups, limits, problem)
+
+    def _inherited(self, queue: Queue) -> tuple[Groups | None, str]:
+        """The queue's groups or, in a hierarchy, those of the nearest ancestor with any; and why there are none."""
+        groups = groups_of(queue.affinity)
+        seen = {queue.name}
+        above = queue
+        while groups is None and self.hierarchy and above.name != _ROOT:
+            parent = above.parent or _ROOT
+            found = self._session.queues.get(parent)
+            if found is None:
+                return None, f"parent <{parent}> of Queue <{above.name}> does not exist" if above.parent else ""
+            if parent in seen:
+                return None, f"Queue <{parent}> is above itself"
+            seen.add(parent)
+            above = found
+            groups = groups_of(above.affinity)
+        return groups, ""
+
+    def class_context(self, queue: Queue, cls: TaskClass) -> QueueContext | None:
+        return self._contexts.get(queue.name)
+
+    def _context(self, profile: Profile) -> QueueContext:
+        return profile.context(self.name) or _NO_CONTEXT
+
+    # --- affinity ---------------------------------------------------------------------------------------------------
+
+    def _admits(self, groups: Groups, group: str) -> bool:
+        admitted = self.arguments.exclusion_admits and not (groups.required or groups.preferred)
+        if group in groups.required or group in groups.preferred:
+            admitted = True
+        if group in groups.anti_required:
+            admitted = False
+        return admitted or group in groups.anti_preferred
+
+    def _points(self, groups: Groups, group: str) -> float:
+        if group in groups.anti_preferred:
+            return _AVOIDED
+        points = _REQUIRED if group in groups.required else 0.0
+        if group in groups.preferred:
+            several, place = len(groups.preferred), groups.preferred.index(group)
+            points += _PREFERRED * (several - place) / several if self.arguments.preferred_order else _PREFERRED
+        return points
+
+    def _table(self, values: Iterable[float], last: float) -> npt.NDArray[np.float64]:
+        """Values by code; the last one is found by nodes without a group."""
+        return np.array([*values, last], dtype=np.float64)
+
+    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        groups, _, problem = self._context(profile)
+        codes = rows.take(self._rows)
+        nowhere = codes < 0
+        if groups is not None or self.arguments.strict:
+            verdict.reject(nowhere, Code.UNRESOLVABLE, NO_LABEL)
+        if groups is None:
+            verdict.reject(~nowhere, Code.UNRESOLVABLE, NO_AFFINITY)
+        else:
+            barred = self._table((not self._admits(groups, name) for name in self._codes), 0)[codes] > 0
+            verdict.reject(barred, Code.UNRESOLVABLE, NOT_SATISFIED)
+        if problem:
+            verdict.reject(~nowhere, Code.UNRESOLVABLE, LIMIT_INVALID)
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        groups = self._context(profile).groups
+        if groups is None:
+            return None
+        points = self._table((self._points(groups, name) for name in self._codes), 0.0)
+        return points.take(rows.take(self._rows))
+
+    # --- limits -----------------------------------------------------------------------------------------------------
+
+    def domain_bound(self, profile: Profile) -> bool:
+        return self._context(profile).limits is not None
+
+    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        limits = self._context(profile).limits
+        if limits is None:
+            return
+        over = {group for group, limit in limits.by_group if self._exceeds(limits.queue, group, dict(limit), profile)}
+        if over:
+            exceeded = self._table((name in over for name in self._codes), 0)
+            verdict.reject(exceeded[rows.take(self._rows)] > 0, Code.UNRESOLVABLE, LIMIT_EXCEEDED)
+
+    def _exceeds(self, queue: str, group: str, limit: Amounts, profile: Profile) -> bool:
+        columns = self._session.resources
+        held = columns.amounts(columns.fit(self._held[queue].get(group, columns.zeros())))
+        return any(
+            amount and name in limit and held.get(name, 0) + amount > limit[name]
+            for name, amount in profile.cls.requests.items()
+        )
+
+    def _count(self, queue: Queue) -> dict[str, Vector]:
+        held: dict[str, Vector] = {}
+        for job in queue.jobs.values():
+            for task in job.tasks.values():
+                if task.status in ALLOCATED_STATUSES and task.node is not None:
+                    self._charge(held, task.node.labels.get(NODEGROUP_NAME), task.cls, 1)
+        return held
+
+    def _charge(self, held: dict[str, Vector], group: str | None, cls: TaskClass, sign: int) -> None:
+        if group is not None:
+            columns = self._session.resources
+            held[group] = columns.fit(held.get(group, columns.zeros())) + sign * columns.fit(cls.request)
+
+    def _move(self, placement: Placement, sign: int) -> None:
+        held = self._held.get(placement.job.queue)
+        if held is not None:
+            for node in placement.nodes:
+                self._charge(held, node.labels.get(NODEGROUP_NAME), placement.cls, sign)
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._move(placement, 1)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._move(placement, -1)

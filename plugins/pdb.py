@@ -1,0 +1,131 @@
+"""PodDisruptionBudgets protect pods from eviction (plugins reference §13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.plugin import Plugin, Veto
+from capcard_sched.model.selectors import matches_labels
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.limits import Budget
+    from capcard_sched.model.task import Task
+
+#: What keeps a pod, as people are told.
+CAUSE = "disruption-budget"
+
+_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
+_MOST_LABEL_SETS = 4096
+_NOTHING: Mapping[str, Budget] = {}
+
+
+class _Charge(NamedTuple):
+    """An eviction of ours that a budget's status may not show yet."""
+
+    uid: str
+    #: The budget as it stood when the pod was evicted.
+    budget: Budget
+
+
+class Pdb(Plugin):
+    """Lets no pod be evicted whose PodDisruptionBudgets allow no further disruption.
+
+    What this scheduler evicts is charged at once, and until the budget's status has changed or the pod is gone: what a
+    budget allows is given away once. As in the reference, a budget with an empty selector selects nothing.
+    """
+
+    name = "pdb"
+    wakes_on = frozenset({"budgets"})
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._budgets: Mapping[str, Mapping[str, Budget]] = {}
+        #: Namespace and budget name to the pods charged to it, by uid.
+        self._charges: dict[tuple[str, str], dict[str, _Charge]] = {}
+        #: Namespace and identity of a label set to that set and the names of the budgets that select such a pod.
+        self._selected: dict[tuple[str, int], tuple[Mapping[str, str], tuple[str, ...]]] = {}
+
+    def open(self, session: Session) -> None:
+        """Take up budgets, and drop what the cluster shows by now. O(pods charged)."""
+        self._budgets = session.budgets
+        if session.changed.everything or session.changed.budgets or len(self._selected) > _MOST_LABEL_SETS:
+            self._selected.clear()
+        tasks = session.tasks_by_uid
+        for key, charges in list(self._charges.items()):
+            budget = self._budgets.get(key[0], _NOTHING).get(key[1])
+            for uid, charge in list(charges.items()):
+                task = tasks.get(uid)
+                if task is None or task.status is not TaskStatus.RELEASING or charge.budget is not budget:
+                    del charges[uid]
+            if not charges:
+                del self._charges[key]
+
+    def _budgets_of(self, task: Task) -> list[Budget]:
+        """Budgets that a disruption of the pod counts against: not those that granted it already."""
+        there = self._budgets.get(task.namespace)
+        if not there or not task.labels:
+            return []
+        key = (task.namespace, id(task.labels))  # equal sets are one object, kept alive here
+        found = self._selected.get(key)
+        if found is None:
+            names = tuple(budget.name for budget in there.values() if _selects(budget, task.labels))
+            found = self._selected[key] = (task.labels, names)
+        return [there[name] for name in found[1] if task.name not in there[name].disrupted]
+
+    def _admitted(self, candidates: Sequence[Task]) -> list[Task]:
+        """The candidates that may go together, first come first served; only one that may go is charged."""
+        left: dict[tuple[str, str], int] = {}
+        admitted = []
+        for task in candidates:
+            budgets = self._budgets_of(task)
+            for budget in budgets:
+                key = (budget.namespace, budget.name)
+                if key not in left:
+                    left[key] = budget.allowed - len(self._charges.get(key, ()))
+            if all(left[budget.namespace, budget.name] > 0 for budget in budgets):
+                admitted.append(task)
+                for budget in budgets:
+                    left[budget.namespace, budget.name] -= 1
+        return admitted
+
+    # --- hooks ------------------------------------------------------------------------------------------------------
+
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+        """Protects in every tier: a budget is nothing that another plugin could outvote."""
+        admitted = self._admitted(candidates)
+        kept = {each.uid for each in admitted}
+        return Veto({each.uid: CAUSE for each in candidates if each.uid not in kept}, admitted)
+
+    reclaimable = preemptable
+
+    def victim_filter(self, tasks: Sequence[Task]) -> list[Task]:
+        """Not a `victim_tasks` of its own, as in the reference: that would name every pod it does not protect."""
+        return self._admitted(tasks)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        """Charge evictions; a pod that was placed in this session only loses its place."""
+        for task in placement.tasks:
+            if task.status not in _IN_SESSION:
+                for budget in self._budgets_of(task):
+                    charges = self._charges.setdefault((budget.namespace, budget.name), {})
+                    charges[task.uid] = _Charge(task.uid, budget)
+
+    def on_allocate(self, placement: Placement) -> None:
+        """An eviction was undone."""
+        for task in placement.tasks:
+            if self._charges and task.status not in _IN_SESSION:
+                for budget in self._budgets_of(task):
+                    self._charges.get((budget.namespace, budget.name), {}).pop(task.uid, None)
+
+
+def _selects(budget: Budget, labels: Mapping[str, str]) -> bool:
+    selector = budget.selector
+    if selector is None or not (selector.match_labels or selector.match_expressions):
+        return False
+    return matches_labels(selector, labels)

@@ -1,0 +1,327 @@
+"""Nodes that are lent by the hours of the day, and whom that lets evict (plugins reference §17)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+import numpy as np
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
+from capcard_sched.model.pods import preemptable_of
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus, Vote
+from capcard_sched.model.timestamps import DurationError, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import tzinfo
+    from typing import Any
+
+    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+
+ZONE_PREFIX = "tdm.revocable-zone."
+PERIOD_KEY = "tdm.evict.period"
+TIME_ZONE_KEY = "tdm.time-zone"
+DEFAULT_PERIOD = "1m"
+#: What a pod writes to be let onto nodes of any zone; nothing else is understood.
+ANY_ZONE = "*"
+NOT_REVOCABLE = "not allow to dispatch to revocable node"
+
+_SCORE = 100.0
+_DEFAULT_EVICTIONS = 1
+_WINDOW = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")
+_BUDGET = re.compile(r"(\d{1,9})(%?)")
+
+
+class TdmArguments(msgspec.Struct, frozen=True):
+    """Arguments as users write them."""
+
+    #: When nodes labelled with the zone are lent, `HH:MM-HH:MM`, both ends included; an end not after the start is on
+    #: the next day.
+    zones: dict[str, str] = msgspec.field(name=f"{ZONE_PREFIX}<zone>", default_factory=dict)
+    #: How often pods are evicted from nodes that are not lent now.
+    period: str = msgspec.field(name=PERIOD_KEY, default=DEFAULT_PERIOD)
+    #: Whose time of day is meant, such as `Asia/Shanghai`.
+    time_zone: str = msgspec.field(name=TIME_ZONE_KEY, default="UTC")
+
+
+class Window(NamedTuple):
+    """Minutes of the day, both included."""
+
+    start: int
+    end: int
+
+    def around(self, now: float, zone: tzinfo) -> tuple[bool, float]:
+        """Whether it is open at `now` (Unix seconds), and when that changes. A window may have begun yesterday."""
+        today = datetime.fromtimestamp(now, zone).date()
+        coming = []
+        for days in (-1, 0, 1, 2):
+            midnight = datetime(today.year, today.month, today.day, tzinfo=zone) + timedelta(days=days)
+            opens = (midnight + timedelta(minutes=self.start)).timestamp()
+            length = timedelta(minutes=self.end, days=int(self.end <= self.start))
+            closes = (midnight + length).timestamp() + 1  # the second it ends on belongs to it
+            if opens <= now < closes:
+                return True, closes
+            if opens > now:
+                coming.append(opens)
+        return False, min(coming)
+
+
+def parse_window(text: str) -> Window | None:
+    """`10:00-21:00`; None for anything else."""
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        return None
+    hours, minutes, end_hours, end_minutes = map(int, match.groups())
+    if hours > 23 or end_hours > 23 or minutes > 59 or end_minutes > 59:
+        return None
+    return Window(hours * 60 + minutes, end_hours * 60 + end_minutes)
+
+
+@lru_cache(maxsize=1024)
+def _budget(text: str, total: int) -> int | None:
+    """A number, or a percentage of `total` rounded up; None when it is neither."""
+    match = _BUDGET.fullmatch(text.strip())
+    if match is None:
+        return None
+    return -(-int(match[1]) * total // 100) if match[2] else int(match[1])
+
+
+def most_evictions(job: Job) -> int:
+    """How many members of a job may be evicted at once, by the disruption budget in its annotations."""
+    counts, total = job.counts, len(job.tasks)
+    running = counts[TaskStatus.RUNNING]
+    if JDB_MIN_AVAILABLE in job.annotations:
+        least = _budget(job.annotations[JDB_MIN_AVAILABLE], total)
+        if least is not None and running >= least:
+            return running - least
+        return _DEFAULT_EVICTIONS
+    most = _budget(job.annotations.get(JDB_MAX_UNAVAILABLE, ""), total)
+    if most is None:
+        return _DEFAULT_EVICTIONS
+    finished = counts[TaskStatus.SUCCEEDED] + counts[TaskStatus.FAILED]
+    return max(0, most - (total - finished - running))
+
+
+def is_preemptable(task: Task) -> bool:
+    """What the pod says, else its PodGroup; silence is yes."""
+    said = task.preemptable
+    if said is None and task.job is not None:
+        said = preemptable_of(task.job.annotations, task.job.labels)
+    return said is not False
+
+
+def is_revocable(task: Task) -> bool:
+    """Whether the pod may run on lent nodes: what the pod says, else its PodGroup."""
+    for notes in (task.cls.annotations, task.job.annotations if task.job is not None else {}):
+        if REVOCABLE_ZONE in notes:
+            return notes[REVOCABLE_ZONE] == ANY_ZONE
+        if PREEMPTABLE in notes:
+            return preemptable_of(notes, {}) is True
+    return False
+
+
+class Tdm(Plugin):
+    """Lets pods marked for it onto nodes of a zone while the zone's hours last, and takes them off again afterwards.
+
+    A node says by a label to which zone it belongs. Jobs that are not preemptable go first, and may evict preemptable
+    pods from ordinary nodes, each job's only as fast as its disruption budget allows.
+    """
+
+    name = "tdm"
+    Arguments = TdmArguments
+    arguments: TdmArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        given = self.arguments
+        self._windows = {zone: parse_window(text) for zone, text in sorted(given.zones.items())}
+        self._period = parse_duration(given.period)
+        self._time_zone: tzinfo = UTC if given.time_zone == "UTC" else ZoneInfo(given.time_zone)
+        self._session: Session
+        self._now = 0.0
+        #: Zones that are lent now.
+        self._active: frozenset[str] = frozenset()
+        self._next_change: float | None = None
+        self._evicted_at = -self._period
+        #: Nodes may still hold pods that are to go in a later period.
+        self._unfinished = False
+        self._generation = -1
+        #: Zone to its rows; intp [k].
+        self._rows: dict[str, Rows] = {}
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> TdmArguments:
+        keys = [key for key in raw if key.startswith(ZONE_PREFIX)]
+        arguments = problems.decode(TdmArguments, raw, handled=keys)
+        assert isinstance(arguments, TdmArguments)
+        zones: dict[str, str] = {}
+        form = "hours such as 10:00-21:00"
+        for key in keys:
+            text = raw[key]
+            if not isinstance(text, str):
+                problems.error(key, "the hours of a zone must be a string; quote them", accepted=form)
+                continue
+            zones[key.removeprefix(ZONE_PREFIX)] = text
+            if parse_window(text) is None:
+                problems.warning(key, f'"{text}" is no window of hours; the zone is never lent', accepted=form)
+        period, time_zone = arguments.period, arguments.time_zone
+        try:
+            readable = parse_duration(period) > 0
+        except DurationError:
+            readable = False
+        if not readable:
+            problems.warning(PERIOD_KEY, f'"{period}" is no duration above 0; {DEFAULT_PERIOD} is used')
+            period = DEFAULT_PERIOD
+        try:
+            ZoneInfo(time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            problems.error(TIME_ZONE_KEY, f'there is no time zone "{time_zone}"', accepted="a name such as Asia/Tokyo")
+            time_zone = "UTC"
+        return TdmArguments(zones, period, time_zone)
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self._now, table = session.now, session.nodes
+        active = []
+        changes: list[float] = []
+        for zone, window in self._windows.items():
+            if window is not None:
+                is_active, until = window.around(self._now, self._time_zone)
+                changes.append(until)
+                if is_active:
+                    active.append(zone)
+        self._active = frozenset(active)
+        self._next_change = min(changes, default=None)
+        if session.changed.everything or table.generation != self._generation:
+            self._generation = table.generation
+            rows: dict[str, list[int]] = {}
+            for node in table.nodes:
+                zone = node.labels.get(REVOCABLE_ZONE, "")
+                if zone:
+                    rows.setdefault(zone, []).append(node.row)
+            self._rows = {zone: np.array(found, dtype=np.intp) for zone, found in sorted(rows.items())}
+
+    def due(self) -> float | None:
+        """The next change of hours that may concern anybody, or when pods may be evicted for the last one."""
+        again = self._evicted_at + self._period if self._unfinished else None
+        change = self._next_change if self._concerns_anybody() else None
+        return min((moment for moment in (change, again) if moment is not None), default=None)
+
+    def _concerns_anybody(self) -> bool:
+        """Whether there are nodes with hours, and pods that are on them or wait."""
+        rows = [row for zone, members in self._rows.items() if zone in self._windows for row in members]
+        nodes = self._session.nodes.nodes
+        return bool(rows) and (
+            any(nodes[row].tasks for row in rows) or any(job.pending for job in self._session.with_pending_tasks())
+        )
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def task_context(self, task: Task) -> tuple[bool, frozenset[str]] | None:
+        """Whether the pod may go to lent nodes, and which zones are lent; None while no node is of a zone."""
+        return (is_revocable(task), self._active) if self._rows else None
+
+    def _problem(self, zone: str) -> str:
+        """Why the zone's nodes take nobody now, "" when they do."""
+        if zone in self._active:
+            return ""
+        if zone not in self._windows:
+            return f"revocable zone {zone} not support"
+        text = self.arguments.zones[zone]
+        if self._windows[zone] is None:
+            return f"revocable zone {text} format error"
+        return f"current time beyond revocable zone {zone}:{text}"
+
+    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        context = profile.context(self.name)
+        if context is None:
+            return
+        for zone, members in self._rows.items():
+            reason = self._problem(zone) or ("" if context[0] else NOT_REVOCABLE)
+            if reason:
+                verdict.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        context = profile.context(self.name)
+        if context is None or not context[0]:
+            return None
+        lent = [members for zone, members in self._rows.items() if zone in self._active]
+        return np.where(np.isin(rows.rows, np.concatenate(lent)), _SCORE, 0.0) if lent else None
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def job_order(self, job: Job) -> int:
+        return 1 if _is_preemptable_job(job) else 0
+
+    def job_pipelined(self, job: Job) -> Vote:
+        return Vote.PERMIT if job.is_pipelined() else Vote.REJECT
+
+    def job_starving(self, job: Job) -> bool:
+        return not _is_preemptable_job(job) and job.counts[TaskStatus.PENDING] > 0
+
+    # --- victims ----------------------------------------------------------------------------------------------------
+
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+        """Preemptable pods that run on ordinary nodes, for a pod that is neither preemptable nor revocable itself."""
+        if is_preemptable(task) or is_revocable(task):
+            return []
+        return _within_budgets(
+            each for each in candidates if is_preemptable(each) and _runs(each) and not _zone_of(each)
+        )
+
+    def victim_tasks(self, tasks: Sequence[Task]) -> list[Task]:
+        """Preemptable pods that run on nodes of a configured zone outside its hours; at most once per period."""
+        if self._now < self._evicted_at + self._period:
+            self._unfinished = True
+            return []
+        overdue = [
+            each
+            for each in tasks
+            if _runs(each)
+            and is_preemptable(each)
+            and (zone := _zone_of(each)) in self._windows
+            and zone not in self._active
+        ]
+        victims = _within_budgets(overdue)
+        self._unfinished = bool(overdue)
+        if overdue:
+            self._evicted_at = self._now
+        return victims
+
+
+def _is_preemptable_job(job: Job) -> bool:
+    return preemptable_of(job.annotations, job.labels) is True
+
+
+def _runs(task: Task) -> bool:
+    return task.status is TaskStatus.RUNNING and task.job is not None
+
+
+def _zone_of(task: Task) -> str:
+    return task.node.labels.get(REVOCABLE_ZONE, "") if task.node is not None else ""
+
+
+def _within_budgets(candidates: Iterable[Task]) -> list[Task]:
+    """The first candidates of each job, as many as its budget allows."""
+    left: dict[str, int] = {}
+    victims = []
+    for task in candidates:
+        job = task.job
+        assert job is not None, task
+        if job.key not in left:
+            left[job.key] = most_evictions(job)
+        if left[job.key] > 0:
+            left[job.key] -= 1
+            victims.append(task)
+    return victims

@@ -1,0 +1,46 @@
+"""What tests of evictions share: a plugin that says who may take from whom, and victims that really leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.plugin import Plugin, Veto
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.job import Job
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness
+
+
+class Tide(Plugin):
+    """Queues whose name begins with `qi` take from those whose name begins with `qt`; nobody else takes."""
+
+    name: ClassVar[str] = "tide"
+
+    def may_reclaim(self, job: Job) -> bool:
+        return job.queue.startswith("qi")
+
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+        assert task.job is not None
+        takes = task.job.queue.startswith("qi")
+        victims = [one for one in candidates if takes and one.job is not None and one.job.queue.startswith("qt")]
+        named = {victim.uid for victim in victims}
+        return Veto({one.uid: "service-type" for one in candidates if one.uid not in named}, victims)
+
+
+def evicted(result: StepResult) -> list[str]:
+    """Names of the pods a step evicted, in order of name."""
+    return sorted(intent.name for intent in result.intents if isinstance(intent, Evict))
+
+
+def terminate(h: Harness, result: StepResult) -> None:
+    """The evicted pods get their deletion timestamp."""
+    for name in evicted(result):
+        h.terminate(name)
+
+
+def leave(h: Harness, *names: str) -> None:
+    """Pods are gone."""
+    for name in names:
+        h.delete_pod(name)

@@ -1,0 +1,79 @@
+"""The queues that must exist: made at the beginning of a term, however long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from capcard_sched.kube import queues
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.queues import ensure_queues
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import queue
+from tests.controlplane.proxy import Proxy
+
+pytestmark = pytest.mark.asyncio
+
+QUEUES = "/queues$"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "_FIRST_PAUSE", 0.05)
+
+
+class Failures:
+    """What was told, and whether there is still a point in trying."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.wanted = True
+
+    def __call__(self, name: str, why: str) -> None:
+        self.told.append((name, why))
+
+
+async def ensured(proxy: Proxy, failures: Failures) -> None:
+    async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a")))) as client:
+        await ensure_queues(client, "default", failures, lambda: failures.wanted)
+
+
+async def test_what_is_missing_is_made_and_what_is_there_stays(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(queue("default", weight=7))
+    failures = Failures()
+    await ensured(proxy, failures)
+    specs = {found["metadata"]["name"]: found["spec"] for found in await cluster.list("queues")}
+    assert specs["default"]["weight"] == 7
+    assert specs["root"]["reclaimable"] is False
+    assert failures.told == []
+
+
+async def test_a_refusal_is_told_at_once_and_once_and_tried_again(cluster: Cluster, proxy: Proxy) -> None:
+    refusal = proxy.answer("POST", QUEUES, 403, message="no right", times=None)
+    failures = Failures()
+    making = asyncio.create_task(ensured(proxy, failures))
+    await refusal.struck(8)
+    assert sorted(failures.told) == [("default", "no right"), ("root", "no right")]
+    refusal.lift()
+    await making
+    assert {found["metadata"]["name"] for found in await cluster.list("queues")} == {"default", "root"}
+
+
+async def test_one_that_cannot_be_made_does_not_hold_the_other_up(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.reset("POST", QUEUES, nth=1, times=1)
+    failures = Failures()
+    await ensured(proxy, failures)
+    assert len(failures.told) == 1
+    assert len(await cluster.list("queues")) == 2
+
+
+async def test_who_leads_no_more_stops_trying(cluster: Cluster, proxy: Proxy) -> None:
+    refusal = proxy.answer("POST", QUEUES, 403, times=None)
+    failures = Failures()
+    making = asyncio.create_task(ensured(proxy, failures))
+    await refusal.struck(2)
+    failures.wanted = False
+    await asyncio.wait_for(making, 5)
+    assert await cluster.list("queues") == []

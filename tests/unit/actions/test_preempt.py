@@ -1,0 +1,326 @@
+"""preempt: between jobs of one queue, then inside a job (core reference §4.5), and the weaknesses it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from capcard_sched.actions.preempt import PreemptArguments
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.plugin import Placement, Plugin
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness, registry
+from tests.accounting import rebuilt, recorded
+from tests.evictions import evicted, leave, terminate
+
+
+class _Cap(Plugin):
+    """At most so much cpu per queue."""
+
+    name: ClassVar[str] = "cap"
+    limit: ClassVar[int] = 1 << 60
+
+    def open(self, session: Any) -> None:
+        self.used = {name: int(queue.allocated[0]) for name, queue in session.queues.items()}
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        if self.used[queue.name] + int(task.cls.request[0]) <= self.limit:
+            return None
+        return Refusal("allocatable", self.name, "Full", "full")
+
+    def on_allocate(self, placement: Placement) -> None:
+        self.used[placement.job.queue] += int(placement.cls.request[0]) * len(placement.tasks)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self.used[placement.job.queue] -= int(placement.cls.request[0]) * len(placement.tasks)
+
+
+def _conf(actions: str = "enqueue, allocate, backfill, preempt", *more: str, arguments: str = "{}") -> str:
+    later = ", ".join(f"{{name: {name}}}" for name in ("predicates", "nodeorder", *more))
+    return f"""
+actions: "{actions}"
+tiers:
+- plugins:
+  - {{name: priority}}
+  - {{name: gang, enablePreemptable: false, enableJobStarving: false}}
+  - {{name: conformance}}
+- plugins: [{later}]
+configurations: [{{name: preempt, arguments: {arguments}}}]
+"""
+
+
+class _World:
+    def __init__(
+        self, conf: str | None = None, *, nodes: int = 1, cpu: int = 4, plugins: tuple[type[Plugin], ...] = ()
+    ):
+        self.h = Harness(conf or _conf(), run=True, plugins=plugins)
+        for value in (10, 50, 100):
+            self.h.priority_class(f"p{value}", value)
+        for i in range(nodes):
+            self.h.node(f"n{i + 1}", cpu=str(cpu))
+        self.h.queue("q")
+
+    def run(self, name: str, cpu: str, *nodes: str, least: int = 1, priority: int = 10, **more: Any) -> _World:
+        queue = more.pop("queue", "q")
+        self.h.group(name, queue=queue, min_member=least, phase="Running", priority_class=f"p{priority}")
+        for i, node in enumerate(nodes):
+            self.h.pod(f"{name}-w-{i}", group=name, requests={"cpu": cpu}, node=node, **more)
+        return self
+
+    def want(self, name: str, cpu: str, pods: int = 1, least: int = 1, priority: int = 100, **more: Any) -> _World:
+        self.h.group(name, min_member=least, priority_class=f"p{priority}")
+        for i in range(pods):
+            self.h.pod(f"{name}-w-{i}", group=name, requests={"cpu": cpu}, **more)
+        return self
+
+    def step(self) -> list[str]:
+        result = self.h.step()
+        assert not result.report.errors
+        assert recorded(self.h.state) == rebuilt(self.h.state)
+        return evicted(result)
+
+
+@pytest.mark.parametrize(
+    "setting, victims",
+    [
+        pytest.param(lambda w: w.run("a", "2", "n1").run("b", "2", "n1"), ["b-w-0"], id="the newest goes"),
+        pytest.param(lambda w: w.run("a", "2", "n1").run("b", "2", "n1", priority=50), ["a-w-0"], id="the lowest goes"),
+        pytest.param(lambda w: w.run("a", "4", "n1", priority=100), [], id="nobody of equal priority"),
+        pytest.param(
+            lambda w: (w.h.queue("other"), w.run("a", "4", "n1", queue="other")), [], id="nobody of another queue"
+        ),
+        pytest.param(
+            lambda w: w.run("a", "4", "n1", annotations={"volcano.sh/preemptable": "false"}), [], id="who says no stays"
+        ),
+        pytest.param(lambda w: w.run("a", "1", "n1").run("b", "1", "n1").run("c", "2", "n1", priority=50),
+                     ["a-w-0", "b-w-0"], id="two of low priority before one of a higher"),
+        pytest.param(lambda w: w.run("a", "4", "n1", namespace="default", priorityClassName="system-node-critical"), [],
+                     id="critical pods stay"),
+    ],
+)  # fmt: skip
+def test_who_makes_way(setting: Callable[[_World], object], victims: list[str]) -> None:
+    w = _World()
+    setting(w)
+    w.want("hi", "2")
+    assert w.step() == victims
+
+
+def test_bound_pods_may_be_victims_too() -> None:
+    w = _World()
+    w.run("a", "4", "n1", phase="Pending").want("hi", "2")
+    assert w.step() == ["a-w-0"]
+
+
+def test_a_pod_that_never_preempts_waits() -> None:
+    w = _World()
+    w.run("a", "4", "n1").want("hi", "2", preemptionPolicy="Never")
+    assert w.step() == []
+
+
+@pytest.mark.parametrize("pods, least, victims", [(2, 2, []), (2, 1, ["a-w-0"])])
+def test_w05_all_of_the_minimum_or_nobody(pods: int, least: int, victims: list[str]) -> None:
+    w = _World(nodes=2)
+    w.run("a", "4", "n1").run("b", "4", "n2", priority=100).want("hi", "4", pods=pods, least=least)
+    assert w.step() == victims
+
+
+def test_w08_w14_free_room_and_room_of_victims_together_make_a_gang() -> None:
+    w = _World(nodes=2)
+    w.run("a", "4", "n1").want("hi", "4", pods=2, least=2)
+    result = w.h.step()
+    assert evicted(result) == ["a-w-0"]
+    assert w.h.binds == {}
+    w.run("late", "4")
+    w.h.pod("late-w-0", group="late", requests={"cpu": "4"})
+    terminate(w.h, result)
+    w.step()
+    assert w.h.binds == {}, "the free node is kept for the gang while its other member waits"
+    leave(w.h, "a-w-0")
+    w.step()
+    assert w.h.binds == {"hi-w-0": "n2", "hi-w-1": "n1"}
+
+
+def test_w09_evictions_of_a_node_that_does_not_work_out_are_undone() -> None:
+    """n1 has more to give and yet not enough: nothing of it is touched."""
+    w = _World(nodes=2)
+    w.run("a", "1", "n1", "n1").run("x", "2", "n1", priority=100).run("b", "4", "n2", priority=50).want("hi", "4")
+    assert w.step() == ["b-w-0"]
+
+
+def test_w09_the_fewest_leave() -> None:
+    w = _World(nodes=2)
+    w.run("a", "2", "n1", "n1").run("b", "4", "n2").want("hi", "4")
+    assert w.step() == ["b-w-0"]
+
+
+def test_w11_inside_a_job_a_pod_makes_way_for_one_that_matters_more() -> None:
+    w = _World()
+    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
+    w.h.pod("job-w-0", group="job", requests={"cpu": "2"}, node="n1", priority=5)
+    w.h.pod("job-w-1", group="job", requests={"cpu": "2"}, node="n1", priority=3)
+    w.h.pod("job-m-0", group="job", requests={"cpu": "2"}, priority=9)
+    assert w.step() == ["job-w-1"]
+    w = _World()
+    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
+    w.h.pod("job-w-0", group="job", requests={"cpu": "4"}, node="n1", priority=9)
+    w.h.pod("job-m-0", group="job", requests={"cpu": "4"}, priority=9)
+    assert w.step() == [], "nobody of the same priority"
+
+
+def test_w11_inside_a_job_once_even_with_many_queues() -> None:
+    w = _World(cpu=8)
+    for name in ("r", "s", "t"):
+        w.h.queue(name)
+        w.h.group(f"low-{name}", queue=name, phase="Pending")
+    w.h.group("job", min_member=1, phase="Running", priority_class="p10")
+    for i in range(4):
+        w.h.pod(f"job-w-{i}", group="job", requests={"cpu": "2"}, node="n1", priority=3)
+    w.h.pod("job-m-0", group="job", requests={"cpu": "2"}, priority=9)
+    assert len(w.step()) == 1
+
+
+def test_inside_a_job_its_minimum_is_kept() -> None:
+    w = _World()
+    w.h.group("job", min_member=2, phase="Running", priority_class="p10")
+    for i in range(2):
+        w.h.pod(f"job-w-{i}", group="job", requests={"cpu": "2"}, node="n1", priority=3)
+    w.h.pod("job-m-0", group="job", requests={"cpu": "4"}, priority=9)
+    assert w.step() == [], "two for one would leave the gang below its minimum"
+
+
+def test_victims_make_room_in_the_quota_of_their_queue() -> None:
+    """The node has room; the queue has none until one of its pods leaves."""
+
+    class Cap(_Cap):
+        limit = 4000
+
+    w = _World(_conf("allocate, preempt", "cap"), cpu=16, plugins=(Cap,))
+    w.run("a", "2", "n1").run("b", "2", "n1").want("hi", "2")
+    assert w.step() == ["b-w-0"]
+
+
+def test_quota_that_nobody_can_free_costs_nobody_his_place() -> None:
+    class Cap(_Cap):
+        limit = 3000
+
+    w = _World(_conf("allocate, preempt", "cap"), cpu=16, plugins=(Cap,))
+    w.run("a", "2", "n1").want("hi", "4")
+    assert w.step() == []
+
+
+def test_anti_affinity_is_asked_again_when_the_victim_is_gone() -> None:
+    w = _World(cpu=64)
+    away = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        }
+    }
+    w.run("a", "1", "n1", labels={"app": "x"}).run("b", "1", "n1").want("hi", "1", affinity=away)
+    assert w.step() == ["a-w-0"]
+
+
+def test_best_effort_pods_displace_only_best_effort_pods() -> None:
+    h = Harness(_conf(), run=True)
+    h.priority_class("p10", 10)
+    h.priority_class("p100", 100)
+    h.node("n1", cpu="4", pods=2)
+    h.queue("q")
+    for name, requests in (("full", {"cpu": "1"}), ("empty", {})):
+        h.group(name, phase="Running", priority_class="p10")
+        h.pod(f"{name}-w-0", group=name, requests=requests, node="n1")
+    h.group("hi", priority_class="p100")
+    h.pod("hi-w-0", group="hi", requests={})
+    assert evicted(h.step()) == ["empty-w-0"]
+
+
+def test_each_victim_knows_for_whom() -> None:
+    w = _World(nodes=2)
+    w.run("a", "4", "n1").run("b", "4", "n2").want("hi", "4", pods=2, least=2)
+    intents = [intent for intent in w.h.step().intents if isinstance(intent, Evict)]
+    assert sorted((intent.name, intent.by, intent.queue, intent.reason) for intent in intents) == [
+        ("a-w-0", "default/hi-w-1", "q", "preempt"),
+        ("b-w-0", "default/hi-w-0", "q", "preempt"),
+    ]
+    assert {intent.message for intent in intents} == {
+        "preempt: cpu: 4 on node n1 for default/hi-w-1 of queue q",
+        "preempt: cpu: 4 on node n2 for default/hi-w-0 of queue q",
+    }
+
+
+def test_nobody_is_evicted_twice_for_the_same_pod() -> None:
+    w = _World()
+    w.run("a", "2", "n1").run("b", "2", "n1").want("hi", "2")
+    result = w.h.step()
+    terminate(w.h, result)
+    for _ in range(3):
+        assert w.step() == []
+        w.run("noise", "1")  # something changes: a session runs
+
+
+# --- topology-aware mode ----------------------------------------------------------------------------------------------
+
+_AWARE = "{enableTopologyAwarePreemption: true, minCandidateNodesPercentage: 100}"
+
+
+def _priorities(w: _World, node: str, *priorities: int) -> None:
+    for i, priority in enumerate(priorities):
+        name = f"{node}{i}"
+        w.h.group(name, min_member=1, phase="Running", priority_class="p10")
+        w.h.pod(f"{name}-w-0", group=name, requests={"cpu": str(4 // len(priorities))}, node=node, priority=priority)
+
+
+@pytest.mark.parametrize(
+    "first, second, chosen",
+    [
+        pytest.param((7,), (5,), "n2", id="the lowest of the highest priorities"),
+        pytest.param((5, 5), (5, 3), "n2", id="the lowest sum"),
+        pytest.param((5,), (5, 1), "n1", id="fewer victims sum up to less"),
+        pytest.param((5,), (5,), "n2", id="the one that started last"),
+    ],
+)
+def test_topology_aware_mode_compares_priorities_of_pods(
+    first: tuple[int, ...], second: tuple[int, ...], chosen: str
+) -> None:
+    w = _World(_conf(arguments=_AWARE), nodes=2)
+    _priorities(w, "n1", *first)
+    _priorities(w, "n2", *second)
+    w.want("hi", "4")
+    assert {name[:2] for name in w.step()} == {chosen}
+
+
+@pytest.mark.parametrize("most, chosen", [(1, "n1-w-0"), (100, "n3-w-0")])
+def test_topology_aware_mode_looks_at_so_many_nodes(most: int, chosen: str) -> None:
+    arguments = (
+        f"{{enableTopologyAwarePreemption: true, minCandidateNodesPercentage: 100, maxCandidateNodesAbsolute: {most}}}"
+    )
+    w = _World(_conf(arguments=arguments), nodes=3)
+    for i, priority in enumerate((7, 6, 5), 1):
+        w.h.group(f"n{i}", min_member=1, phase="Running", priority_class="p10")
+        w.h.pod(f"n{i}-w-0", group=f"n{i}", requests={"cpu": "4"}, node=f"n{i}", priority=priority)
+    w.want("hi", "4")
+    assert w.step() == [chosen]
+
+
+@pytest.mark.parametrize(
+    "written, problems",
+    [
+        ("{minCandidateNodesPercentage: 10, topologyAwarePreemptWorkerNum: 16, predicateErrorCacheEnable: false}", 0),
+        ("{minCandidateNodesPercentage: 101}", 1),
+        ("{minCandidateNodesAbsolute: 0}", 1),
+        ("{minCandidateNodesAbsolute: 200}", 1),
+        ("{minCandidateNodes: 3}", 1),
+    ],
+)
+def test_arguments_are_checked(written: str, problems: int) -> None:
+    result = parse_conf(_conf(arguments=written), registry=registry())
+    assert result.conf is not None
+    found = [problem for problem in result.problems if "configurations" in str(problem.path)]
+    assert len(found) == problems, found
+    assert isinstance(result.conf.action_arguments["preempt"], PreemptArguments)

@@ -1,0 +1,613 @@
+"""reclaim: the tidal reference §7, §8 and §11 as far as they are the action's, and the weaknesses it answers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from capcard_sched.framework.explain import explain_job, find_job
+from capcard_sched.framework.plugin import VETO, Placement, Plugin, Veto
+from capcard_sched.model.deltas import EvictFailed
+from capcard_sched.model.intents import Evict, UpdatePodCondition
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.task import Task
+from capcard_sched.reports.explain import render
+from capcard_sched.testing import Harness
+from tests.accounting import rebuilt, recorded
+from tests.evictions import Tide, evicted, leave, terminate
+
+H200 = "NVIDIA-H200"
+_SAYS = "volcano.sh/preemptable"
+
+
+def _conf(
+    actions: str = "enqueue, allocate, backfill, reclaim", gang: str = "enableReclaimable: false", *more: str
+) -> str:
+    later = ", ".join(f"{{name: {name}}}" for name in ("predicates", "tide", "nodeorder", *more))
+    return f"""
+actions: "{actions}"
+tiers:
+- plugins: [{{name: priority}}, {{name: gang, {gang}}}, {{name: conformance, enableReclaimable: false}}]
+- plugins: [{later}]
+"""
+
+
+class _Cards(Plugin):
+    """A quota of cards per queue, kept from placements; `preemptive` and `allocatable` go by it."""
+
+    name: ClassVar[str] = "cards"
+    limit: ClassVar[int] = 8000
+
+    def open(self, session: Any) -> None:
+        column = session.resources.column("nvidia.com/gpu")
+        self._column = column
+        self.used = {name: int(queue.allocated[column]) for name, queue in session.queues.items()}
+
+    def _asked(self, queue: Queue, task: Task) -> Refusal | None:
+        if self.used[queue.name] + int(task.cls.request[self._column]) <= self.limit:
+            return None
+        return Refusal("preemptive", self.name, "Full", f"queue {queue.name} is full", event=True)
+
+    preemptive = _asked
+    allocatable = _asked
+
+    def _charge(self, placement: Placement, sign: int) -> None:
+        amount = int(placement.cls.request[self._column]) * len(placement.tasks)
+        self.used[placement.job.queue] += sign * amount
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._charge(placement, +1)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._charge(placement, -1)
+
+
+class _World:
+    """One H200 node of 8 unless more are added; `qi` takes, `qt` gives."""
+
+    def __init__(self, conf: str | None = None, *, nodes: int = 1, cards: int = 8) -> None:
+        self.h = Harness(_conf() if conf is None else conf, run=True, plugins=[Tide, _Cards, _Grumpy])
+        for value in (20000, 40000, 60000, 80000):
+            self.h.priority_class(f"p{value}", value)
+        for i in range(nodes):
+            self.h.gpu_node(f"n{i + 1}", count=cards)
+        self.h.queue("qi", priority=80000, reclaimable=False)
+        self.h.queue("qj", priority=80000, reclaimable=True)
+        self.h.queue("qt", priority=20000)
+
+    def queue(self, name: str, **more: Any) -> _World:
+        """A queue as it is given here."""
+        self.h.queue(name, **more)
+        return self
+
+    def run(
+        self, name: str, cards: int, *nodes: str, queue: str = "qt", priority: int = 20000, least: int = 1, **more: Any
+    ) -> _World:
+        """A job with one running pod of so many cards per node."""
+        group = more.pop("group", {})
+        self.h.group(name, queue=queue, min_member=least, phase="Running", priority_class=f"p{priority}", **group)
+        for i, node in enumerate(nodes):
+            self.h.pod(f"{name}-w-{i}", group=name, cards=cards, node=node, **more)
+        return self
+
+    def want(
+        self, cards: int, *, name: str = "r", pods: int = 1, least: int = 1, queue: str = "qi", **more: Any
+    ) -> _World:
+        """A job whose pods wait."""
+        self.h.group(name, queue=queue, min_member=least, priority_class="p80000")
+        for i in range(pods):
+            self.h.pod(f"{name}-w-{i}", group=name, cards=cards, card=H200, **more)
+        return self
+
+    def failed(self, pod: str = "r-w-0") -> str:
+        """The last `ReclaimFailed` text of a pod."""
+        found = [text for reason, text in self.h.event_messages("Pod", pod) if reason == "ReclaimFailed"]
+        return found[-1] if found else ""
+
+
+def _one(cards: int = 4, **more: Any) -> Callable[[_World], object]:
+    return lambda w: w.run("a", cards, "n1", **more)
+
+
+_VECTORS: list[tuple[str, Callable[[_World], object], int, list[str], str]] = [
+    ("1 the newest goes", lambda w: w.run("a", 4, "n1").run("b", 4, "n1"), 4, ["b-w-0"], ""),
+    ("2 the lowest priority goes", lambda w: w.run("a", 4, "n1").run("b", 4, "n1", priority=40000), 4, ["a-w-0"], ""),
+    (
+        "3 priority orders and does not filter",
+        lambda w: w.run("a", 4, "n1", priority=80000).run("i", 4, "n1", queue="qj"),
+        4, ["a-w-0"], "",
+    ),
+    ("5 nobody of its kind", lambda w: w.run("i", 4, "n1", queue="qj").run("j", 4, "n1", queue="qj"), 4, [],
+     "0/1 nodes can be reclaimed: 2 service-type"),
+    ("12 the pod says no", _one(8, annotations={_SAYS: "false"}), 4, [],
+     "0/1 nodes can be reclaimed: 1 not-preemptable"),
+    ("13 what cannot be read is no", _one(8, annotations={_SAYS: "yes"}), 4, [],
+     "0/1 nodes can be reclaimed: 1 not-preemptable"),
+    ("14 its PodGroup says no", _one(8, group={"annotations": {_SAYS: "false"}}), 4, [],
+     "0/1 nodes can be reclaimed: 1 not-preemptable"),
+    ("14 the pod wins over its PodGroup",
+     _one(8, group={"annotations": {_SAYS: "false"}}, annotations={_SAYS: "true"}),
+     4, ["a-w-0"], ""),
+    ("15 its queue is not reclaimable", lambda w: w.queue("qt", reclaimable=False).run("a", 8, "n1"), 4, [],
+     "0/1 nodes can be reclaimed: 1 queue-not-reclaimable"),
+    ("17 a closed queue gives", lambda w: w.queue("qt", state="Closed").run("a", 8, "n1"), 4, ["a-w-0"], ""),
+    ("19 the same queue", _one(8, queue="qi"), 4, [], "0/1 nodes can be reclaimed: 1 same-queue"),
+    ("32 free cards come first",
+     lambda w: w.run("a", 2, "n1").run("b", 2, "n1").run("i", 2, "n1", queue="qj"), 4, ["b-w-0"], ""),
+    ("34 whoever is not needed is spared",
+     lambda w: w.run("a", 2, "n1").run("b", 4, "n1", priority=40000).run("i", 2, "n1", queue="qj"),
+     4, ["b-w-0"], ""),
+    ("36 spare members go first, the last ones", lambda w: w.run("e", 2, *["n1"] * 4, least=2), 4,
+     ["e-w-2", "e-w-3"], ""),
+    ("37 a core goes whole", lambda w: w.run("e", 2, *["n1"] * 4, least=2), 6,
+     ["e-w-0", "e-w-1", "e-w-2", "e-w-3"], ""),
+    ("38 a job that is one unit",
+     lambda w: w.run("e", 2, *["n1"] * 4, least=2, group={"annotations": {"volcano.sh/evict-scope": "job"}}), 2,
+     ["e-w-0", "e-w-1", "e-w-2", "e-w-3"], ""),
+    ("52 critical pods whatever the switches", _one(8, priorityClassName="system-node-critical"), 4, [],
+     "0/1 nodes can be reclaimed: 1 system-critical"),
+    ("not enough", lambda w: w.run("a", 2, "n1").run("i", 6, "n1", queue="qj"), 4, [],
+     "0/1 nodes can be reclaimed: 1 not enough, 1 service-type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "setting, cards, victims, told", [row[1:] for row in _VECTORS], ids=[row[0] for row in _VECTORS]
+)
+def test_who_leaves_on_one_node(setting: Callable[[_World], object], cards: int, victims: list[str], told: str) -> None:
+    w = _World()
+    setting(w)
+    w.want(cards)
+    result = w.h.step()
+    assert not result.report.errors
+    assert evicted(result) == victims
+    if told:
+        assert w.failed() == told
+    assert recorded(w.h.state) == rebuilt(w.h.state)
+
+
+@pytest.mark.parametrize(
+    "setting, victims",
+    [
+        pytest.param(
+            lambda w: w.run("a", 8, "n1", priority=40000).run("b", 8, "n2"), ["b-w-0"], id="46 the lowest priority"
+        ),
+        pytest.param(
+            lambda w: w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").run("c", 4, "n2").run(
+                "j", 4, "n2", queue="qj"
+            ),
+            ["c-w-0"],
+            id="47 one job instead of two",
+        ),
+        pytest.param(
+            lambda w: w.run("g", 4, "n1", "n2", least=2).run("i", 4, "n1", queue="qj").run("j", 4, "n2", queue="qj"),
+            ["g-w-0", "g-w-1"],
+            id="35 a gang over two nodes goes whole",
+        ),
+        pytest.param(
+            lambda w: (
+                w.queue("qtx", priority=40000).run("a", 8, "n1", priority=80000).run("b", 8, "n2", queue="qtx")
+            ),
+            ["a-w-0"],
+            id="48 the queue comes before the job",
+        ),
+    ],
+)  # fmt: skip
+def test_w03_the_cheapest_of_all_nodes_is_chosen(setting: Callable[[_World], object], victims: list[str]) -> None:
+    w = _World(nodes=2)
+    setting(w)
+    w.want(4)
+    assert evicted(w.h.step()) == victims
+
+
+@pytest.mark.parametrize("said", ["annotations", "labels"])
+def test_a_gang_with_a_protected_member_is_not_broken(said: str) -> None:
+    w = _World()
+    w.run("g", 4, "n1", least=2)
+    w.h.pod("g-w-1", group="g", cards=4, node="n1", **{said: {_SAYS: "false"}})  # type: ignore[arg-type]
+    w.want(4)
+    assert evicted(w.h.step()) == []
+    assert w.failed() == "0/1 nodes can be reclaimed: 1 gang, 1 not-preemptable"
+
+
+def test_a_gang_whose_member_is_not_running_yet_waits() -> None:
+    w = _World()
+    w.run("g", 4, "n1", least=2)
+    w.h.pod("g-w-1", group="g", cards=4, node="n1", phase="Pending")
+    w.want(4)
+    assert evicted(w.h.step()) == []
+    assert w.failed() == "0/1 nodes can be reclaimed: 1 gang, 1 not-running"
+
+
+def test_with_gang_voting_spare_members_go_one_by_one() -> None:
+    w = _World(_conf(gang="enableReclaimable: true"))
+    w.run("g", 4, "n1", "n1", least=1).want(4)
+    assert evicted(w.h.step()) == ["g-w-1"]
+
+
+# --- W-numbers --------------------------------------------------------------------------------------------------------
+
+
+def test_w05_nobody_leaves_for_a_gang_that_cannot_reach_its_minimum() -> None:
+    w = _World(nodes=2)
+    w.h.queue("qk", reclaimable=False)
+    w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=2)
+    result = w.h.step()
+    assert evicted(result) == []
+    sums = recorded(w.h.state)
+    assert sums == rebuilt(w.h.state)
+    assert sums["queues"]["qt"]["allocated"]["nvidia.com/gpu"] == 8000
+    assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable"
+
+
+def test_an_attempt_that_was_undone_is_no_reason_for_another_session() -> None:
+    w = _World(nodes=2)
+    w.h.queue("qk", reclaimable=False)
+    w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=2)
+    w.h.settle(3)
+
+
+def test_beyond_its_minimum_each_pod_is_one_of_its_own() -> None:
+    w = _World(nodes=2)
+    w.h.queue("qk", reclaimable=False)
+    w.run("a", 8, "n1").run("b", 8, "n2", queue="qk").want(8, pods=2, least=1)
+    assert evicted(w.h.step()) == ["a-w-0"]
+    assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable, 1 terminating"
+
+
+def test_w09_what_is_free_is_used_first_and_no_other_node_is_touched() -> None:
+    """The reference's reclaim shortfall: 2 free, one pod of 2, a request of 4 (core reference, worked examples)."""
+    w = _World(nodes=2, cards=4)
+    w.run("a", 2, "n1").run("b", 4, "n2", priority=40000).want(4)
+    assert evicted(w.h.step()) == ["a-w-0"]
+
+
+def test_a_gang_takes_its_room_in_one_go() -> None:
+    w = _World(nodes=2)
+    w.run("a", 8, "n1").run("b", 8, "n2").want(4, pods=4, least=4)
+    result = w.h.step()
+    assert evicted(result) == ["a-w-0", "b-w-0"]
+    assert len(w.h.core.last_session.memory.reservations) == 4  # type: ignore[union-attr]
+
+
+def test_w10_a_veto_in_a_lower_tier_is_final() -> None:
+    class Permissive(Plugin):
+        name = "permissive"
+
+        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+            return list(candidates)
+
+    class Budget(Plugin):
+        name = "budget"
+        answer: ClassVar[Veto | None] = None
+
+        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto | None:
+            return self.answer
+
+    conf = """
+actions: "allocate, reclaim"
+tiers: [{plugins: [{name: gang, enableReclaimable: false}, {name: permissive}]}, {plugins: [{name: budget}]}]
+"""
+    for answer, victims in [
+        (None, ["b-w-0"]),
+        (Veto({"default-b-w-0-uid": ""}), ["a-w-0"]),
+        (Veto({}, ()), ["b-w-0"]),
+        (VETO, []),
+    ]:
+        Budget.answer = answer
+        h = Harness(conf, run=True, plugins=[Permissive, Budget])
+        h.node("n1", cpu="4")
+        h.queue("q")
+        h.queue("p", reclaimable=False)
+        for name in ("a", "b"):
+            h.group(name, queue="q", min_member=1, phase="Running")
+            h.pod(f"{name}-w-0", group=name, node="n1", requests={"cpu": "2"})
+        h.group("r", queue="p")
+        h.pod("r-w-0", group="r", requests={"cpu": "2"})
+        assert evicted(h.step()) == victims
+
+
+@pytest.mark.parametrize("cause", ["never", "quota", "invalid"])
+def test_w13_other_jobs_of_the_queue_are_tried(cause: str) -> None:
+    w = _World(_conf("allocate, reclaim", "enableReclaimable: false", "cards"))
+    w.run("a", 4, "n1").run("b", 4, "n1")
+    if cause == "never":
+        w.want(4, name="first", preemptionPolicy="Never")
+    elif cause == "quota":
+        w.want(12, name="first")
+    else:
+        w.want(4, name="first", pods=1, least=3)
+    w.want(4, name="second")
+    result = w.h.step()
+    assert evicted(result) == ["b-w-0"]
+    assert {intent.by for intent in result.intents if isinstance(intent, Evict)} == {"default/second-w-0"}
+
+
+def test_quota_is_asked_before_anybody_leaves() -> None:
+    w = _World(_conf("allocate, reclaim", "enableReclaimable: false", "cards"))
+    w.run("a", 8, "n1").run("x", 4, "elsewhere", queue="qi").want(4).want(4, name="s")
+    result = w.h.step()
+    assert evicted(result) == ["a-w-0"]
+    assert ("Full", "queue qi is full") in w.h.event_messages("Pod", "s-w-0")
+
+
+def test_w21_the_same_cluster_gives_the_same_victims_in_any_order() -> None:
+    answers = []
+    for names in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
+        w = _World(nodes=2)
+        for name in "abcd":
+            w.h._meta(f"{name}-w-0", "default")
+            w.h._meta(name, "default")
+        for name in names:
+            w.run(name, 4, "n1" if name in "ac" else "n2")
+        w.want(4, pods=2, least=2)
+        answers.append(evicted(w.h.step()))
+    assert answers[0] == answers[1] == ["c-w-0", "d-w-0"]
+
+
+# --- reservations -----------------------------------------------------------------------------------------------------
+
+
+def _taken() -> _World:
+    """b was evicted for r and is back, pending, in front of r by age of its pod group."""
+    w = _World()
+    w.run("a", 4, "n1").run("b", 4, "n1").want(4)
+    terminate(w.h, w.h.step())
+    return w
+
+
+def test_room_taken_back_is_nominated_and_kept_while_victims_leave() -> None:
+    w = _taken()
+    result = w.h.step()
+    assert evicted(result) == []
+    assert w.h.pod_message("r-w-0").startswith("Pod default/r-w-0 can possibly be assigned to n1, once resource is")
+
+
+def test_the_nominated_node_is_written() -> None:
+    w = _World()
+    w.run("a", 8, "n1").want(4)
+    written = [intent for intent in w.h.step().intents if isinstance(intent, UpdatePodCondition)]
+    assert [intent.nominated_node for intent in written] == ["n1"]
+
+
+def test_w34_the_victim_does_not_take_the_room_back() -> None:
+    w = _taken()
+    leave(w.h, "b-w-0")
+    w.h.group("b", queue="qt", min_member=1, priority_class="p80000")
+    w.h.pod("b2-w-0", group="b", cards=4, card=H200)
+    w.h.step()
+    assert w.h.binds == {"r-w-0": "n1"}
+
+
+def test_a_reservation_ends_with_its_pod() -> None:
+    w = _taken()
+    leave(w.h, "b-w-0", "r-w-0")
+    w.h.pod("b2-w-0", group="b", cards=4, card=H200)
+    w.h.step()
+    assert w.h.binds == {"b2-w-0": "n1"}
+    assert not w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
+
+
+def test_a_reservation_expires_and_the_core_wakes_up_for_it() -> None:
+    w = _World()
+    w.run("a", 8, "n1").want(4)
+    result = w.h.step()
+    terminate(w.h, result)
+    taken = w.h.now
+    assert result.due == taken + 90
+    w.h.step()
+    assert w.h.step(taken + 89).idle
+    assert not w.h.step(taken + 90).idle
+    assert ("ReclaimExpired", "reservation on node n1 expired after 90s") in w.h.event_messages("Pod", "r-w-0")
+
+
+def test_the_time_of_a_reservation_is_an_argument() -> None:
+    conf = _conf() + "configurations: [{name: reclaim, arguments: {reservationSeconds: 5}}]\n"
+    w = _World(conf)
+    w.run("a", 8, "n1").want(4)
+    assert w.h.step().due == w.h.now + 35
+
+
+def test_others_cannot_have_idle_room_that_is_reserved() -> None:
+    """Half of the room is free already, half is still leaving: nobody else gets the free half."""
+    w = _World()
+    w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").want(4)
+    result = w.h.step()
+    assert evicted(result) == ["a-w-0", "b-w-0"]
+    terminate(w.h, result)
+    w.h.step()
+    leave(w.h, "a-w-0")
+    w.want(2, name="sneaky", queue="qi")
+    w.h.step()
+    w.h.step()
+    assert w.h.binds == {}
+    leave(w.h, "b-w-0")
+    w.h.step()
+    assert w.h.binds == {"r-w-0": "n1"}
+
+
+def test_w42_a_refused_eviction_is_not_tried_again_at_once() -> None:
+    w = _World()
+    w.run("a", 4, "n1").run("b", 4, "n1").want(4)
+    assert evicted(w.h.step()) == ["b-w-0"]
+    w.h.apply(EvictFailed("default", "b-w-0", "default-b-w-0-uid", "disruption budget"))
+    assert evicted(w.h.step()) == ["a-w-0"]
+    w.h.apply(EvictFailed("default", "a-w-0", "default-a-w-0-uid", "disruption budget"))
+    assert evicted(w.h.step()) == []
+    assert w.failed() == "0/1 nodes can be reclaimed: 2 eviction-refused"
+
+
+def test_after_a_restart_a_nomination_still_counts() -> None:
+    w = _World()
+    w.run("a", 4, "n1").run("b", 4, "n1").want(4)
+    w.h.terminate("b-w-0")
+    obj = w.h._pods["default/r-w-0"]
+    obj["status"]["nominatedNodeName"] = "n1"
+    w.h.set_phase("r-w-0", "Pending")
+    result = w.h.step()
+    assert evicted(result) == []
+
+
+def test_promises_outlive_a_change_of_the_conf() -> None:
+    w = _taken()
+    w.h.reconfigure(_conf())
+    leave(w.h, "b-w-0")
+    w.h.group("b", queue="qt", min_member=1, priority_class="p80000")
+    w.h.pod("b2-w-0", group="b", cards=4, card=H200)
+    w.h.step()
+    assert w.h.binds == {"r-w-0": "n1"}
+
+
+# --- cycles -----------------------------------------------------------------------------------------------------------
+
+
+def test_w34_nobody_is_evicted_who_could_take_the_room_back() -> None:
+    class Everyone(Plugin):
+        name = "everyone"
+
+        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
+            return list(candidates)
+
+    conf = """
+actions: "allocate, reclaim"
+tiers: [{plugins: [{name: gang, enableReclaimable: false}]}, {plugins: [{name: everyone}]}]
+"""
+    for back, victims, told in [
+        (True, [], ["0/1 nodes can be reclaimed: 1 would-take-back"]),
+        (False, ["a-w-0"], []),
+    ]:
+        h = Harness(conf, run=True, plugins=[Everyone])
+        h.node("n1", cpu="2")
+        h.queue("q")
+        h.queue("p", reclaimable=back)
+        h.group("a", queue="q", phase="Running")
+        h.pod("a-w-0", group="a", node="n1", requests={"cpu": "2"})
+        h.group("r", queue="p")
+        h.pod("r-w-0", group="r", requests={"cpu": "2"})
+        assert evicted(h.step()) == victims
+        assert [text for reason, text in h.event_messages("Pod", "r-w-0") if reason == "ReclaimFailed"] == told
+        assert recorded(h.state) == rebuilt(h.state)
+
+
+# --- pods that cannot be placed ---------------------------------------------------------------------------------------
+
+
+def test_nobody_leaves_for_a_pod_that_may_not_use_the_node() -> None:
+    w = _World()
+    w.run("a", 8, "n1").want(4, nodeSelector={"zone": "elsewhere"})
+    assert evicted(w.h.step()) == []
+    assert w.failed() == "0/1 nodes can be reclaimed"
+
+
+def test_predicates_are_asked_again_with_the_victims_gone() -> None:
+    """The port is what is in the way: who holds it leaves, though there are cards enough."""
+    w = _World()
+    port: dict[str, Any] = {
+        "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
+    }
+    w.run("plain", 1, "n1")
+    w.h.group("holder", queue="qt", min_member=1, phase="Running")
+    w.h.pod("holder-w-0", group="holder", node="n1", **port)
+    w.h.group("r", queue="qi")
+    w.h.pod("r-w-0", group="r", **port)
+    assert evicted(w.h.step()) == ["holder-w-0"]
+
+
+def test_when_others_hold_the_port_nobody_leaves() -> None:
+    w = _World()
+    port: dict[str, Any] = {
+        "containers": [{"name": "main", "resources": {}, "ports": [{"containerPort": 80, "hostPort": 80}]}]
+    }
+    w.run("plain", 1, "n1")
+    w.h.group("holder", queue="qj", min_member=1, phase="Running")
+    w.h.pod("holder-w-0", group="holder", node="n1", **port)
+    w.h.group("r", queue="qi")
+    w.h.pod("r-w-0", group="r", **port)
+    assert evicted(w.h.step()) == []
+    assert recorded(w.h.state) == rebuilt(w.h.state)
+
+
+@pytest.mark.parametrize("order", ["enqueue, allocate, reclaim", "enqueue, reclaim, allocate"])
+def test_the_order_of_actions_does_not_change_the_victims(order: str) -> None:
+    w = _World(_conf(order), nodes=2)
+    w.run("a", 8, "n1").run("b", 4, "n2").want(4, pods=2, least=2)
+    result = w.h.step()
+    assert evicted(result) == ["b-w-0"]
+
+
+def test_what_allocate_can_place_is_left_to_it() -> None:
+    w = _World(_conf("enqueue, reclaim, allocate"), nodes=2)
+    w.run("a", 8, "n1").want(4)
+    result = w.h.step()
+    assert evicted(result) == []
+    assert w.h.binds == {"r-w-0": "n2"}
+
+
+# --- what people see --------------------------------------------------------------------------------------------------
+
+
+def test_everybody_is_told() -> None:
+    w = _World(nodes=2)
+    w.run("T1", 4, "n1", "n2", least=2).run("i", 4, "n1", queue="qj").run("T2", 4, "n2", priority=40000)
+    w.want(2, name="chat", pods=2)
+    result = w.h.step()
+    intents = {intent.name: intent for intent in result.intents if isinstance(intent, Evict)}
+    assert {name: intent.message for name, intent in intents.items()} == dict.fromkeys(
+        ["T1-w-0", "T1-w-1"], f"reclaim: {H200}: 2 on node n1 for default/chat-w-0 of queue qi"
+    )
+    assert ("Evict", "reclaim: 2 pods evicted for default/chat-w-0 of queue qi") in w.h.event_messages("PodGroup", "T1")
+    assert (
+        "Reclaimed",
+        f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2",
+    ) in w.h.event_messages("Pod", "chat-w-0")
+    assert [reason for reason, _ in w.h.event_messages("Pod", "chat-w-1")] == ["FailedScheduling"]
+    promises = w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
+    assert {promise.node for promise in promises.values()} == {"n1"}
+
+
+def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
+    def text(name: str) -> str:
+        job = find_job(w.h.core, "default", name)
+        assert job is not None
+        console = Console(width=200, file=io.StringIO())
+        console.print(render(explain_job(w.h.core, job)))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    w = _World()
+    w.run("a", 4, "n1").run("i", 4, "n1", queue="qj").want(6)
+    w.h.step()
+    told = text("r")
+    assert "reclaim: no room can be taken for r-w-0 on any of 1 nodes" in told
+    assert "service-type" in told
+    assert "on 1 nodes all that may go is not enough" in told
+    w = _World()
+    w.run("a", 8, "n1").want(4)
+    w.h.step()
+    assert [(pod.pod, pod.by, pod.action) for pod in explain_job(w.h.core, w.h.job("a")).evicted] == [
+        ("a-w-0", "default/r-w-0", "reclaim")
+    ]
+    assert "default/r-w-0" in text("a")
+
+
+class _Grumpy(Plugin):
+    name: ClassVar[str] = "grumpy"
+
+    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
+        if task.name == "r-w-0":
+            raise RuntimeError("not today")
+        return None
+
+
+def test_a_failing_plugin_costs_only_its_job() -> None:
+    w = _World(_conf("allocate, reclaim", "enableReclaimable: false", "grumpy"))
+    w.run("a", 4, "n1").run("b", 4, "n1").want(4).want(4, name="s")
+    result = w.h.step()
+    assert evicted(result) == ["b-w-0"]
+    assert [(error.plugin, error.hook) for error in result.report.errors] == [("grumpy", "preemptive")]
+    assert recorded(w.h.state) == rebuilt(w.h.state)

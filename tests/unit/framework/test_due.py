@@ -1,0 +1,74 @@
+"""When a step has something to do although nothing changed: hook `due`, and facts that only some plugins wake on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.deltas import PodDisruptionBudgetGone, ResourceQuotaChanged, ResourceQuotaGone
+from capcard_sched.model.limits import ResourceQuotaObject
+from capcard_sched.testing import EPOCH, Harness
+
+
+class Clock(Plugin):
+    """Something happens at `at`."""
+
+    name = "clock"
+    at: float | None = EPOCH + 100
+
+    def due(self) -> float | None:
+        if self.at == 0:
+            raise ZeroDivisionError("no clock")
+        return self.at
+
+
+class Watcher(Plugin):
+    """Looks at quotas."""
+
+    name = "watcher"
+    wakes_on = frozenset({"quotas"})
+
+
+def _harness(*names: str) -> Harness:
+    listed = ", ".join(f"{{name: {name}}}" for name in names)
+    h = Harness(f'actions: "allocate"\ntiers: [{{plugins: [{listed}]}}]', plugins=[Clock, Watcher])
+    h.step(EPOCH + 1)
+    return h
+
+
+def test_a_step_at_the_time_told_is_a_session_and_one_before_is_none() -> None:
+    h = _harness("clock")
+    result = h.step(EPOCH + 99)
+    assert (result.idle, result.due) == (True, EPOCH + 100)
+    assert not h.step(EPOCH + 100).idle
+
+
+@pytest.mark.parametrize("at", [None, EPOCH - 5.0, 0.0], ids=["never", "in the past", "a plugin that fails"])
+def test_what_is_no_time_to_come_wakes_nobody(at: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "at", at)
+    h = _harness("clock")
+    result = h.step(EPOCH + 200)
+    assert (result.idle, result.due) == (True, None)
+    if at == 0:
+        session = h.core.last_session
+        assert session is not None
+        assert [(error.plugin, error.hook) for error in session.report.errors] == [("clock", "due")]
+
+
+def test_another_conf_forgets_the_time() -> None:
+    h = _harness("clock")
+    h.reconfigure('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]')
+    h.step(EPOCH + 2)
+    assert h.step(EPOCH + 101).idle
+
+
+@pytest.mark.parametrize(("plugin", "idle"), [("watcher", False), ("gang", True)])
+def test_a_change_wakes_those_who_look_at_it(plugin: str, idle: bool) -> None:
+    h = _harness(plugin)
+    obj = {"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"cpu": "1"}}}
+    h.apply(ResourceQuotaChanged(msgspec.convert(obj, ResourceQuotaObject)))
+    assert h.step().idle is idle
+    assert h.step().idle
+    h.apply(ResourceQuotaGone("ns", "q"), PodDisruptionBudgetGone("ns", "b"))
+    assert h.step().idle is idle

@@ -1,0 +1,113 @@
+"""Two writers of one status: each has its say, then peace (several schedulers on one cluster)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.framework.last_word import PATIENCE_SECONDS, LastWord
+from capcard_sched.model.intents import AnnotateQueue, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins: [{name: capacity-card, arguments: {publishCardUsage: true}}]
+"""
+_THEIRS = [{"type": "Unschedulable", "status": "True", "reason": "NotEnoughResources", "message": "as they see it"}]
+
+
+def _cluster() -> Harness:
+    h = Harness(_CONF)
+    h.node("n1", cpu="4")
+    h.queue("q", capability={"cpu": "64", "memory": "256Gi"})
+    h.group("g", min_member=2)
+    h.pod("p0", requests={"cpu": "3"})
+    h.pod("p1", requests={"cpu": "3"})
+    h.group("other")
+    h.pod("held", group="other", node="n1")
+    return h
+
+
+def _overwrite(h: Harness, kind: str) -> None:
+    """Somebody else writes."""
+    if kind == "PodGroup":
+        h.group("g", min_member=2, phase="Inqueue", conditions=_THEIRS)
+    elif kind == "QueueStatus":
+        h.queue("q", capability={"cpu": "64", "memory": "256Gi"})  # nothing allocated
+    else:
+        h.queue("q", capability={"cpu": "64", "memory": "256Gi"}, annotations={"volcano.sh/card.allocated": '{"A":9}'})
+
+
+def _writes(intents: list[Any]) -> set[str]:
+    names: dict[Any, str] = {
+        UpdatePodGroup: "PodGroup",
+        UpdateQueueStatus: "QueueStatus",
+        AnnotateQueue: "QueueAnnotations",
+    }
+    return {names[type(intent)] for intent in intents if type(intent) in names}
+
+
+@pytest.mark.parametrize("kind", ["PodGroup", "QueueStatus", "QueueAnnotations"])
+def test_what_somebody_else_overwrites_again_and_again_is_theirs_for_a_while(kind: str) -> None:
+    h = _cluster()
+    h.step(now=1000.0)
+    written = []
+    for second in range(1, 100):
+        _overwrite(h, kind)
+        if kind in _writes(h.step(now=1000.0 + second).intents):
+            written.append(second)
+    assert 2 <= len(written) <= 4, written
+    assert written[-1] >= PATIENCE_SECONDS, "it is tried again"
+
+
+def test_peace_ends_by_itself_though_nothing_changes() -> None:
+    h = _cluster()
+    h.step(now=1000.0)
+    for second in (1, 2, 3):
+        _overwrite(h, "PodGroup")
+        last = h.step(now=1000.0 + second)
+    assert "PodGroup" not in _writes(last.intents)
+    h.settle()
+    assert last.due == 1000.0 + PATIENCE_SECONDS
+    assert h.step(now=1000.0 + PATIENCE_SECONDS - 0.5).idle
+    assert "PodGroup" in _writes(h.step(now=1000.0 + PATIENCE_SECONDS).intents)
+
+
+def test_news_is_written_at_once() -> None:
+    h = _cluster()
+    h.step(now=1000.0)
+    for second in (1, 2, 3):
+        _overwrite(h, "PodGroup")
+        h.step(now=1000.0 + second)
+    h.node("n2", cpu="4")
+    assert "PodGroup" in _writes(h.step(now=1004.0).intents), "the gang has room now"
+    assert set(h.binds) == {"p0", "p1"}
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    words = LastWord()
+    assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
+    assert words.take_due(PATIENCE_SECONDS - 1) == []
+    assert words.take_due(PATIENCE_SECONDS) == ["a"]
+    assert words.due is None
+    words.prune(PATIENCE_SECONDS - 1)
+    assert words._written
+    words.prune(PATIENCE_SECONDS)
+    assert not words._written
+
+
+def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
+    words = LastWord()
+    assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
+    words.stands("a")
+    assert words.due is None
+    assert words.may_write("a", "y", 1.0)
+
+
+def test_a_clock_that_is_set_back_silences_nobody() -> None:
+    words = LastWord()
+    assert [words.may_write("a", "x", 1000.0) for _ in range(3)] == [True, True, False]
+    assert words.may_write("a", "x", 10.0)

@@ -1,0 +1,70 @@
+"""Small clusters for the tests of capacity, and its answers in names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from capcard_sched.framework.plugin import Veto
+from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.plugins.capacity import Capacity
+from capcard_sched.testing import Harness
+
+GPU = "nvidia.com/gpu"
+
+
+def cluster(
+    cpu: str = "10", *, tree: bool = False, actions: str = "enqueue, allocate", level: int | None = None, **node: Any
+) -> Harness:
+    """One node, and a conf with capacity alone."""
+    arguments = "" if level is None else f", arguments: {{ancestorReclaimLevel: {level}}}"
+    h = Harness(f"""
+actions: "{actions}"
+tiers: [{{plugins: [{{name: capacity, enableHierarchy: {str(tree).lower()}{arguments}}}]}}]
+""")
+    h.node("n1", cpu=cpu, pods=10_000, **node)
+    return h
+
+
+def work(h: Harness, queue: str, *, runs: int = 0, waits: int = 0, each: str = "1", **more: Any) -> None:
+    """A group named as its queue, with running and pending pods of `each` cpu and `more` requests."""
+    h.group(queue, queue=queue)
+    for i in range(runs):
+        h.pod(f"{queue}-runs{i}", group=queue, node="n1", requests={"cpu": each, **more})
+    for i in range(waits):
+        h.pod(f"{queue}-waits{i}", group=queue, requests={"cpu": each, **more})
+
+
+def capacity(h: Harness) -> Capacity:
+    plugin: Capacity = h.plugin("capacity")
+    return plugin
+
+
+def figures(h: Harness, kind: str) -> dict[str, float]:
+    """The samples of one metric by queue."""
+    return {s.labels["queue_name"]: s.value for s in capacity(h).metrics() if s.name == f"queue_{kind}"}
+
+
+def insufficient(
+    hook: str, found: Figures, names: str = "insufficient cpu", *, queue: str = "q", plugin: str = "capacity"
+) -> Refusal:
+    return Refusal(
+        hook,
+        plugin,
+        "Unschedulable",
+        f"queue resource quota insufficient: {names}",
+        queue=queue,
+        figures=found,
+        event=hook == "job_enqueueable",
+        type="Normal",
+    )
+
+
+def reclaim(h: Harness, task: str, candidates: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Names of victims, and what protects the others."""
+    answer = capacity(h).reclaimable(h.task(task), [h.task(name) for name in candidates])
+    assert isinstance(answer, Veto)
+    assert answer.protected is not None
+    assert answer.victims is not None
+    causes = {h.state.tasks[uid].name: cause for uid, cause in answer.protected.items()}
+    return [task.name for task in answer.victims], causes

@@ -1,0 +1,409 @@
+"""Capacity without a tree: attributes, orders, quotas, admission (plugins reference §7.1, §7.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from capcard_sched.framework.plugin import Allowance
+from capcard_sched.framework.rows import Profile
+from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.model.status import Vote
+from capcard_sched.plugins.capacity import Capacity
+from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, figures, insufficient, work
+
+# --- attributes -------------------------------------------------------------------------------------------------------
+
+
+def test_7_1_real_capability_leaves_the_guarantees_of_others_alone() -> None:
+    h = cluster()
+    h.queue("a", guarantee={"cpu": "2"}, capability={"cpu": "8"})
+    h.queue("b", guarantee={"cpu": "3"})
+    h.session()
+    assert figures(h, "real_capacity_milli_cpu") == {"a": 7000, "b": 8000}
+
+
+def test_7_2_deserved_is_cut_to_what_the_queue_may_have_and_raised_to_its_guarantee() -> None:
+    h = cluster()
+    h.queue("a", guarantee={"cpu": "2"}, capability={"cpu": "8"}, deserved={"cpu": "9"})
+    h.queue("b", guarantee={"cpu": "3"})
+    h.session()
+    assert figures(h, "deserved_milli_cpu") == {"a": 7000, "b": 3000}
+
+
+def test_a_capability_of_zero_limits_cards_but_not_cpu() -> None:
+    h = cluster(resources={GPU: 8})
+    h.queue("q", capability={"cpu": "0", GPU: "0"})
+    h.group("g", queue="q")
+    h.pod("p0", requests={"cpu": "1"})
+    h.pod("p1", requests={GPU: 1})
+    session = h.session()
+    assert capacity(h).allocatable(session.queues["q"], h.task("p0")) is None
+    refusal = capacity(h).allocatable(session.queues["q"], h.task("p1"))
+    assert refusal == insufficient("allocatable", Figures(GPU, 1000, 1000, 0), f"insufficient {GPU}")
+
+
+def test_figures_kept_over_sessions_equal_those_of_a_new_plugin() -> None:
+    h = cluster()
+    h.queue("a", deserved={"cpu": "4"})
+    h.queue("b", guarantee={"cpu": "2"})
+    work(h, "a", runs=2, waits=20)
+    work(h, "b", waits=3)
+    h.session()
+    changes: list[Callable[[], None]] = [
+        lambda: h.delete_pod("a-runs0"),
+        lambda: h.pod("b-more", group="b", requests={"cpu": "2", "example.com/new": 1}),
+        lambda: h.queue("c", guarantee={"cpu": "1"}),
+        lambda: h.queue("b", capability={"cpu": "4"}),
+        lambda: h.group("a", queue="c"),
+        lambda: h.delete_queue("a"),
+        lambda: h.node("n2", cpu="3"),
+        lambda: h.pod("c-runs", group="a", node="n1", requests={"cpu": "1"}),
+    ]
+    for change in changes:
+        change()
+        session = h.session()
+        anew = Capacity()
+        session.changed.everything = True
+        anew.open(session)
+        assert list(capacity(h).metrics()) == list(anew.metrics())
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_ordered_by_priority_then_share_of_deserved() -> None:
+    h = cluster("20")
+    for name, deserved, priority in (("full", "4", 0), ("half", "4", 0), ("urgent", "4", 5), ("nothing", None, 0)):
+        h.queue(name, deserved={"cpu": deserved} if deserved else None, priority=priority)
+    h.queue("idle", deserved={"cpu": "4"})
+    work(h, "full", runs=4)
+    work(h, "half", runs=2)
+    work(h, "urgent", runs=4)
+    work(h, "nothing", runs=4)
+    session = h.session()
+    keys = {name: capacity(h).queue_order(queue) for name, queue in session.queues.items()}
+    # Both hold nothing of what they deserve, but `idle` deserves something.
+    assert sorted(keys, key=keys.__getitem__) == ["urgent", "idle", "nothing", "half", "full"]
+    assert figures(h, "share") == {"full": 1, "half": 0.5, "idle": 0, "nothing": 0, "urgent": 1}
+
+
+def test_shares_follow_placements_and_promises() -> None:
+    h = cluster("8")
+    h.queue("q", deserved={"cpu": "4"})
+    work(h, "q", waits=4)
+    session = h.session()
+    plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
+    statement = session.statement()
+    statement.allocate(h.job("q"), [h.task("q-waits0")], [node])
+    assert plugin.queue_order(queue)[1] == 0.25
+    statement.pipeline(h.job("q"), [h.task("q-waits1"), h.task("q-waits2")], [node, node])
+    assert plugin.queue_order(queue)[1] == 0.75
+    statement.discard()
+    assert plugin.queue_order(queue)[1] == 0
+
+
+def test_without_a_tree_no_queue_is_drained_before_another() -> None:
+    h = cluster()
+    h.queue("a")
+    h.queue("b")
+    session = h.session()
+    keys = {capacity(h).victim_queue_order(queue, session.queues["a"]) for queue in session.queues.values()}
+    assert len(keys) == 1
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def test_allocatable_is_limited_by_real_capability_not_by_deserved() -> None:
+    h = cluster("5")
+    h.queue("q", capability={"cpu": "3"}, deserved={"cpu": "1"})
+    work(h, "q", runs=1, waits=4)
+    session = h.session()
+    plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
+    tasks = [h.task(f"q-waits{i}") for i in range(4)]
+    refusal = insufficient("allocatable", Figures("cpu", 1000, 4000, 3000))
+    profile = Profile(tasks[0].cls, {}, 0)
+    assert plugin.allocatable_many(queue, profile, tasks) == Allowance(2, refusal)
+    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Allowance(2)
+    session.statement().pipeline(h.job("q"), tasks[:2], [node, node])
+    assert plugin.allocatable(queue, tasks[2]) == refusal
+
+
+def test_what_is_insufficient_is_named_in_full() -> None:
+    h = cluster("8", memory="8Gi")
+    h.queue("q", capability={"cpu": "2", "memory": "4Gi"})
+    h.group("g")
+    h.pod("p0", node="n1", requests={"cpu": "1", "memory": "2Gi"})
+    h.pod("p1", requests={"cpu": "2", "memory": "3Gi"})
+    session = h.session()
+    refusal = capacity(h).allocatable(session.queues["q"], h.task("p1"))
+    assert refusal == insufficient(
+        "allocatable", Figures("cpu", 2000, 3000, 2000), "insufficient cpu, insufficient memory"
+    )
+
+
+@pytest.mark.parametrize("hook", ["allocatable", "preemptive"])
+def test_a_closed_queue_gets_nothing(hook: str) -> None:
+    h = cluster()
+    h.queue("q", state="Closed", deserved={"cpu": "5"})
+    work(h, "q", waits=1)
+    session = h.session()
+    refusal = getattr(capacity(h), hook)(session.queues["q"], h.task("q-waits0"))
+    assert refusal == Refusal(hook, "capacity", "QueueNotOpen", "Queue <q> is <Closed>", queue="q")
+
+
+@pytest.mark.parametrize(
+    "asks, refusal",
+    [
+        pytest.param("2", insufficient("preemptive", Figures("cpu", 2000, 5000, 4000)), id="7.6 beyond deserved"),
+        pytest.param("1", None, id="7.6 within deserved"),
+    ],
+)
+def test_7_6_a_queue_may_take_back_up_to_what_it_deserves(asks: str, refusal: Refusal | None) -> None:
+    h = cluster()
+    h.queue("q", deserved={"cpu": "4"})
+    work(h, "q", runs=3)
+    h.pod("asks", group="q", requests={"cpu": asks})
+    session = h.session()
+    assert capacity(h).preemptive(session.queues["q"], h.task("asks")) == refusal
+
+
+@pytest.mark.parametrize(
+    "deserved, may",
+    [
+        pytest.param({GPU: "2"}, True, id="what deserved does not name is no matter of it"),
+        pytest.param({GPU: "2", "cpu": "1"}, False, id="all it names must be kept"),
+        pytest.param({GPU: "0", "cpu": "9"}, False, id="zero is an amount"),
+        pytest.param({"memory": "9Gi"}, False, id="nothing that is asked for is deserved"),
+        pytest.param(None, False, id="nothing is deserved"),
+    ],
+)
+def test_entitlement_is_to_what_deserved_names(deserved: dict[str, str] | None, may: bool) -> None:
+    h = cluster(resources={GPU: 8})
+    h.queue("q", deserved=deserved)
+    h.group("q", queue="q")
+    h.pod("asks", group="q", requests={"cpu": "2", GPU: 1})
+    session = h.session()
+    assert (capacity(h).preemptive(session.queues["q"], h.task("asks")) is None) is may
+
+
+def test_a_queue_takes_nothing_back_beyond_its_capability() -> None:
+    h = cluster()
+    h.queue("q", deserved={"cpu": "4"}, capability={"memory": "1Gi"})
+    h.group("q", queue="q")
+    h.pod("asks", group="q", requests={"cpu": "1", "memory": "2Gi"})
+    session = h.session()
+    refusal = capacity(h).preemptive(session.queues["q"], h.task("asks"))
+    gi = 2**30
+    assert refusal == insufficient("preemptive", Figures("memory", 2 * gi, 2 * gi, gi), "insufficient memory")
+
+
+def test_nobody_takes_what_others_are_guaranteed_and_do_not_use() -> None:
+    """Two queues are each within their real capability of 6; together they would use up the third one's 4."""
+    h = cluster("10")
+    h.queue("a")
+    h.queue("b")
+    h.queue("c", guarantee={"cpu": "4"})
+    work(h, "a", runs=5, waits=9)
+    work(h, "b", waits=9)
+    work(h, "c", runs=1, waits=9)
+    session = h.session()
+    plugin = capacity(h)
+    allowed = {}
+    for name in "abc":
+        tasks = [h.task(f"{name}-waits{i}") for i in range(9)]
+        answer = plugin.allocatable_many(session.queues[name], Profile(tasks[0].cls, {}, 0), tasks)
+        allowed[name] = answer.count
+    assert allowed == {"a": 1, "b": 1, "c": 9}  # nothing is kept free for others but c: the nodes limit it
+    assert plugin.allocatable_many(
+        session.queues["b"], Profile(h.task("b-waits0").cls, {}, 0), [h.task("b-waits0"), h.task("b-waits1")]
+    ).refusal == insufficient("allocatable", Figures("cpu", 1000, 8000, 7000), queue="root")
+
+
+def test_a_full_cluster_hands_guarantees_to_their_owners() -> None:
+    h = cluster("10")
+    h.queue("a")
+    h.queue("b")
+    h.queue("c", guarantee={"cpu": "4"})
+    work(h, "a", waits=9)
+    work(h, "b", waits=9)
+    h.settle()
+    assert len(h.binds) == 6
+    work(h, "c", waits=9)
+    h.settle()
+    assert sorted(name.partition("-")[0] for name in h.binds).count("c") == 4
+
+
+# --- admission --------------------------------------------------------------------------------------------------------
+
+
+def test_7_3_admission_counts_allocated_and_admitted_but_not_elastic() -> None:
+    h = cluster("20")
+    h.queue("q", capability={"cpu": "7"})
+    h.group("elastic", phase="Running", min_resources={"cpu": "3"})
+    for i in range(4):
+        h.pod(f"p{i}", group="elastic", node="n1")
+    h.group("admitted", phase="Inqueue", min_resources={"cpu": "1"})
+    h.group("big", phase="Pending", min_resources={"cpu": "3"})
+    h.group("small", phase="Pending", min_resources={"cpu": "1"})
+    h.session()
+    plugin = capacity(h)
+    assert plugin.job_enqueueable(h.job("big")) is Vote.PERMIT
+    assert plugin.job_enqueueable(h.job("small")) is Vote.PERMIT  # a vote reserves nothing
+    plugin.job_enqueued(h.job("big"))
+    assert plugin.job_enqueueable(h.job("small")) == insufficient("job_enqueueable", Figures("cpu", 1000, 8000, 7000))
+
+
+def test_w15_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
+    h = cluster("4")
+    h.queue("q", deserved={"cpu": "2"})
+    h.queue("rich")
+    work(h, "rich", runs=4)
+    h.group("g", queue="q", phase="Pending", min_resources={"cpu": "2"})
+    h.session()
+    assert capacity(h).job_enqueueable(h.job("g")) is Vote.PERMIT
+
+
+def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
+    h = cluster("4")
+    h.queue("q")
+    h.group("admitted", phase="Inqueue", min_resources={"cpu": "2"})
+    h.pod("p0", group="admitted", requests={"cpu": "3"})
+    h.group("next", phase="Pending", min_resources={"cpu": "2"})
+    session = h.session()
+    plugin = capacity(h)
+    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
+    statement = session.statement()
+    statement.allocate(h.job("admitted"), [h.task("p0")], [session.nodes.by_name["n1"]])
+    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT  # the third core is elastic
+    statement.discard()
+    assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
+
+
+@pytest.mark.parametrize(
+    "state, expected",
+    [
+        pytest.param("Open", Vote.PERMIT, id="no minimum to ask for"),
+        pytest.param(
+            "Closing",
+            Refusal(
+                "job_enqueueable", "capacity", "QueueNotOpen", "Queue <q> is <Closing>, cannot enqueue",
+                queue="q", event=True,
+            ),
+            id="closing",
+        ),
+    ],
+)  # fmt: skip
+def test_a_group_without_minimum_resources_is_admitted_unless_the_queue_is_closed(
+    state: str, expected: Vote | Refusal
+) -> None:
+    h = cluster("1")
+    h.queue("q", state=state)
+    h.group("a", phase="Pending")
+    h.session()
+    assert capacity(h).job_enqueueable(h.job("a")) == expected
+
+
+def test_promises_count_cards_in_the_same_unit_as_requests() -> None:
+    h = cluster(resources={GPU: 8})
+    h.queue("q")
+    h.group("partly", phase="Running", min_resources={GPU: "6"})
+    h.pod("p0", group="partly", node="n1", requests={GPU: 2})
+    h.group("a", phase="Pending", min_resources={GPU: "3"})
+    h.session()
+    assert capacity(h).job_enqueueable(h.job("a")) == insufficient(
+        "job_enqueueable", Figures(GPU, 3000, 9000, 8000), f"insufficient {GPU}"
+    )
+
+
+def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_changed() -> None:
+    h = cluster("4")
+    h.queue("q", capability={"cpu": "2"})
+    h.queue("other")
+    h.group("g", queue="q", phase="Pending", min_resources={"cpu": "3"})
+
+    def token() -> tuple[object, ...]:
+        h.session()
+        return capacity(h).enqueue_token(h.job("g"))
+
+    known = token()
+    work(h, "other", runs=1)
+    assert token() == known
+    changes: list[Callable[[], None]] = [
+        lambda: h.queue("q", capability={"cpu": "2"}, state="Closed"),
+        lambda: h.queue("q", capability={"cpu": "3"}),
+        lambda: h.group("g", queue="q", phase="Pending", min_resources={"cpu": "2"}),
+        lambda: h.group("h", queue="q", phase="Inqueue", min_resources={"cpu": "1"}),
+        lambda: h.pod("p", group="h", node="n1"),
+        lambda: h.node("n2", cpu="1"),
+    ]
+    for change in changes:
+        change()
+        now = token()
+        assert now != known
+        known = now
+    h.pod("p1", group="h")
+    session = h.session()
+    known = capacity(h).enqueue_token(h.job("g"))
+    statement = session.statement()
+    statement.allocate(h.job("h"), [h.task("p1")], [session.nodes.by_name["n1"]])
+    assert capacity(h).enqueue_token(h.job("g")) != known
+
+
+def test_a_refused_group_gets_the_event_users_know() -> None:
+    h = cluster("4")
+    h.queue("q", capability={"cpu": "1"})
+    h.group("g", phase="Pending", min_resources={"cpu": "2", GPU: "1"})
+    h.step()
+    events = [e for e in h.events if e.object.kind == "PodGroup" and e.object.name == "g"]
+    assert [(e.type, e.reason, e.message) for e in events] == [
+        ("Normal", "Unschedulable", f"queue resource quota insufficient: insufficient cpu, insufficient {GPU}")
+    ]
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_series_of_every_queue_are_there() -> None:
+    h = cluster("8", resources={GPU: 4})
+    h.queue("idle", guarantee={"cpu": "2"})
+    h.queue("q", capability={"cpu": "6", GPU: "3"}, deserved={"cpu": "1"})
+    work(h, "q", runs=2, waits=2)
+    h.session()
+    samples: dict[tuple[Any, ...], float] = {(s.name, *s.labels.values()): s.value for s in capacity(h).metrics()}
+    expected = {
+        ("queue_allocated_milli_cpu", "q"): 2000,
+        ("queue_request_milli_cpu", "q"): 4000,
+        ("queue_deserved_milli_cpu", "q"): 1000,
+        ("queue_capacity_milli_cpu", "q"): 6000,
+        ("queue_capacity_scalar_resources", "q", GPU): 3000,
+        ("queue_real_capacity_milli_cpu", "q"): 6000,
+        ("queue_real_capacity_scalar_resources", "q", GPU): 3000,
+        ("queue_allocated_scalar_resources", "q", "pods"): 2,
+        ("queue_share", "q"): 2,
+        ("queue_overused", "q"): 1,
+        ("queue_request_milli_cpu", "idle"): 0,
+        ("queue_deserved_milli_cpu", "idle"): 2000,
+        ("queue_real_capacity_milli_cpu", "idle"): 8000,
+        ("queue_overused", "idle"): 0,
+    }
+    assert {key: samples[key] for key in expected} == expected
+    assert ("queue_capacity_milli_cpu", "idle") not in samples
+    assert ("queue_capacity_memory_bytes", "q") not in samples
+
+
+def test_the_argument_must_be_a_whole_number_of_levels() -> None:
+    assert Capacity().arguments.ancestor_reclaim_level == 0
+    assert capacity(cluster(level=2)).arguments.ancestor_reclaim_level == 2
+    assert capacity(cluster(level=-1)).arguments.ancestor_reclaim_level == 0
+
+
+def test_a_cluster_without_queues_or_nodes_is_no_trouble() -> None:
+    h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: capacity}]}]')
+    assert not h.step().report.errors
+    h.queue("q", deserved={"cpu": "1"}, guarantee={"cpu": "1"})
+    assert not h.step().report.errors

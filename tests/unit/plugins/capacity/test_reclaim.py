@@ -1,0 +1,168 @@
+"""Whom capacity lets a queue take room back from (plugins reference §7.2, §28; W-10, W-34)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from capcard_sched.framework.plugin import VETO
+from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim, work
+
+
+class Case(NamedTuple):
+    id: str
+    #: Requests of the victim queue's running pods, in the order they are offered.
+    pods: list[dict[str, Any]]
+    victims: list[int]
+    deserved: dict[str, Any] | None = None
+    guarantee: dict[str, Any] | None = None
+    reclaimer: dict[str, Any] = {"cpu": "1"}
+    #: What protects the others.
+    cause: str = "deserved"
+
+
+CASES = [
+    Case("7.4 down to deserved", [{"cpu": 2}] * 3, [0], {"cpu": 4}, {"cpu": 3}),
+    Case("7.5 never below the guarantee", [{"cpu": 2}] * 3, [], {"cpu": 4}, {"cpu": 5}, cause="guarantee"),
+    Case("a guarantee of something else protects nothing", [{"cpu": 2}] * 3, [0], {"cpu": 4}, {GPU: 2}),
+    Case("7.9 below deserved though it has no cards", [{"cpu": 2}], [], {"cpu": 4, GPU: 2}),
+    Case("W-34: not a pod whose going would let an earlier one come back", [{"cpu": 1}, {"cpu": 3}, {"cpu": 1}], [0, 2],
+         {"cpu": 3}),
+    Case("at deserved", [{"cpu": 2}] * 2, [], {"cpu": 4}),
+    Case("everything when nothing is deserved", [{"cpu": 2}] * 2, [0, 1]),
+    Case("what deserved does not name is unlimited", [{"cpu": 2, GPU: 1}] * 3, [], {"cpu": 6}),
+    Case("what deserved says is 0 is not", [{"cpu": 2, GPU: 1}] * 2, [0, 1], {"cpu": 6, GPU: 0},
+         reclaimer={"cpu": 1, GPU: 1}),
+    Case("pods that use nothing of what is deserved are there on sufferance", [{"cpu": 2}] * 2, [0, 1], {GPU: 4}),
+    Case("too much memory does not cost pods without memory", [{"memory": "6Gi"}, {"cpu": 2}], [0],
+         {"cpu": 4, "memory": "4Gi"}, reclaimer={"cpu": 1, "memory": "1Gi"}),
+    Case("too much of what the reclaimer does not need costs nothing", [{"cpu": 2, "memory": "6Gi"}], [],
+         {"cpu": 4, "memory": "4Gi"}),
+    Case("pods that free nothing the reclaimer needs", [{"memory": "6Gi"}], [], {"memory": "4Gi"},
+         cause="other-resources"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_victims(case: Case) -> None:
+    h = cluster("20", memory="20Gi", resources={GPU: 8})
+    h.queue("rich", deserved=case.deserved, guarantee=case.guarantee)
+    h.queue("poor", deserved={"cpu": 9, "memory": "9Gi", GPU: 9})
+    h.group("rich", queue="rich")
+    h.group("poor", queue="poor")
+    for i, requests in enumerate(case.pods):
+        h.pod(f"r{i}", group="rich", node="n1", requests=requests)
+    h.pod("asks", group="poor", requests=case.reclaimer)
+    h.session()
+    names = [f"r{i}" for i in range(len(case.pods))]
+    victims, causes = reclaim(h, "asks", names)
+    assert victims == [f"r{i}" for i in case.victims]
+    assert causes == dict.fromkeys((name for name in names if name not in victims), case.cause)
+
+
+def test_each_victim_counts_for_the_next() -> None:
+    h = cluster("20")
+    h.queue("rich", deserved={"cpu": "4"})
+    h.queue("poor", deserved={"cpu": "9"})
+    work(h, "rich", runs=4, each="1500m")
+    work(h, "poor", waits=1)
+    h.session()
+    assert reclaim(h, "poor-waits0", [f"rich-runs{i}" for i in range(4)])[0] == ["rich-runs0", "rich-runs1"]
+
+
+def test_pods_that_break_no_gang_are_counted_first() -> None:
+    h = cluster("20")
+    h.queue("rich", deserved={"cpu": "3"})
+    h.queue("poor", deserved={"cpu": "9"})
+    h.group("whole", queue="rich", min_member=2)
+    h.group("loose", queue="rich", min_member=1)
+    for name in ("whole", "loose"):
+        for i in range(2):
+            h.pod(f"{name}{i}", group=name, node="n1")
+    work(h, "poor", waits=1)
+    h.session()
+    # Only one pod may go, and the gang that is just whole could not do without any.
+    assert reclaim(h, "poor-waits0", ["whole0", "whole1", "loose0", "loose1"])[0] == ["loose0"]
+
+
+def test_what_a_statement_took_is_gone_until_it_is_undone() -> None:
+    h = cluster("20")
+    h.queue("rich", deserved={"cpu": "2"})
+    h.queue("poor", deserved={"cpu": "9"})
+    work(h, "rich", runs=3)
+    work(h, "poor", waits=1)
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("rich-runs0"), "reclaim")
+    assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == []
+    statement.discard()
+    assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == ["rich-runs1"]
+
+
+def test_promises_of_a_queue_do_not_cost_it_running_pods() -> None:
+    h = cluster("20")
+    h.queue("rich", deserved={"cpu": "2"})
+    h.queue("poor", deserved={"cpu": "9"})
+    work(h, "rich", runs=2, waits=1)
+    work(h, "poor", waits=1)
+    session = h.session()
+    session.statement().pipeline(h.job("rich"), [h.task("rich-waits0")], [session.nodes.by_name["n1"]])
+    assert reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1"])[0] == []
+
+
+@pytest.mark.parametrize(
+    "deserved",
+    [
+        pytest.param({"cpu": "3", "memory": "2Gi"}, id="everything is named"),
+        pytest.param({"cpu": "3"}, id="one resource is named"),
+        pytest.param({GPU: "1"}, id="another one is named"),
+        pytest.param(None, id="nothing is named"),
+    ],
+)
+@pytest.mark.parametrize("requests", [{"cpu": 1}, {"cpu": 2, "memory": "2Gi"}, {"memory": "1Gi", GPU: 1}], ids=str)
+def test_w34_a_queue_can_never_take_back_the_very_pod_it_gave_up(
+    deserved: dict[str, str] | None, requests: dict[str, Any]
+) -> None:
+    h = cluster("20", memory="20Gi", resources={GPU: 8})
+    h.queue("rich", deserved=deserved)
+    h.queue("poor", deserved={"cpu": 9, "memory": "9Gi", GPU: 9})
+    h.group("rich", queue="rich")
+    h.group("poor", queue="poor")
+    for i in range(4):
+        h.pod(f"r{i}", group="rich", node="n1", requests=requests)
+    h.pod("asks", group="poor", requests={"cpu": 1, "memory": "1Gi", GPU: 1})
+    session = h.session()
+    victims, _ = reclaim(h, "asks", [f"r{i}" for i in range(4)])
+    assert victims
+    statement = session.statement()
+    for name in victims:
+        statement.evict(h.task(name), "reclaim")
+        assert capacity(h).preemptive(session.queues["rich"], h.task(name)) is not None
+
+
+def test_w10_what_a_queue_deserves_is_safe_behind_a_permissive_tier() -> None:
+    h = Harness("""
+actions: "allocate"
+tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: capacity}]}]
+""")
+    h.node("n1", cpu="20")
+    h.queue("rich", deserved={"cpu": "2"})
+    h.queue("poor", deserved={"cpu": "9"})
+    work(h, "rich", runs=4)
+    work(h, "poor", waits=1)
+    session = h.session()
+    candidates = [h.task(f"rich-runs{i}") for i in range(4)]
+    victims = session.dispatch.victims("reclaimable", h.task("poor-waits0"), candidates)
+    assert [task.name for task in victims] == ["rich-runs0", "rich-runs1"]
+
+
+def test_pods_of_no_queue_are_left_to_others_and_reclaim_nothing() -> None:
+    h = cluster("20")
+    h.queue("rich")
+    work(h, "rich", runs=1, waits=1)
+    h.pod("foreign", group=None, node="n1", scheduler="default-scheduler")
+    h.session()
+    assert reclaim(h, "rich-waits0", ["foreign"]) == ([], {})
+    assert capacity(h).reclaimable(h.task("foreign"), [h.task("rich-runs0")]) == VETO

@@ -1,0 +1,122 @@
+"""Capacity in whole sessions: queues borrow, and give back what they borrowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from capcard_sched.model.intents import Evict
+from capcard_sched.testing import Harness
+
+_STEPS = 15
+
+
+def _cluster(*, tree: bool = False, gang: str = "{name: gang}") -> Harness:
+    h = Harness(
+        f"""
+actions: "enqueue, allocate, reclaim"
+tiers:
+- plugins: [{{name: priority}}, {gang}, {{name: conformance}}]
+- plugins: [{{name: capacity, enableHierarchy: {str(tree).lower()}}}, {{name: predicates}}]
+""",
+        run=True,
+    )
+    h.node("n1", cpu="10", pods=1000)
+    return h
+
+
+def _singles(h: Harness, queue: str, count: int, *, node: str | None = None) -> None:
+    """Jobs of one pod of one cpu."""
+    for i in range(count):
+        h.group(f"{queue}{i}", queue=queue)
+        h.pod(f"{queue}{i}", group=f"{queue}{i}", node=node)
+
+
+def _run(h: Harness) -> tuple[dict[str, int], list[str]]:
+    """Steps; victims are replaced by new pods that wait. Pods with a node per queue, and victims in order."""
+    victims = []
+    for _ in range(_STEPS):
+        result = h.step()
+        assert not result.report.errors
+        for intent in result.intents:
+            if isinstance(intent, Evict):
+                job = h.task(intent.name).job
+                assert job is not None
+                victims.append(intent.name)
+                h.delete_pod(intent.name)
+                h.pod(intent.name, group=job.name)
+    placed = Counter(
+        task.job.queue for task in h.state.tasks.values() if task.node is not None and task.job is not None
+    )
+    return dict(placed), victims
+
+
+def _halves(h: Harness) -> None:
+    for name in ("borrows", "comes"):
+        h.queue(name, deserved={"cpu": "5"})
+    _singles(h, "borrows", 10, node="n1")
+    _singles(h, "comes", 8)
+
+
+def _guaranteed(h: Harness) -> None:
+    h.queue("borrows", guarantee={"cpu": "8"}, deserved={"cpu": "5"})
+    h.queue("comes", deserved={"cpu": "5"})
+    _singles(h, "borrows", 10, node="n1")
+    _singles(h, "comes", 8)
+
+
+def _refuses(h: Harness) -> None:
+    h.queue("borrows", deserved={"cpu": "5"}, reclaimable=False)
+    h.queue("comes", deserved={"cpu": "5"})
+    _singles(h, "borrows", 10, node="n1")
+    _singles(h, "comes", 8)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize(
+    "fill, placed",
+    [
+        pytest.param(_halves, {"borrows": 5, "comes": 5}, id="down to deserved"),
+        pytest.param(_guaranteed, {"borrows": 8, "comes": 2}, id="down to the guarantee"),
+        pytest.param(_refuses, {"borrows": 10}, id="not from a queue that is not reclaimable"),
+    ],
+)
+def test_what_was_borrowed_comes_back_and_stays(
+    tree: bool, fill: Callable[[Harness], None], placed: dict[str, int]
+) -> None:
+    h = _cluster(tree=tree)
+    fill(h)
+    result, victims = _run(h)
+    assert result == placed
+    # Each pod made room once, and none of them took it back (W-34).
+    assert len(victims) == len(set(victims)) == 10 - placed["borrows"]
+
+
+def test_the_nearest_queue_in_the_tree_gives_up_room_first() -> None:
+    h = _cluster(tree=True)
+    h.queue("eng", deserved={"cpu": "4"})
+    h.queue("a", parent="eng", deserved={"cpu": "3"})
+    h.queue("b", parent="eng", deserved={"cpu": "1"})
+    h.queue("far", deserved={"cpu": "1"})
+    _singles(h, "b", 5, node="n1")
+    _singles(h, "far", 5, node="n1")
+    _singles(h, "a", 2)
+    result, victims = _run(h)
+    assert result == {"a": 2, "b": 3, "far": 5}
+    assert {victim[0] for victim in victims} == {"b"}
+
+
+def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nobody() -> None:
+    h = _cluster()
+    h.queue("borrows", deserved={"cpu": "7"})
+    h.queue("comes", deserved={"cpu": "4"})
+    _singles(h, "borrows", 10, node="n1")
+    h.group("gang", queue="comes", min_member=4)
+    for i in range(4):
+        h.pod(f"gang-w-{i}", group="gang")
+    # Three pods are all that may leave, and the gang needs four.
+    assert _run(h) == ({"borrows": 10}, [])
+    h.queue("borrows", deserved={"cpu": "6"})
+    assert _run(h)[0] == {"borrows": 6, "comes": 4}

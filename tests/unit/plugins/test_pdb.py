@@ -1,0 +1,270 @@
+"""Pdb: plugins reference §13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.framework.plugin import Plugin, Veto
+from capcard_sched.framework.session import Session
+from capcard_sched.model.deltas import EvictFailed, PodDisruptionBudgetChanged, PodDisruptionBudgetGone
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.limits import PodDisruptionBudgetObject
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import Task
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "allocate"
+tiers: [{plugins: [{name: pdb}]}]
+"""
+WEB = {"matchLabels": {"app": "web"}}
+
+
+def budget(
+    h: Harness, allowed: int, selector: Any = None, *, name: str = "budget", namespace: str = "default", **status: Any
+) -> None:
+    obj = {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": WEB if selector is None else selector},
+        "status": {"disruptionsAllowed": allowed, **status},
+    }
+    h.apply(PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
+
+
+def cluster(*pods: tuple[str, dict[str, str]], conf: str = CONF, **more: Any) -> Harness:
+    """Running pods by name with their labels, and pod `new` that wants room."""
+    h = Harness(conf, **more)
+    h.queue("q")
+    h.node("n")
+    h.group("g")
+    h.group("wants")
+    for name, labels in pods:
+        h.pod(name, node="n", labels=labels)
+    h.pod("new", group="wants")
+    return h
+
+
+def two_webs() -> Harness:
+    return cluster(("p1", {"app": "web"}), ("p2", {"app": "web"}))
+
+
+def victims(h: Harness, *candidates: str, hook: str = "preemptable") -> list[str]:
+    answer = getattr(h.plugin("pdb"), hook)(h.task("new"), [h.task(name) for name in candidates])
+    assert isinstance(answer, Veto)
+    assert answer.victims is not None
+    assert answer.protected is not None
+    kept = [task.name for task in answer.victims]
+    assert {h.task(name).uid for name in candidates if name not in kept} == answer.protected.keys()
+    return kept
+
+
+@pytest.mark.parametrize("hook", ["preemptable", "reclaimable"])
+def test_13_1_as_many_go_as_are_allowed(hook: str) -> None:
+    h = two_webs()
+    budget(h, 1)
+    h.session()
+    assert victims(h, "p1", "p2", hook=hook) == ["p1"]
+    assert victims(h, "p2", "p1", hook=hook) == ["p2"], "asking costs nothing"
+
+
+@pytest.mark.parametrize(
+    ("selector", "labels", "kept"),
+    [
+        pytest.param(WEB, {"app": "web"}, False, id="selected"),
+        pytest.param(WEB, {"app": "db"}, True, id="not selected"),
+        pytest.param({}, {"app": "web"}, True, id="13.3 an empty selector selects nothing"),
+        pytest.param(WEB, {}, True, id="13.4 a pod without labels (Better)"),
+        pytest.param(
+            {"matchExpressions": [{"key": "app", "operator": "Exists"}]}, {"app": "x"}, False, id="expressions"
+        ),
+    ],
+)
+def test_selectors(selector: dict[str, Any], labels: dict[str, str], kept: bool) -> None:
+    h = cluster(("p", labels))
+    budget(h, 0, selector)
+    h.session()
+    assert victims(h, "p") == (["p"] if kept else [])
+
+
+def test_13_2_a_disruption_that_was_granted_already_is_not_charged() -> None:
+    h = two_webs()
+    budget(h, 0, disruptedPods={"p1": "2026-01-01T00:00:00Z"})
+    h.session()
+    assert victims(h, "p1", "p2") == ["p1"]
+
+
+def test_13_5_a_pod_that_stays_is_charged_to_no_budget() -> None:
+    h = cluster(("p1", {"app": "web", "tier": "front"}), ("p2", {"app": "web"}))
+    budget(h, 0, {"matchLabels": {"tier": "front"}}, name="p")
+    budget(h, 1, name="q")
+    h.session()
+    assert victims(h, "p1", "p2") == ["p2"]
+
+
+def test_a_budget_is_of_its_namespace() -> None:
+    h = two_webs()
+    budget(h, 0, namespace="other")
+    h.session()
+    assert victims(h, "p1", "p2") == ["p1", "p2"]
+
+
+def test_a_budget_whose_controller_has_not_looked_yet_allows_nothing() -> None:
+    h = two_webs()
+    obj = {"metadata": {"name": "fresh", "namespace": "default"}, "spec": {"selector": WEB}}
+    h.apply(PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
+    h.session()
+    assert victims(h, "p1", "p2") == []
+
+
+# --- what was evicted already ---------------------------------------------------------------------------------------
+
+
+def test_an_eviction_of_this_session_is_remembered_and_forgotten_when_it_is_undone() -> None:
+    h = two_webs()
+    budget(h, 1)
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("p1"), "test")
+    assert victims(h, "p2") == []
+    statement.discard()
+    assert victims(h, "p2") == ["p2"]
+
+
+def test_placements_are_charged_to_nobody() -> None:
+    h = two_webs()
+    h.pod("web", group="wants", labels={"app": "web"})
+    budget(h, 1)
+    session = h.session()
+    statement = session.statement()
+    statement.allocate(h.job("wants"), [h.task("web")], [session.nodes.by_name["n"]])
+    statement.discard()
+    assert victims(h, "p2") == ["p2"]
+
+
+def evicted(h: Harness) -> None:
+    session = h.session()
+    statement = session.statement()
+    statement.evict(h.task("p1"), "test")
+    statement.commit()
+    assert h.task("p1").status is TaskStatus.RELEASING
+
+
+def test_an_eviction_is_charged_until_the_budget_shows_it() -> None:
+    h = two_webs()
+    budget(h, 2)
+    evicted(h)
+    h.pod("p3", node="n", labels={"app": "web"})
+    h.session()
+    assert victims(h, "p2", "p3") == ["p2"]
+    budget(h, 1)
+    h.session()
+    assert victims(h, "p2", "p3") == ["p2"], "now it is the budget that says one"
+
+
+def test_an_eviction_is_charged_no_longer_than_the_pod_is_there() -> None:
+    h = two_webs()
+    budget(h, 1)
+    evicted(h)
+    h.session()
+    assert victims(h, "p2") == []
+    h.delete_pod("p1")
+    h.session()
+    assert victims(h, "p2") == ["p2"]
+
+
+def test_a_refused_eviction_is_not_charged() -> None:
+    h = two_webs()
+    budget(h, 1)
+    evicted(h)
+    task = h.task("p1")
+    h.apply(EvictFailed(task.namespace, task.name, task.uid, "no"))
+    h.session()
+    assert victims(h, "p2") == ["p2"]
+
+
+@given(
+    budgets=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=3),
+    pods=st.lists(st.frozensets(st.sampled_from("abc"), max_size=3), min_size=1, max_size=6),
+    order=st.randoms(use_true_random=False),
+)
+def test_no_budget_is_ever_overdrawn_and_nobody_is_kept_for_nothing(
+    budgets: list[tuple[int, str]], pods: list[frozenset[str]], order: Any
+) -> None:
+    h = cluster(*((f"p{index}", dict.fromkeys(sorted(labels), "1")) for index, labels in enumerate(pods)))
+    for index, (allowed, label) in enumerate(budgets):
+        budget(h, allowed, {"matchLabels": {label: "1"}}, name=f"b{index}")
+    session = h.session()
+    left = [allowed for allowed, _ in budgets]
+    names = [f"p{index}" for index in range(len(pods))]
+    order.shuffle(names)
+    statement = session.statement()
+    for cut in range(0, len(names), 2):
+        asked = names[cut : cut + 2]
+        gone = victims(h, *asked)
+        for name in asked:
+            matching = [i for i, (_, label) in enumerate(budgets) if label in pods[int(name[1:])]]
+            free = all(left[i] > 0 for i in matching)
+            assert (name in gone) is free
+            if free:
+                for i in matching:
+                    left[i] -= 1
+        for name in gone:
+            statement.evict(h.task(name), "test")
+    statement.discard()
+
+
+# --- with others ----------------------------------------------------------------------------------------------------
+
+
+class EvictsAll(Plugin):
+    """Names everybody."""
+
+    name = "evicts-all"
+
+    def preemptable(self, task: Task, candidates: list[Task]) -> list[Task]:
+        return candidates
+
+    def victim_tasks(self, tasks: list[Task]) -> list[Task]:
+        return tasks
+
+
+def test_w10_it_protects_from_a_later_tier_too() -> None:
+    conf = 'actions: "allocate"\ntiers: [{plugins: [{name: evicts-all}]}, {plugins: [{name: pdb}]}]'
+    h = cluster(("p1", {"app": "web"}), ("p2", {}), conf=conf, plugins=[EvictsAll])
+    budget(h, 0)
+    session: Session = h.session()
+    found = session.dispatch.victims("preemptable", h.task("new"), [h.task("p1"), h.task("p2")])
+    assert [task.name for task in found] == ["p2"]
+
+
+def test_shuffle_asks_it_about_those_that_others_name_and_it_names_nobody() -> None:
+    tiers = "tiers: [{plugins: [{name: pdb}%s]}]"
+    for more, gone in ((", {name: evicts-all}", ["free", "p1"]), ("", [])):
+        h = cluster(
+            ("p1", {"app": "web"}), ("p2", {"app": "web"}), ("free", {}),
+            conf=f'actions: "shuffle"\n{tiers % more}', plugins=[EvictsAll],
+        )  # fmt: skip
+        budget(h, 1)
+        result = h.step()
+        assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
+
+
+def test_only_changes_of_budgets_that_say_something_new_wake() -> None:
+    h = two_webs()
+    budget(h, 0)
+    h.settle()
+    budget(h, 0)
+    assert h.step().idle
+    budget(h, 1)
+    assert not h.step().idle
+    h.settle()
+    h.apply(PodDisruptionBudgetGone("default", "budget"))
+    assert not h.step().idle
+    h.apply(PodDisruptionBudgetGone("default", "budget"))
+    h.settle()
+    assert h.step().idle

@@ -1,0 +1,423 @@
+"""Tdm: plugins reference §17."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.session import Session
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import Vote
+from capcard_sched.plugins.tdm import Tdm, TdmArguments, Window, most_evictions, parse_window
+from capcard_sched.testing import Harness, registry
+
+ZONE = "volcano.sh/revocable-zone"
+PREEMPTABLE = "volcano.sh/preemptable"
+NO = {PREEMPTABLE: "false"}
+
+
+def _conf(arguments: str = "tdm.revocable-zone.night: 22:00-06:00", actions: str = "allocate") -> str:
+    return f'actions: "{actions}"\ntiers: [{{plugins: [{{name: tdm, arguments: {{{arguments}}}}}]}}]\n'
+
+
+def at(time: str, day: int = 2) -> float:
+    """A time of a day in January 2026, UTC."""
+    hour, minute, second = map(int, time.split(":"))
+    return datetime(2026, 1, day, hour, minute, second, tzinfo=UTC).timestamp()
+
+
+def cluster(time: str, conf: str = _conf(), **more: Any) -> Harness:
+    """Node `lent` of zone night, node `own` of none."""
+    h = Harness(conf, **more)
+    h.now = at(time) - 1
+    h.queue("q")
+    h.node("lent", labels={ZONE: "night"})
+    h.node("own")
+    return h
+
+
+# --- hours ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "time", "active"),
+    [
+        pytest.param("10:00-21:00", "10:00:00", True, id="17.1 its first second"),
+        pytest.param("10:00-21:00", "21:00:00", True, id="its last second"),
+        pytest.param("10:00-21:00", "21:00:01", False, id="17.1 a second after"),
+        pytest.param("10:00-21:00", "09:59:59", False, id="a second before"),
+        pytest.param("22:00-06:00", "23:00:00", True, id="before midnight"),
+        pytest.param("22:00-06:00", "03:00:00", True, id="17.2 after midnight (Better)"),
+        pytest.param("22:00-06:00", "06:00:01", False, id="over midnight, after the end"),
+        pytest.param("22:00-06:00", "12:00:00", False, id="over midnight, at noon"),
+        pytest.param("08:00-08:00", "07:00:00", True, id="a whole day"),
+        pytest.param("9:30 - 10:00", "09:45:00", True, id="written loosely"),
+    ],
+)
+def test_windows(window: str, time: str, active: bool) -> None:
+    parsed = parse_window(window)
+    assert parsed is not None
+    assert parsed.around(at(time), UTC)[0] is active
+
+
+@pytest.mark.parametrize("text", ["", "10:00", "24:00-06:00", "10:60-11:00", "10-11", "a:b-c:d", "10:00-21:00-22:00"])
+def test_what_is_no_window(text: str) -> None:
+    assert parse_window(text) is None
+
+
+@given(
+    start=st.integers(0, 1439),
+    end=st.integers(0, 1439),
+    second=st.integers(0, 3 * 86400),
+    ahead=st.integers(1, 3 * 86400),
+)
+def test_nothing_changes_before_the_time_that_was_told(start: int, end: int, second: int, ahead: int) -> None:
+    window, now = Window(start, end), at("00:00:00") + second
+    active, until = window.around(now, UTC)
+    assert until > now
+    later = now + ahead
+    if later < until:
+        assert window.around(later, UTC)[0] is active
+    # The plain rule: some day's window holds the time.
+    moment = datetime.fromtimestamp(now, UTC)
+    midnight = moment.replace(hour=0, minute=0, second=0)
+    plain = any(
+        midnight + timedelta(days=day, minutes=start)
+        <= moment
+        <= midnight + timedelta(days=day + int(end <= start), minutes=end)
+        for day in (-1, 0)
+    )
+    assert active is plain
+
+
+def test_the_time_zone_is_an_argument() -> None:
+    for zone, lent in (("UTC", False), ("Asia/Shanghai", True)):  # 15:00 UTC is 23:00 in Shanghai
+        h = cluster("15:00:00", _conf(f"tdm.revocable-zone.night: 22:00-06:00, tdm.time-zone: {zone}"))
+        h.group("g", annotations={ZONE: "*"})
+        h.pod("p")
+        assert judged(h, "p")["lent"] == ([] if lent else ["current time beyond revocable zone night:22:00-06:00"])
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def judged(h: Harness, name: str) -> dict[str, list[str]]:
+    """Reasons per node; every refusal must be one that eviction cannot help against."""
+    session = h.session()
+    profile = session.engine.profile(session.queues["q"], h.task(name))
+    found = {}
+    for row, node in enumerate(session.nodes.nodes):
+        diagnosis = Diagnosis(1)
+        h.plugin("tdm").predicate_static(profile, session.rows(np.array([row])), diagnosis)
+        found[node.name] = list(diagnosis.reasons)
+        assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
+    return found
+
+
+def scored(h: Harness, name: str) -> list[float]:
+    session = h.session()
+    answer = h.plugin("tdm").node_order_static(
+        session.engine.profile(session.queues["q"], h.task(name)), session.all_rows()
+    )
+    return [0.0] * len(session.nodes) if answer is None else answer.tolist()
+
+
+@pytest.mark.parametrize(
+    ("pod", "group", "lent"),
+    [
+        pytest.param({ZONE: "*"}, {}, True, id="the pod's star"),
+        pytest.param({}, {ZONE: "*"}, True, id="the group's star"),
+        pytest.param({PREEMPTABLE: "true"}, {}, True, id="preemptable implies it"),
+        pytest.param({}, {PREEMPTABLE: "true"}, True, id="a preemptable group implies it"),
+        pytest.param({ZONE: "night"}, {ZONE: "*"}, False, id="only a star is understood, and the pod decides"),
+        pytest.param({ZONE: "", PREEMPTABLE: "true"}, {}, False, id="the zone says more than preemptable"),
+        pytest.param({PREEMPTABLE: "false"}, {}, False, id="not preemptable"),
+        pytest.param({}, {}, False, id="17.6 says nothing"),
+    ],
+)
+def test_who_may_go_to_lent_nodes(pod: dict[str, str], group: dict[str, str], lent: bool) -> None:
+    h = cluster("23:00:00")
+    h.group("g", annotations=group)
+    h.pod("p", annotations=pod)
+    assert judged(h, "p") == {"lent": [] if lent else ["not allow to dispatch to revocable node"], "own": []}
+    assert scored(h, "p") == ([100.0, 0.0] if lent else [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("tdm.revocable-zone.night: 22:00-06:00", "current time beyond revocable zone night:22:00-06:00"),
+        ("tdm.revocable-zone.other: 22:00-06:00", "revocable zone night not support"),
+        ("tdm.revocable-zone.night: 22-6", "revocable zone 22-6 format error"),
+    ],
+)
+def test_zones_that_take_nobody(arguments: str, reason: str) -> None:
+    h = cluster("12:00:00", _conf(arguments))
+    h.group("g", annotations={ZONE: "*"})
+    h.pod("p")
+    assert judged(h, "p") == {"lent": [reason], "own": []}
+    assert scored(h, "p") == [0.0, 0.0]
+
+
+def test_a_pod_waits_for_the_hours_and_is_woken_by_them() -> None:
+    h = cluster("21:00:00")
+    h.group("g", annotations={ZONE: "*"})
+    h.pod("p")
+    h.delete_node("own")
+    h.step(at("21:00:00"))
+    result = h.step(at("21:30:00"))
+    assert (h.binds, result.idle, result.due) == ({}, True, at("22:00:00"))
+    h.step(at("22:00:00"))
+    assert h.binds == {"p": "lent"}
+
+
+def test_hours_that_concern_nobody_wake_nobody() -> None:
+    h = Harness(_conf())
+    h.queue("q")
+    h.node("own")
+    h.group("g")
+    h.pod("running", node="own")
+    h.pod("waits", requests={"cpu": "999"})
+    assert h.step(at("21:00:00")).due is None, "no node of the zone"
+    h.node("lent", labels={ZONE: "night"})
+    assert h.step(at("21:00:01")).due == at("22:00:00")
+    h.delete_pod("waits")
+    assert h.step(at("21:00:02")).due is None, "nobody waits"
+    h.pod("there", node="lent")
+    assert h.step(at("21:00:03")).due == at("22:00:00"), "somebody is there"
+
+
+def test_a_revocable_pod_prefers_lent_nodes() -> None:
+    h = cluster("23:00:00")
+    h.group("g", annotations={ZONE: "*"})
+    h.pod("p")
+    h.step(at("23:00:00"))
+    assert h.binds == {"p": "lent"}
+
+
+def test_without_labelled_nodes_pods_of_one_class_share_a_profile() -> None:
+    h = Harness(_conf())
+    h.queue("q")
+    h.node("own")
+    h.group("g")
+    h.group("star", annotations={ZONE: "*"})
+    h.pod("p")
+    h.pod("s", group="star")
+    session = h.session()
+    profiles = {session.engine.profile(session.queues["q"], h.task(name)) for name in ("p", "s")}
+    assert len(profiles) == 1
+    h.node("lent", labels={ZONE: "night"})
+    session = h.session()
+    profiles = {session.engine.profile(session.queues["q"], h.task(name)) for name in ("p", "s")}
+    assert len(profiles) == 2
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_that_are_not_preemptable_go_first() -> None:
+    h = cluster("12:00:00")
+    h.group("lender", annotations={PREEMPTABLE: "true"})
+    h.group("labelled", labels={PREEMPTABLE: "true"})
+    h.group("plain")
+    h.group("firm", annotations=NO)
+    session = h.session()
+    assert [job.name for job in sorted(session.jobs.values(), key=session.job_key)] == [
+        "plain", "firm", "lender", "labelled",
+    ]  # fmt: skip
+
+
+def test_pipelined_and_starving() -> None:
+    h = cluster("12:00:00")
+    h.group("g", min_member=2)
+    h.group("lender", annotations={PREEMPTABLE: "true"})
+    h.pod("p0", node="own")
+    h.pod("p1")
+    h.pod("l0", group="lender")
+    session = h.session()
+    plugin: Tdm = h.plugin("tdm")
+    assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.REJECT, True)
+    statement = session.statement()
+    statement.pipeline(h.job("g"), [h.task("p1")], [session.nodes.by_name["own"]])
+    assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.PERMIT, False)
+    assert plugin.job_starving(h.job("lender")) is False
+
+
+# --- budgets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "running", "succeeded", "other", "evictions"),
+    [
+        pytest.param({"jdb-max-unavailable": "4"}, 7, 1, 2, 2, id="17.3"),
+        pytest.param({"jdb-min-available": "50%"}, 5, 0, 0, 2, id="17.4 rounded up"),
+        pytest.param({"jdb-min-available": "3"}, 2, 0, 3, 1, id="17.5 below its minimum: one"),
+        pytest.param({}, 9, 0, 0, 1, id="none: one"),
+        pytest.param({"jdb-max-unavailable": "2"}, 3, 0, 2, 0, id="as many are missing already"),
+        pytest.param({"jdb-max-unavailable": "25%"}, 5, 0, 0, 2, id="percent rounded up"),
+        pytest.param({"jdb-min-available": "5", "jdb-max-unavailable": "5"}, 5, 0, 0, 0, id="the minimum wins"),
+        pytest.param({"jdb-min-available": "many"}, 5, 0, 0, 1, id="unreadable: one"),
+        pytest.param({"jdb-max-unavailable": "-1"}, 5, 0, 0, 1, id="negative: one"),
+    ],
+)
+def test_most_evictions(budget: dict[str, str], running: int, succeeded: int, other: int, evictions: int) -> None:
+    h = cluster("12:00:00")
+    h.group("g", annotations={f"volcano.sh/{key}": value for key, value in budget.items()})
+    for index in range(running):
+        h.pod(f"r{index}", node="own")
+    for index in range(succeeded):
+        h.pod(f"s{index}", phase="Succeeded")
+    for index in range(other):
+        h.pod(f"p{index}")
+    h.session()
+    assert most_evictions(h.job("g")) == evictions
+
+
+# --- victims --------------------------------------------------------------------------------------------------------
+
+
+def victims(h: Harness, preemptor: str, *candidates: str) -> list[str]:
+    found = h.plugin("tdm").preemptable(h.task(preemptor), [h.task(name) for name in candidates])
+    return [task.name for task in found]
+
+
+def test_firm_pods_take_preemptable_ones_off_ordinary_nodes() -> None:
+    h = cluster("23:00:00")
+    h.group("g", annotations=NO)
+    h.group("a", annotations={"volcano.sh/jdb-max-unavailable": "2"})
+    h.group("b")
+    h.pod("firm")
+    for index in range(3):
+        h.pod(f"a{index}", group="a", node="own")
+    h.pod("b0", group="b", node="own")
+    h.pod("b1", group="b", node="own")
+    h.pod("lent", group="b", node="lent")
+    h.pod("starting", group="b", node="own", phase="Pending")
+    h.pod("kept", group="b", node="own", annotations=NO)
+    h.pod("mate", group="g", node="own")
+    h.session()
+    everybody = ("starting", "kept", "lent", "mate", "a0", "b0", "a1", "b1", "a2")
+    assert victims(h, "firm", *everybody) == ["a0", "b0", "a1"]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{}, {PREEMPTABLE: "true"}, {PREEMPTABLE: "false", ZONE: "*"}],
+    ids=["says nothing", "preemptable", "revocable"],
+)
+def test_who_may_be_evicted_or_go_elsewhere_evicts_nobody(annotations: dict[str, str]) -> None:
+    h = cluster("23:00:00")
+    h.group("g")
+    h.group("a")
+    h.pod("p", annotations=annotations)
+    h.pod("a0", group="a", node="own")
+    h.session()
+    assert victims(h, "p", "a0") == []
+
+
+def overdue(h: Harness, session: Session) -> list[str]:
+    running = [h.task(name) for name in ("a0", "a1", "a2", "b0", "firm", "own", "strange")]
+    return [task.name for task in h.plugin("tdm").victim_tasks(running)]
+
+
+def evening(period: str = "1m") -> Harness:
+    h = cluster("05:00:00", _conf(f"tdm.revocable-zone.night: 22:00-06:00, tdm.evict.period: {period}"))
+    h.node("strange", labels={ZONE: "unknown"})
+    h.group("a", annotations={"volcano.sh/jdb-min-available": "1"})
+    h.group("b")
+    for index in range(3):
+        h.pod(f"a{index}", group="a", node="lent")
+    h.pod("b0", group="b", node="lent")
+    h.pod("firm", group="b", node="lent", annotations=NO)
+    h.pod("own", group="b", node="own")
+    h.pod("strange", group="b", node="strange")
+    return h
+
+
+def test_after_the_hours_preemptable_pods_leave_lent_nodes() -> None:
+    h = evening()
+    assert overdue(h, h.session()) == []
+    h.now = at("06:00:00")
+    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
+
+
+def test_not_more_often_than_the_period() -> None:
+    h = evening("10m")
+    h.now = at("07:00:00") - 1
+    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
+    plugin: Tdm = h.plugin("tdm")
+    assert plugin.due() == at("07:10:00")
+    h.now = at("07:09:58")
+    assert overdue(h, h.session()) == []
+    assert plugin.due() == at("07:10:00")
+    h.now = at("07:10:00") - 1
+    assert overdue(h, h.session()) == ["a0", "a1", "b0"]
+    for name in ("a0", "a1", "a2", "b0"):
+        h.delete_pod(name)
+        h.pod(name, group="a", node="own")
+    h.now = at("07:20:00") - 1
+    assert overdue(h, h.session()) == []
+    assert plugin.due() == at("22:00:00"), "nobody is left to be evicted: the next thing to happen is the evening"
+
+
+def test_a_job_on_several_zones_is_cut_once() -> None:
+    h = cluster("12:00:00", _conf("tdm.revocable-zone.night: 22:00-06:00, tdm.revocable-zone.dawn: 05:00-07:00"))
+    h.node("dawn", labels={ZONE: "dawn"})
+    h.group("a")
+    h.pod("a0", group="a", node="lent")
+    h.pod("a1", group="a", node="dawn")
+    h.session()
+    assert [task.name for task in h.plugin("tdm").victim_tasks([h.task("a0"), h.task("a1")])] == ["a0"]
+
+
+def test_shuffle_empties_lent_nodes_in_the_morning() -> None:
+    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
+    h.group("a", min_member=1, annotations={"volcano.sh/jdb-max-unavailable": "100%"})
+    for index in range(3):
+        h.pod(f"a{index}", group="a", node="lent")
+    h.step(at("05:59:00"))
+    h.step(at("06:00:00"))
+    assert all(h.task(f"a{index}").status.title == "Running" for index in range(3))
+    result = h.step(at("06:00:01"))
+    evicted = [intent.name for intent in result.intents if isinstance(intent, Evict)]
+    assert sorted(evicted) == ["a0", "a1", "a2"]
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "problems"),
+    [
+        pytest.param("", TdmArguments(), [], id="defaults"),
+        pytest.param(
+            "tdm.revocable-zone.a: 1:00-2:00, tdm.revocable-zone.b: 3:00-4:00, tdm.evict.period: 5m",
+            TdmArguments({"a": "1:00-2:00", "b": "3:00-4:00"}, "5m"),
+            [],
+            id="several zones",
+        ),
+        pytest.param("tdm.revocable-zone.a: soon", TdmArguments({"a": "soon"}), ["warning"], id="no hours"),
+        pytest.param("tdm.revocable-zone.a: 7", None, ["error"], id="a number (Better: rejected)"),
+        pytest.param("tdm.evict.period: often", TdmArguments(), ["warning"], id="no duration"),
+        pytest.param("tdm.evict.period: 0s", TdmArguments(), ["warning"], id="no period"),
+        pytest.param("tdm.time-zone: Mars/Base", None, ["error"], id="no such time zone"),
+        pytest.param("tdm.time-zone: ../../etc/passwd", None, ["error"], id="a path"),
+        pytest.param("tdm.evict.perod: 1m", TdmArguments(), ["warning"], id="unknown key"),
+    ],
+)
+def test_arguments(written: str, read: TdmArguments | None, problems: list[str]) -> None:
+    result = parse_conf(_conf(written), registry=registry())
+    assert [problem.severity for problem in result.problems] == problems
+    if read is None:
+        assert result.conf is None
+    else:
+        assert result.conf is not None
+        assert result.conf.tiers[0][0].arguments == read

@@ -1,0 +1,106 @@
+"""The tidal day that is shipped as an example, told by the reports (tidal reference §10)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from capcard_sched import config
+from capcard_sched.cli.validate import validate
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.core import Core, StepResult
+from capcard_sched.reports.recording import Recorder
+from capcard_sched.reports.timeline import Timeline, render, timeline_of
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.duration import parse_duration
+from capcard_sched.simulation.kinds import JOB, POD
+from capcard_sched.simulation.run import Options, Outcome, simulate
+from capcard_sched.simulation.scenario import load_scenario
+from capcard_sched.testing import registry
+
+H200 = "NVIDIA-H200"
+HOUR = 3600.0
+FOLDER = Path(config.__file__).parent / "examples" / "tidal"
+
+
+def run(until: str) -> tuple[Timeline, Outcome]:
+    conf = parse_conf((FOLDER / "conf" / "scheduler.yaml").read_bytes(), registry=registry())
+    assert conf.conf is not None
+    assert not conf.problems
+    recorder: Recorder[StepResult] = Recorder(Core(conf.conf, registry()))
+    scenario = load_scenario([str(FOLDER)], existing_queues=("root", "default"))
+    outcome = simulate(scenario, recorder, Options(until=parse_duration(until)))
+    recorder.finish(EPOCH + outcome.end / SECOND)
+    return timeline_of(recorder, buckets=24), outcome
+
+
+@pytest.fixture(scope="module")
+def day() -> tuple[Timeline, Outcome]:
+    return run("24h")
+
+
+def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timeline, Outcome]) -> None:
+    told = [(one.at, one.pod, one.queue, one.card, one.cards) for one in day[0].evictions]
+    assert told == [
+        (8 * HOUR, "default/pretrain-worker-1", "training", H200, 4),
+        (8 * HOUR, "default/pretrain-worker-0", "training", H200, 4),
+        (11 * HOUR, "default/tuning-worker-0", "training", H200, 4),
+    ]
+    for eviction in day[0].evictions:
+        assert eviction.message.startswith(f"reclaim: {H200}: 2 on node {eviction.node} for default/chat-")
+        assert eviction.message.endswith(" of queue serving")
+
+
+def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, Outcome]) -> None:
+    serving, training = day[0].services
+    assert (serving.service, training.service) == ("inference", "training")
+    by_hour = [(round(mine), round(theirs)) for mine, theirs in zip(serving.means, training.means, strict=True)]
+    assert by_hour == [(4, 12)] * 8 + [(8, 4)] + [(12, 4)] * 2 + [(14, 0)] * 9 + [(6, 8)] + [(2, 12)] * 3
+    assert serving.card_hours == pytest.approx(202, abs=0.2)
+    assert training.card_hours == pytest.approx(152, abs=0.2)
+
+
+def test_what_is_beyond_the_quota_takes_nothing(day: tuple[Timeline, Outcome]) -> None:
+    """The fifth replica waits an hour for the quota of 12 to be raised, while training holds four cards."""
+    (hold,) = day[0].holds
+    assert (hold.queue, hold.resource, hold.limit, hold.held_at_end) == ("serving", H200, 12_000, 0)
+    assert hold.seconds == HOUR + 30, "the pod that left took half a minute to go"
+    assert hold.longest_job.startswith("default/chat-")
+
+
+def test_the_gang_is_whole_or_waits_and_is_back_in_the_evening(day: tuple[Timeline, Outcome]) -> None:
+    jobs = {job["metadata"]["name"]: job["status"] for job in day[1].store.list(JOB)}
+    assert {name: status["state"]["phase"] for name, status in jobs.items()} == {
+        "pretrain": "Running",
+        "tuning": "Running",
+    }
+    assert jobs["pretrain"]["retryCount"] == 1
+    store = run("20h31m")[1].store
+    pods = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in store.list(POD)}
+    assert pods["pretrain-worker-0"]
+    assert pods["pretrain-worker-1"]
+    assert not pods["tuning-worker-0"], "resumed, but no cards are free, and training takes none"
+
+
+@pytest.mark.parametrize("moment", ["8h1m", "12h"])
+def test_no_half_of_a_gang_runs_while_the_tide_is_in(moment: str) -> None:
+    store = run(moment)[1].store
+    placed = [pod for pod in store.list(POD) if pod["spec"].get("nodeName")]
+    assert not [pod for pod in placed if pod["metadata"]["name"].startswith("pretrain")]
+
+
+def test_the_day_prints_as_tables(day: tuple[Timeline, Outcome]) -> None:
+    console = Console(record=True, width=160)
+    console.print(render(day[0]))
+    text = console.export_text()
+    for expected in ("Cards by kind of service", "card-hours", "202.0", "152.0", "pretrain-worker-0", "reclaim: "):
+        assert expected in text
+
+
+def test_the_example_has_nothing_to_complain_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate(file=(str(FOLDER),), scheduler_conf=FOLDER / "conf" / "scheduler.yaml", output="json") == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [row for row in findings if row["severity"] != "note"] == []

@@ -1,0 +1,165 @@
+"""The stand-ins for the controllers of ResourceQuotas and PodDisruptionBudgets, without a scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.model import deltas
+from capcard_sched.model.limits import Budget, budget_facts
+from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.kinds import BY_NAME
+
+APP = {"app": "web"}
+
+
+class Workbench:
+    """A settled cluster with one node."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(("ours",), "default")
+        self.store = self.cluster.store
+        self.feed = Feed(self.store)
+        self.store.observe(self.feed.observe)
+        self.create("Node", "n", status={"allocatable": {"cpu": "99", "memory": "99Gi", "pods": "99"}})
+
+    def create(self, kind: str, name: str, **fields: Any) -> None:
+        metadata = {"name": name, **fields.pop("metadata", {})}
+        self.store.create(kind, {"apiVersion": BY_NAME[kind].api_version, "kind": kind, "metadata": metadata, **fields})
+        self.cluster.settle()
+
+    def pod(self, name: str, *, phase: str = "Running", cpu: str = "1", **metadata: Any) -> None:
+        container = {"name": "main", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}}
+        spec = {"nodeName": "n", "containers": [container]}
+        self.create("Pod", name, metadata=metadata, spec=spec, status={"phase": phase})
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any]) -> None:
+        self.store.patch(kind, "default", name, patch)
+        self.cluster.settle()
+
+    def remove(self, kind: str, name: str) -> None:
+        self.store.remove(kind, "default", name)
+        self.cluster.settle()
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        found = self.store.get(kind, "default", name)
+        assert found is not None
+        return dict(found.get("status") or {})
+
+
+def quota(bench: Workbench, **hard: str) -> None:
+    bench.create("ResourceQuota", "q", spec={"hard": {key.replace("_", "."): value for key, value in hard.items()}})
+
+
+def used(bench: Workbench) -> dict[str, str]:
+    found: dict[str, str] = bench.status("ResourceQuota", "q")["used"]
+    return found
+
+
+def test_a_quota_counts_pods_that_live_whenever_they_came() -> None:
+    bench = Workbench()
+    bench.pod("before")
+    bench.create("Pod", "elsewhere", metadata={"namespace": "other"}, spec={"containers": []})
+    quota(bench, cpu="10", pods="5", limits_cpu="9", memory="1Gi")
+    bench.pod("after", cpu="1500m")
+    assert used(bench) == {"cpu": "2500m", "pods": "2", "limits.cpu": "2500m", "memory": "0"}
+    assert bench.status("ResourceQuota", "q")["hard"] == {
+        "cpu": "10", "pods": "5", "limits.cpu": "9", "memory": "1Gi",
+    }  # fmt: skip
+    bench.remove("Pod", "before")
+    assert used(bench)["cpu"] == "1500m"
+
+
+def test_an_ended_pod_is_an_object_still() -> None:
+    bench = Workbench()
+    bench.create("ResourceQuota", "q", spec={"hard": {"cpu": "10", "pods": "5", "count/pods": "5"}})
+    bench.pod("p")
+    assert used(bench) == {"cpu": "1", "pods": "1", "count/pods": "1"}
+    bench.patch("Pod", "p", {"status": {"phase": "Succeeded"}})
+    assert used(bench) == {"cpu": "0", "pods": "0", "count/pods": "1"}
+
+
+def test_a_name_that_is_limited_no_longer_is_not_told() -> None:
+    bench = Workbench()
+    quota(bench, cpu="10", pods="5")
+    bench.patch("ResourceQuota", "q", {"spec": {"hard": {"pods": None}}})
+    assert bench.status("ResourceQuota", "q") == {"hard": {"cpu": "10"}, "used": {"cpu": "0"}}
+
+
+def test_a_second_quota_and_one_that_came_back_count_what_is_there() -> None:
+    bench = Workbench()
+    quota(bench, cpu="10")
+    bench.remove("ResourceQuota", "q")
+    bench.pod("p")
+    quota(bench, cpu="10")
+    assert used(bench) == {"cpu": "1"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "allowed"),
+    [
+        ({"minAvailable": 3}, 1),
+        ({"minAvailable": "50%"}, 2),
+        ({"minAvailable": "60%"}, 1),
+        ({"maxUnavailable": 2}, 2),
+        ({"maxUnavailable": "25%"}, 1),
+        ({"maxUnavailable": 0}, 0),
+        ({"minAvailable": 9}, 0),
+        ({}, 3),
+    ],
+)
+def test_a_budget_allows_what_its_rule_leaves_of_the_healthy_pods(spec: dict[str, Any], allowed: int) -> None:
+    bench = Workbench()
+    bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, **spec})
+    for index in range(4):
+        bench.pod(f"p{index}", labels=APP)
+    bench.pod("other")
+    assert bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"] == allowed
+
+
+def test_a_pod_that_leaves_is_healthy_no_longer_and_still_expected() -> None:
+    bench = Workbench()
+    bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, "maxUnavailable": 1})
+    bench.create(
+        "ReplicaSet", "set",
+        spec={
+            "replicas": 3, "selector": {"matchLabels": APP},
+            "template": {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n"}},
+        },
+    )  # fmt: skip
+    assert bench.status("PodDisruptionBudget", "b") == {
+        "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3, "disruptionsAllowed": 1,
+    }  # fmt: skip
+    name = next(obj["metadata"]["name"] for obj in bench.store.list("Pod"))
+    bench.store.delete("Pod", "default", name)
+    bench.cluster.settle()
+    found = bench.status("PodDisruptionBudget", "b")
+    assert (found["expectedPods"], found["currentHealthy"] - found["desiredHealthy"]) in {(3, 0), (3, 1)}
+    assert found["disruptionsAllowed"] == max(0, found["currentHealthy"] - 2)
+
+
+def test_the_scheduler_is_told_of_namespaces_quotas_and_budgets() -> None:
+    bench = Workbench()
+    bench.create("Namespace", "lab", metadata={"labels": {"team": "a"}})
+    quota(bench, cpu="10")
+    bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}})
+    bench.feed.drain()
+    bench.pod("p", labels=APP)
+    bench.store.patch("Namespace", "", "lab", {"metadata": {"labels": {"team": "b"}}})
+    told = {type(delta): delta for delta in bench.feed.drain()}
+    assert told[deltas.NamespaceChanged] == deltas.NamespaceChanged("lab", {"team": "b"})
+    of_quota, of_budget = told[deltas.ResourceQuotaChanged], told[deltas.PodDisruptionBudgetChanged]
+    assert isinstance(of_quota, deltas.ResourceQuotaChanged)
+    assert of_quota.quota.status.used == {"cpu": "1"}
+    assert isinstance(of_budget, deltas.PodDisruptionBudgetChanged)
+    assert budget_facts(of_budget.budget) == Budget("default", "b", of_budget.budget.spec.selector, 0, frozenset())
+    bench.remove("ResourceQuota", "q")
+    bench.remove("PodDisruptionBudget", "b")
+    bench.store.remove("Namespace", "", "lab")
+    assert set(bench.feed.drain()) >= {
+        deltas.ResourceQuotaGone("default", "q"),
+        deltas.PodDisruptionBudgetGone("default", "b"),
+        deltas.NamespaceGone("lab"),
+    }

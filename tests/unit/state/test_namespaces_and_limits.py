@@ -1,0 +1,71 @@
+"""Namespaces, quotas and budgets in the state: what is kept, and what is a reason for a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from capcard_sched.model import deltas
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.state.cluster import ClusterState
+
+
+def fresh() -> ClusterState:
+    state = ClusterState(("ours",), "default")
+    state.open_session()
+    return state
+
+
+def quota(cpu: str, name: str = "q") -> deltas.Delta:
+    obj = {"metadata": {"name": name, "namespace": "ns"}, "spec": {"hard": {"cpu": cpu}}}
+    return deltas.ResourceQuotaChanged(msgspec.convert(obj, ResourceQuotaObject))
+
+
+def budget(allowed: int, name: str = "b", **spec: Any) -> deltas.Delta:
+    obj = {
+        "metadata": {"name": name, "namespace": "ns"}, "spec": spec, "status": {"disruptionsAllowed": allowed},
+    }  # fmt: skip
+    return deltas.PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "gone", "field"),
+    [
+        (quota("1"), quota("2"), deltas.ResourceQuotaGone("ns", "q"), "quotas"),
+        (budget(1), budget(2), deltas.PodDisruptionBudgetGone("ns", "b"), "budgets"),
+    ],
+)
+def test_only_what_says_something_new_is_a_change(
+    first: deltas.Delta, other: deltas.Delta, gone: deltas.Delta, field: str
+) -> None:
+    state = fresh()
+    for delta, changed in ((gone, False), (first, True), (first, False), (other, True), (gone, True), (gone, False)):
+        state.apply(delta)
+        assert not state.dirty, "no reason for a session by itself"
+        assert getattr(state.open_session(), field) == ({"ns"} if changed else set())
+    assert (state.quotas, state.budgets) == ({}, {})
+
+
+def test_they_are_kept_by_name_in_order() -> None:
+    state = fresh()
+    for name in ("b", "c", "a"):
+        state.apply(quota("1", name))
+    assert list(state.quotas["ns"]) == ["a", "b", "c"]
+    state.apply(deltas.ResourceQuotaGone("ns", "b"))
+    assert list(state.quotas["ns"]) == ["a", "c"]
+
+
+def test_former_labels_of_a_namespace_are_those_of_the_last_session() -> None:
+    state = fresh()
+    state.apply(deltas.NamespaceChanged("ns", {"a": "1"}))
+    state.apply(deltas.NamespaceChanged("ns", {"a": "2"}))
+    changed = state.open_session()
+    assert changed.namespaces == {"ns": None}
+    state.apply(deltas.NamespaceChanged("ns", {"a": "2"}))
+    assert state.open_session().namespaces == {}
+    state.apply(deltas.NamespaceChanged("ns", {"a": "3"}))
+    state.apply(deltas.NamespaceGone("ns"))
+    assert not state.dirty
+    assert state.open_session().namespaces == {"ns": {"a": "2"}}
