@@ -77,6 +77,13 @@ async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
         queue("q", weight=3),
         *gang("g", 2, queue="q"),
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 7},
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"cpu": "9"}}},
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "b"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}},
+        },
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -501,6 +508,7 @@ CONFIG_MAP = Kind(
         obj.metadata.name, {str(key): str(len(value)) for key, value in (obj.data or {}).items()}
     ),
     lambda meta: deltas.NamespaceGone(meta.name),
+    explained=False,
 )
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
 
@@ -541,6 +549,18 @@ async def test_listing_again_tells_nothing_when_nothing_has_changed(cluster: Clu
             await asyncio.wait_for(feed.relist(), 10)
         assert len(mirror.deltas) == 13
         assert ears.heard("pods", "listed") == ["listed"] * 4
+
+
+async def test_listing_again_tells_everything_of_kinds_that_the_scheduler_writes(cluster: Cluster) -> None:
+    """What it has wanted to write there stands in its state, and may never have been sent."""
+    await cluster.create_all([node("n"), queue("q"), *gang("g", 2, queue="q")])
+    async with watching(cluster, kinds=KINDS) as (feed, mirror, _):
+        before = len(mirror.deltas)
+        await asyncio.wait_for(feed.relist(), 10)
+        again = [type(delta).__name__ for delta in mirror.deltas[before:]]
+        assert sorted(again) == ["PodGroupChanged", "QueueChanged"]
+        await cluster.delete("queues", "q")
+        await until(lambda: isinstance(mirror.deltas[-1], deltas.QueueGone), "its end")
 
 
 async def test_listing_again_shows_what_the_watch_still_holds_back(cluster: Cluster, proxy: Proxy) -> None:
