@@ -173,7 +173,7 @@ def _show(outcome: Outcome, output: str) -> None:
         from capcard_sched.simulation.clock import EPOCH, SECOND
 
         evictions = [
-            EvictionRow(eviction.at / SECOND, f"{eviction.namespace}/{eviction.pod}", eviction.node, eviction.reason)
+            EvictionRow(eviction.at / SECOND, f"{eviction.namespace}/{eviction.pod}", eviction.node, eviction.message)
             for eviction in outcome.evictions
         ]
         print_overview(survey(document["items"], EPOCH + outcome.end / SECOND, EPOCH, evictions))

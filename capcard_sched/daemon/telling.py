@@ -23,6 +23,8 @@ class Telling:
         """`on_refused` hears the server's message on every refused binding."""
         self._metrics = metrics
         self._on_refused = on_refused
+        #: Resource to the trouble of its watch that was told last: it is tried again and again.
+        self._troubles: dict[str, tuple[str, str]] = {}
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -32,7 +34,15 @@ class Telling:
     def watch(self, resource: str, event: str, detail: str = "") -> None:
         """Something happened to the watch of a kind."""
         self._metrics.watch(resource, event, detail)
-        tell = self._log.warning if event in _TROUBLE else self._log.info if event == "listed" else self._log.debug
+        if event in _TROUBLE:
+            news = self._troubles.get(resource) != (event, detail)
+            self._troubles[resource] = (event, detail)
+            tell = self._log.warning if news else self._log.debug
+        elif event == "listed":
+            self._troubles.pop(resource, None)
+            tell = self._log.info
+        else:
+            tell = self._log.debug
         tell("watch", resource=resource, event_type=event, detail=detail)
 
     def bound(self, bind: Bind, seconds: float) -> None:

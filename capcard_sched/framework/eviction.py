@@ -162,9 +162,10 @@ class Evictor:
                 return False
         if dispatch.refusal("pre_predicate", profile) is not None:
             return False
-        over_quota = dispatch.refusal("allocatable", queue, task) is not None
-        if over_quota and self._scope.kind == "queues":
-            return False  # nobody of another queue gives up quota
+        quota = dispatch.refusal("allocatable", queue, task)
+        over_quota = quota is not None
+        if quota is not None and self._scope.kind == "queues" and quota.queue in ("", queue.name):
+            return False  # nobody of another queue gives up this queue's own quota
         search = self._search(queue, job, task)
         if not over_quota:
             row = search.free_row()
