@@ -120,3 +120,29 @@ def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nobody() -> None:
     assert _run(h) == ({"borrows": 10}, [])
     h.queue("borrows", deserved={"cpu": "6"})
     assert _run(h)[0] == {"borrows": 6, "comes": 4}
+
+
+def test_room_kept_for_a_guarantee_does_not_keep_others_from_what_they_deserve() -> None:
+    h = _cluster()
+    for name in ("borrows", "comes"):
+        h.queue(name, deserved={"cpu": "3"})
+    h.queue("absent", guarantee={"cpu": "4"})
+    _singles(h, "borrows", 6, node="n1")
+    _singles(h, "comes", 8)
+    placed, victims = _run(h)
+    assert placed == {"borrows": 3, "comes": 3}
+    assert len(victims) == 3
+
+
+def test_siblings_below_a_full_parent_take_back_from_each_other() -> None:
+    h = _cluster(tree=True)
+    h.queue("parent", capability={"cpu": "6"})
+    for name in ("borrows", "comes"):
+        h.queue(name, parent="parent", deserved={"cpu": "3"})
+    h.queue("aside", deserved={"cpu": "4"})
+    _singles(h, "borrows", 6, node="n1")
+    _singles(h, "aside", 4, node="n1")
+    _singles(h, "comes", 8)
+    placed, victims = _run(h)
+    assert placed == {"aside": 4, "borrows": 3, "comes": 3}
+    assert len(victims) == 3
