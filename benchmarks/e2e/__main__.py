@@ -1,0 +1,174 @@
+"""`python -m benchmarks.e2e`: the daemon on a real API server. Figures, never a verdict.
+
+Every measurement starts `capcard-sched run` as users do, on a kube-apiserver and etcd of its own. An independent
+watcher says when pods were bound. The raw rate is what the same server takes in the same run, from a bare client on as
+many connections, once before and once after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import measure
+from benchmarks.e2e.server import Server
+from benchmarks.e2e.standby import Handover, Idle, handover, idle
+from benchmarks.e2e.throughput import Throughput, prepare, throughput
+
+app = App(name="bench-e2e", help="Measure the daemon on a real API server.")
+
+#: Columns when the output is not a terminal.
+_FILE_WIDTH = 160
+#: Name to (nodes, pods).
+_SIZES = {"small": (50, 200), "S1": (1_000, 5_000), "S5": (5_000, 10_000)}
+_PARTS = ("before", "arriving", "handover", "idle")
+
+
+class Report(msgspec.Struct):
+    """Everything one run found, as written by `--json`."""
+
+    machine: dict[str, str]
+    #: Load average over the last minute, at the start.
+    load: float
+    throughput: list[Throughput] = []
+    handover: list[Handover] = []
+    idle: list[Idle] = []
+
+
+@app.default
+def bench(
+    *,
+    sizes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_SIZES)}.")] = "S1,S5",
+    parts: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_PARTS)}.")] = ",".join(_PARTS),
+    connections: Annotated[int, Parameter(help="Bindings at a time, of the daemon and of the raw client.")] = 32,
+    repeats: Annotated[int, Parameter(help="Measurements of throughput and handovers of each kind.")] = 1,
+    raw: Annotated[bool, Parameter(help="Measure the raw rate, too.")] = True,
+    idle_seconds: Annotated[float, Parameter(help="How long the idle daemon is watched.")] = 60.0,
+    program: Annotated[Path | None, Parameter(help="The program to run instead of this checkout's.")] = None,
+    json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
+) -> int:
+    """Throughput with gangs created before and while the daemon runs, handover (S1), and an idle daemon (S5)."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    chosen, wanted = [name.strip() for name in sizes.split(",")], [part.strip() for part in parts.split(",")]
+    unknown = [name for name in chosen if name not in _SIZES] + [part for part in wanted if part not in _PARTS]
+    if unknown:
+        console.print(f"unknown: {', '.join(unknown)}; sizes: {', '.join(_SIZES)}, parts: {', '.join(_PARTS)}")
+        return 2
+    report = Report(measure.machine(), os.getloadavg()[0])
+
+    async def run() -> None:
+        for size in chosen:
+            nodes, pods = _SIZES[size]
+
+            def say(text: str, size: str = size) -> None:
+                console.print(f"[dim]{size}: {text}[/dim]")
+
+            async with Server() as server:
+                await prepare(server, nodes)
+                for _ in range(repeats):
+                    for part in ("before", "arriving"):
+                        if part in wanted:
+                            found = await throughput(
+                                server,
+                                nodes,
+                                pods,
+                                created_before=part == "before",
+                                connections=connections,
+                                with_raw=raw and part == "before",
+                                program=program,
+                                say=say,
+                            )
+                            report.throughput.append(found)
+                if "handover" in wanted and size != "S5":
+                    report.handover.append(await handover(server, nodes, repeats, program=program, say=say))
+                if "idle" in wanted and size != "S1":
+                    report.idle.append(await idle(server, nodes, idle_seconds, program=program, say=say))
+
+    asyncio.run(run())
+    show(console, report)
+    if json is not None:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return 0
+
+
+def show(console: Console, report: Report) -> None:
+    """Print every figure."""
+    console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()) + f", load {report.load:.1f}")
+    if report.throughput:
+        console.print(_throughput_table(report.throughput))
+        console.print(_cost_table(report.throughput))
+    for run in report.throughput:
+        for problem in run.problems:
+            console.print(f"[red]{_name(run)}: {problem}[/red]")
+    for change in report.handover:
+        for name, times in (("kill -9", change.killed), ("graceful", change.graceful)):
+            shown = ", ".join(f"{seconds:.1f}" for seconds in times)
+            console.print(f"Handover at {change.nodes:,} nodes, {name}: first bind after {shown} s")
+    for calm in report.idle:
+        console.print(
+            f"Idle at {calm.nodes:,} nodes, {calm.heartbeats_per_second:.0f} heartbeats/s: {calm.percent:.1f} % of a "
+            f"core over {calm.seconds:.0f} s, peak {calm.peak_mib:.0f} MiB"
+        )
+
+
+def _name(run: Throughput) -> str:
+    return f"{run.nodes:,} x {run.pods:,}, {'before' if run.created_before else 'arriving'}"
+
+
+def _throughput_table(runs: list[Throughput]) -> Table:
+    table = Table(title="Pods bound, by the API server's own watch")
+    table.add_column("nodes x pods")
+    for header in (
+        "bound/s", "raw/s", "ratio", "by CPU", "first bind", "arrived/s", "wait p50, p99", "written in", "CPU", "peak",
+    ):  # fmt: skip
+        table.add_column(header, justify="right")
+    for run in runs:
+        table.add_row(
+            _name(run),
+            f"{run.rate:,.0f}",
+            ", ".join(f"{raw.rate:,.0f}" for raw in run.raw),
+            f"{run.ratio:.2f}" if run.raw else "",
+            f"{run.cpu_ratio:.2f}" if run.raw else "",
+            f"{run.first_bind:.1f} s" if run.created_before else "",
+            f"{run.arrival_rate:,.0f}" if run.arrival_rate else "",
+            f"{run.latency[0]:.2f}, {run.latency[1]:.2f} s" if run.arrival_rate else "",
+            f"{run.written_after:.1f} s",
+            f"{run.cpu_seconds:.1f} s",
+            f"{run.peak_mib:.0f} MiB",
+        )
+    return table
+
+
+def _cost_table(runs: list[Throughput]) -> Table:
+    table = Table(title="CPU per pod in microseconds, and API writes per pod")
+    table.add_column("nodes x pods")
+    for header in ("daemon", "to first bind", "binding", "after", "server", "raw server", "raw client"):
+        table.add_column(header, justify="right")
+    table.add_column("writes")
+    for run in runs:
+        per = 1e6 / run.pods
+        table.add_row(
+            _name(run),
+            f"{run.cpu_seconds * per:,.0f}",
+            f"{run.cpu_at_first * per:,.0f}",
+            f"{(run.cpu_at_last - run.cpu_at_first) * per:,.0f}",
+            f"{(run.cpu_seconds - run.cpu_at_last) * per:,.0f}",
+            f"{run.server_us:,.0f}",
+            ", ".join(f"{raw.server_us:,.0f}" for raw in run.raw),
+            ", ".join(f"{raw.client_us:,.0f}" for raw in run.raw),
+            ", ".join(f"{name} {count:g}" for name, count in run.writes_per_pod.items()),
+        )
+    return table
+
+
+if __name__ == "__main__":
+    app()

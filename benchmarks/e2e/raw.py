@@ -1,0 +1,63 @@
+"""A helper that binds pods as fast as the API server takes it, with no scheduling at all."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+
+import msgspec
+
+from benchmarks.e2e.helper import Target, read_job, say
+from capcard_sched.kube.effects import bodies
+from capcard_sched.kube.paths import pod_path
+from capcard_sched.model.intents import Bind
+
+
+class RawJob(msgspec.Struct, frozen=True):
+    """Send these bindings on so many connections."""
+
+    target: Target
+    connections: int
+    #: (namespace, pod, uid, node)
+    pods: list[tuple[str, str, str, str]]
+    annotations: dict[str, str]
+
+
+class RawDone(msgspec.Struct, frozen=True):
+    """All are bound; from the first request to the last answer, and what this process computed for it, in seconds."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+async def flood(job: RawJob) -> None:
+    """Bind everything, and answer."""
+    waiting = [
+        (pod_path(namespace, pod, "binding"), bodies.binding(Bind(namespace, pod, uid, node, job.annotations), None))
+        for namespace, pod, uid, node in reversed(job.pods)
+    ]
+    before, began = _cpu(), time.monotonic()
+    async with job.target.session(job.connections) as session:
+
+        async def work() -> None:
+            while waiting:
+                path, body = waiting.pop()
+                async with session.post(path, data=body, headers={"Content-Type": "application/json"}) as answer:
+                    content = await answer.read()
+                    if answer.status != 201:
+                        raise RuntimeError(f"POST {path}: {answer.status} {content[:500]!r}")
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(job.connections):
+                group.create_task(work())
+    say(RawDone(time.monotonic() - began, _cpu() - before))
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    asyncio.run(flood(read_job(RawJob)))

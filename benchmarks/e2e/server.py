@@ -1,0 +1,131 @@
+"""The API server under measurement: what is created on it, how it is asked, what it and others compute."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from benchmarks.e2e.helper import Target
+from benchmarks.e2e.objects import Document, Gang
+from tests.controlplane.build import build
+from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.controlplane import ControlPlane
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CREATE_CONNECTIONS = 16
+#: Collection by kind.
+_COLLECTIONS = {
+    "Node": "/api/v1/nodes",
+    "Namespace": "/api/v1/namespaces",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
+    "Queue": "/apis/scheduling.volcano.sh/v1beta1/queues",
+}
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    remaining_item_count: int = 0
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Meta
+    items: list[msgspec.Raw] | None = None
+
+
+class Server:
+    """A new API server with our CRDs, on etcd without fsync, with nothing else on it. An async context manager."""
+
+    def __init__(self) -> None:
+        self.plane = ControlPlane(build(print), audit=False)
+        self.target = Target(self.plane.server, str(self.plane.ca), self.plane.token("admin"))
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.plane.__enter__)
+        self.target = Target(self.plane.server, str(self.plane.ca), self.plane.token("admin"))
+        self._session = self.target.session()
+        async with Cluster(self.plane) as cluster:
+            await install_crds(cluster)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+        await asyncio.to_thread(self.plane.stop)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def request(self, method: str, path: str, body: object = None, **params: str) -> bytes:
+        """The body of an answer 2xx. Raises RuntimeError for any other."""
+        assert self._session is not None
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json"}
+        async with self._session.request(method, path, data=content, params=params, headers=headers) as answer:
+            text = await answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
+            return text
+
+    async def create(self, documents: Iterable[Document]) -> list[str]:
+        """Create objects, several at a time, begun in order; their uids in order."""
+        work = enumerate(documents)
+        uids: dict[int, str] = {}
+
+        async def create_some() -> None:
+            for index, document in work:
+                path = _COLLECTIONS[document["kind"]].format(document["metadata"].get("namespace", ""))
+                uids[index] = msgspec.json.decode(await self.request("POST", path, document), type=_Object).metadata.uid
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CREATE_CONNECTIONS):
+                group.create_task(create_some())
+        return [uids[index] for index in range(len(uids))]
+
+    async def create_gangs(self, gangs: Sequence[Gang]) -> None:
+        """Groups and their pods, gang by gang."""
+        await self.create(document for gang in gangs for document in (gang.group, *gang.pods))
+
+    async def count(self, path: str, **params: str) -> int:
+        """Objects in a collection."""
+        page = msgspec.json.decode(await self.request("GET", path, limit="1", **params), type=_Object)
+        return len(page.items or ()) + page.metadata.remaining_item_count
+
+    async def list(self, path: str) -> list[Any]:
+        """All objects of a collection."""
+        items: list[Any] = msgspec.json.decode(await self.request("GET", path))["items"]
+        return items
+
+    async def delete_all(self, path: str) -> None:
+        """Delete a collection at once."""
+        while await self.count(path):
+            await self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+
+    # --- what is computed -------------------------------------------------------------------------------------------
+
+    def cpu_seconds(self) -> float:
+        """Of etcd and kube-apiserver together, so far."""
+        return sum(cpu_seconds(self.plane.pid(name)) for name in ("etcd", "kube-apiserver"))
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def peak_mib(pid: int) -> float:
+    """The largest resident set a process ever had (VmHWM)."""
+    for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"process {pid} has no memory")
