@@ -324,7 +324,7 @@ class ControlPlane:
                     continue
                 about = event["objectRef"]
                 yield Audited(
-                    event["user"]["username"],
+                    event["user"].get("username", ""),
                     event["verb"],
                     about.get("apiGroup", ""),
                     about.get("resource", ""),
