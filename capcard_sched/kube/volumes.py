@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Between two looks at claims that are not bound yet, in seconds: doubling.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 2.0
+#: Writes of others that a taking back may meet.
+_TAKE_BACK_ATTEMPTS = 5
 _MANY_NODES: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 _MERGE: Final = "application/merge-patch+json"
 #: Answers after which the same request may succeed: a token that is renewed, a conflict, too many requests.
@@ -71,10 +74,7 @@ async def settle(client: Client, bind: Bind, *, clock: Callable[[], float] = tim
         await _settle_all(client, bind, progress, clock)
     except ApiError:
         for wanted in reversed(progress.written):
-            try:
-                await _take_back(client, bind, wanted)
-            except (ApiError, Unreachable):
-                continue  # the next attempt finds it as it is
+            await _try_to_take_back(client, bind, wanted)
         raise
 
 
@@ -175,6 +175,20 @@ async def _check_reach(client: Client, bind: Bind, wanted: ClaimBinding, name: s
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
+
+
+async def _try_to_take_back(client: Client, bind: Bind, wanted: ClaimBinding) -> None:
+    """`_take_back`, again when controllers write at the same time; what cannot be undone the next attempt finds."""
+    for _ in range(_TAKE_BACK_ATTEMPTS):
+        try:
+            await _take_back(client, bind, wanted)
+        except Unreachable:
+            return
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                return
+        else:
+            return
 
 
 async def _take_back(client: Client, bind: Bind, wanted: ClaimBinding) -> None:
