@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
-from contextlib import redirect_stdout
-from io import StringIO
+import subprocess
+import sys
 from pathlib import Path
 
 import cyclopts
@@ -33,11 +34,12 @@ def refusal(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def wide_help() -> str:
-    """The help, on a terminal so wide that nothing is wrapped."""
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
-        patch.setenv("COLUMNS", "300")
-        assert run(["run", "--help"]) == 0
-    return out.getvalue()
+    """The help, on a terminal so wide that nothing is wrapped. Of a new process: widths are remembered in one."""
+    program = Path(sys.executable).with_name("capcard-sched")
+    done = subprocess.run(
+        [program, "run", "--help"], env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 # Core reference §1.5, and the flags of logging that come with it.
