@@ -29,7 +29,9 @@ _T = TypeVar("_T")
 
 #: How long the thread waits for more after something arrived, in seconds.
 _DEBOUNCE = 0.01
-#: Sessions leave at least as much time to the rest of the process as they took themselves, but not more than this.
+#: Sessions leave so many times as long as they took to the rest of the process, up to the longest rest in seconds:
+#: while many pods are bound, their echoes then come together, and each session has more to do than to begin and end.
+_REST_SHARE = 3.0
 _LONGEST_REST = 0.25
 #: Bindings are handed over in lots of at least so many while a session goes on.
 _LOT = 64
@@ -147,7 +149,7 @@ class SchedulerThread:
             self._work_off(arrived)
             if self._leading:
                 self.last_cycle = time.monotonic()
-            rest = min(time.monotonic() - began, _LONGEST_REST)
+            rest = min(_REST_SHARE * (time.monotonic() - began), _LONGEST_REST)
 
     def _work_off(self, arrived: list[Any]) -> None:
         """Apply facts and answer calls in order; then a session, when leading."""

@@ -209,14 +209,14 @@ class Cluster:
 
     @overload
     async def wait_until(
-        self, check: Callable[[], Awaitable[T]], what: str, *, within: float = 10.0, every: float = 0.05
+        self, check: Callable[[], Awaitable[T]], what: str, *, within: float = 30.0, every: float = 0.05
     ) -> T: ...
     @overload
     async def wait_until(
-        self, check: Callable[[], T], what: str, *, within: float = 10.0, every: float = 0.05
+        self, check: Callable[[], T], what: str, *, within: float = 30.0, every: float = 0.05
     ) -> T: ...
     async def wait_until(
-        self, check: Callable[[], Any], what: str, *, within: float = 10.0, every: float = 0.05
+        self, check: Callable[[], Any], what: str, *, within: float = 30.0, every: float = 0.05
     ) -> Any:
         """Asks until the answer is true and returns it.
 

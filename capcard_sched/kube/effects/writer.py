@@ -42,12 +42,12 @@ LOW_WORKERS: Final = 8
 #: Events that wait; the oldest are dropped beyond it.
 MAX_EVENTS: Final = 20_000
 #: After so many seconds a status, an event is written beside bindings.
-_STATUS_PATIENCE, _EVENT_PATIENCE = 2.0, 5.0
+_STATUS_PATIENCE, _EVENT_PATIENCE = 5.0, 10.0
 #: How often what was put off is looked at, in seconds.
 _TICK = 0.25
 #: The longest a worker rests for when the server asks for fewer requests, in seconds; the write itself waits longer.
 _MAX_REST = 1.0
-_STATUS_BACKOFF = Backoff(first=0.5, longest=300.0)
+_STATUS_BACKOFF = Backoff(first=0.5, longest=60.0)
 _EVENT_BACKOFF = Backoff(first=1.0, longest=60.0)
 #: The same while the server is busy or away: what stands in the cluster is to be true soon after it is back.
 _AWAY_BACKOFF = Backoff(first=0.5, longest=10.0)

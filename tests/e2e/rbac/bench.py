@@ -87,7 +87,7 @@ class Bench:
             lines = daemon.lines()[since:]
             return any(line["level"] in _LOUD and words.search(str(line)) for line in lines)
 
-        await self.cluster.wait_until(found, f"the log to say that it cannot {right}", within=15)
+        await self.cluster.wait_until(found, f"the log to say that it cannot {right}", within=60)
 
     # --- the cluster --------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Bench:
         async def there() -> bool:
             return set(names) <= set(await self.cluster.bound())
 
-        await self.cluster.wait_until(there, f"{', '.join(names)} to be bound", within=15)
+        await self.cluster.wait_until(there, f"{', '.join(names)} to be bound", within=60)
 
     async def binds(self, **spec: object) -> str:
         """Make a pod and wait until it is bound; returns its name."""
@@ -122,7 +122,7 @@ class Bench:
                 for event in await self.cluster.list("events")
             )
 
-        await self.cluster.wait_until(there, f"{count} events {reason} about {about}", within=15)
+        await self.cluster.wait_until(there, f"{count} events {reason} about {about}", within=60)
 
     async def has_condition(self, name: str) -> None:
         """Wait until a pod says why it is not scheduled."""
@@ -131,7 +131,7 @@ class Bench:
             found = await self.cluster.get("pods", name)
             return any(row["type"] == "PodScheduled" for row in found["status"].get("conditions", []))
 
-        await self.cluster.wait_until(there, f"a condition on {name}", within=15)
+        await self.cluster.wait_until(there, f"a condition on {name}", within=60)
 
     async def is_gone(self, name: str) -> None:
         """Wait until a pod is gone."""
@@ -143,4 +143,4 @@ class Bench:
                 return answer.status == 404
             return False
 
-        await self.cluster.wait_until(gone, f"{name} to be gone", within=15)
+        await self.cluster.wait_until(gone, f"{name} to be gone", within=60)

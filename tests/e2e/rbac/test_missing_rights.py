@@ -74,7 +74,7 @@ async def _group_status(bench: Bench) -> tuple[Step, Step]:
             group = await bench.cluster.get("podgroups", name)
             return bool(group.get("status", {}).get("phase") == "Running")
 
-        await bench.cluster.wait_until(runs, "the phase to be written", within=15)
+        await bench.cluster.wait_until(runs, "the phase to be written", within=60)
 
     return lambda: bench.bound(f"{name}-0", f"{name}-1"), recovers
 
@@ -89,7 +89,7 @@ async def _queue_status(bench: Bench) -> tuple[Step, Step]:
             allocated = found.get("status", {}).get("allocated", {})
             return bool(allocated.get("pods") == str(len(await bench.cluster.bound())))
 
-        await bench.cluster.wait_until(counted, "what is allocated to be written", within=15)
+        await bench.cluster.wait_until(counted, "what is allocated to be written", within=60)
 
     return lambda: bench.bound(name), recovers
 
@@ -103,7 +103,7 @@ async def _queue_annotation(bench: Bench) -> tuple[Step, Step]:
             found = await bench.cluster.get("queues", "q")
             return bool(found["metadata"]["annotations"].get(CARD_ALLOCATED) == '{"A10":1}')
 
-        await bench.cluster.wait_until(written, "the annotation to be written", within=15)
+        await bench.cluster.wait_until(written, "the annotation to be written", within=60)
         await bench.cluster.delete("pods", name)
 
     return lambda: bench.bound(name), recovers
@@ -239,7 +239,7 @@ def watching(kind: Kind[Any], verb: str) -> Right:
 
 
 async def _watched(bench: Bench, stream: str) -> None:
-    await bench.cluster.wait_until(lambda: bench.proxy.watching(stream) > 0, f"a watch of {stream}", within=15)
+    await bench.cluster.wait_until(lambda: bench.proxy.watching(stream) > 0, f"a watch of {stream}", within=60)
 
 
 @pytest.mark.parametrize("verb", ["watch", "list"])
@@ -298,7 +298,7 @@ async def _ready(bench: Bench, daemon: Daemon) -> None:
         return (await daemon.get("/readyz"))[0] == HTTPStatus.OK
 
     await daemon.logged("serving", times=2)
-    await bench.cluster.wait_until(ready, "the replica to be ready", within=15)
+    await bench.cluster.wait_until(ready, "the replica to be ready", within=60)
 
 
 async def test_a_replica_is_ready_without_what_it_can_do_without(bench: Bench) -> None:
