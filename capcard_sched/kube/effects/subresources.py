@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Discovery is asked again this long after it was last asked and something did not fit, in seconds.
 _DOUBT_SECONDS = 30.0
 #: What holds where discovery may not be read: the manifests of the reference.
-_USUAL: Final = frozenset({"queues/status"})
+_USUAL: Final = frozenset({"podgroups", "queues", "queues/status"})
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -47,6 +47,10 @@ class Subresources:
         if known is None:
             async with self._lock:
                 known = self._known if self._known is not None else await self._ask()
+        if plural not in known:
+            # The kind is new, and discovery has not heard of it: that is no answer.
+            self._known = None
+            known = _USUAL
         return f"{plural}/status" in known
 
     async def _ask(self) -> frozenset[str]:

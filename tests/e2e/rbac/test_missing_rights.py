@@ -227,7 +227,11 @@ async def test_without_a_right_to_write_the_rest_goes_on(bench: Bench, right: Ri
         await bench.told(right, bench.daemon, since)
         await goes_on()
         assert (await bench.daemon.get("/healthz"))[0] == HTTPStatus.OK
-    await recovers()
+    try:
+        await recovers()
+    except AssertionError as error:
+        error.add_note("\n".join(map(str, bench.daemon.lines()[since:])))
+        raise
 
 
 # --- what is watched --------------------------------------------------------------------------------------------------

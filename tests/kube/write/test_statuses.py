@@ -163,6 +163,19 @@ async def test_a_queue_shows_what_is_allocated_now_and_no_more(cluster: Cluster,
 
 
 @pytest.mark.asyncio
+async def test_a_status_is_written_though_discovery_has_not_heard_of_the_kind_yet(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """Right after the CRDs were applied it lists nothing."""
+    await cluster.create(queue("q"))
+    proxy.answer("GET", "scheduling.volcano.sh/v1beta1$", 200)
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([UpdateQueueStatus("q", {"cpu": "4"})])
+        await effects.quiet()
+    assert (await cluster.get("queues", "q"))["status"]["allocated"] == {"cpu": "4"}
+
+
+@pytest.mark.asyncio
 async def test_a_condition_keeps_its_time_while_its_status_stays_and_leaves_others_alone(
     cluster: Cluster, proxy: Proxy
 ) -> None:
@@ -244,14 +257,14 @@ async def test_a_status_that_may_not_be_written_now_waits_and_does_not_hold_up_o
 @pytest.mark.asyncio
 async def test_statuses_wait_for_bindings_but_not_for_ever(cluster: Cluster, proxy: Proxy) -> None:
     group = await cluster.create(pod_group("g"))
-    made = await cluster.create_all([pod(f"p{index}") for index in range(40)])
+    made = await cluster.create_all([pod(f"p{index}") for index in range(80)])
     proxy.delay("POST", "/binding", 0.25, times=None)
     async with Harness(cluster, proxy, binders=2) as effects:
         effects.effects.submit([*(bind_of(each) for each in made), group_status(group, "Running", running=2)])
         await asyncio.sleep(1.5)
         assert effects.requests("PATCH", "/podgroups") == []
         await effects.until(lambda: effects.requests("PATCH", "/podgroups"), "the status")
-        assert len(effects.requests("POST", "/binding")) < 40, "while bindings were still waiting"
+        assert len(effects.requests("POST", "/binding")) < 80, "while bindings were still waiting"
 
 
 @pytest.mark.asyncio
