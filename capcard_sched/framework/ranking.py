@@ -14,6 +14,7 @@ Scores are plain floats; equal scores go to the lower row, which is the lower no
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -41,7 +42,12 @@ _LONG_LIST = 512
 _CURVE_STEPS = 8
 _CURVE_STATES = 8
 
+#: So many states that changed are looked at one by one.
+_FEW_EVENTS = 32
+
 _NEVER = float("-inf")
+#: What any score is, but `_NEVER`.
+_LOWEST = -sys.float_info.max
 #: Free room that any node has: the bar for resources that are not requested.
 _ANY = np.iinfo(np.int64).min
 #: 1, 2, ... up to the end of a curve, again for each state: int64 [states * steps, 1].
@@ -59,6 +65,7 @@ class Ranking:
     """
 
     __slots__ = (
+        "_all_feasible",
         "_bar",
         "_curves",
         "_engine",
@@ -82,6 +89,7 @@ class Ranking:
         self._engine = engine
         self._profile = profile
         self._feasible = feasible
+        self._all_feasible = bool(feasible.all())
         self._static = static
         request = profile.cls.request
         self._bar = np.where(request > 0, request, _ANY)
@@ -120,28 +128,23 @@ class Ranking:
         """Score states."""
         states = self._states
         rows = states.example.take(numbers)
-        usable = self._feasible.take(rows)
-        scores = np.full(len(numbers), _NEVER)
-        if usable.any():
-            if not usable.all():
-                numbers_usable, rows = numbers[usable], rows[usable]
-            else:
-                numbers_usable = numbers
-            allocatable, charged = (
-                states.allocatable.take(numbers_usable, axis=0),
-                states.charged.take(numbers_usable, axis=0),
-            )
-            scores[usable] = self._score(rows, allocatable, charged)
-        self._scores[numbers] = scores
+        if not self._all_feasible:
+            usable = self._feasible.take(rows)
+            self._scores[numbers[~usable]] = _NEVER
+            numbers, rows = numbers[usable], rows[usable]
+        if len(numbers):
+            allocatable, charged = states.allocatable.take(numbers, axis=0), states.charged.take(numbers, axis=0)
+            self._scores[numbers] = self._score(rows, allocatable, charged)
 
     def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix) -> Scores:
         """Scores of feasible rows that had these amounts, -inf where there is no room: float64 [k]."""
         table, static = self._engine.table, self._static
         fits: Mask = np.logical_and.reduce(allocatable - charged[:, :-2] >= self._bar, axis=1)
-        whole = fits.all()
+        fitting = np.count_nonzero(fits)
+        whole = fitting == len(fits)
         if not whole:
             scores: Scores = np.full(len(rows), _NEVER)
-            if not fits.any():
+            if not fitting:
                 return scores
             rows, allocatable, charged = rows[fits], allocatable[fits], charged[fits]
         found = self._engine.scores(self._profile, NodeRows(table, rows, allocatable=allocatable, charged=charged))
@@ -179,6 +182,19 @@ class Ranking:
         if states.count > len(self._scores):
             self._make_room()
         events = states.log[since : states.logged]
+        newcomers = self._few_newcomers(events) if len(events) <= _FEW_EVENTS else self._newcomers(events)
+        if not newcomers:
+            return
+        listed = self._listed[self._head :]
+        listed += newcomers  # one that is there already does no harm
+        listed.sort()
+        self._listed, self._head = listed, 0
+        if len(listed) > _LONG_LIST:
+            self._relist()
+
+    def _newcomers(self, events: npt.NDArray[np.int64]) -> list[_Entry]:
+        """The entries that are to be listed of states that changed; scores those that are not known yet."""
+        states = self._states
         scores = self._scores.take(events)
         unknown = np.isnan(scores)
         if unknown.any():
@@ -188,23 +204,24 @@ class Ranking:
                 self._learn(fresh)  # one that is there twice does no harm
                 scores = self._scores.take(events)
         floor = self._floor
-        if floor is _NOTHING_LISTED:
-            return
         first = states.first.take(events)
         near = (scores >= -floor[0]) & (scores > _NEVER) & (first < len(states.ids))
-        newcomers = [
+        found = zip((-scores[near]).tolist(), first[near].tolist(), events[near].tolist(), strict=True)
+        return [entry for entry in found if entry <= floor]
+
+    def _few_newcomers(self, events: npt.NDArray[np.int64]) -> list[_Entry]:
+        """`_newcomers` without arrays, which cost more than they save for a handful."""
+        rows_of, score_of, floor = self._states.rows, self._scores.item, self._floor
+        changed = [state for state in events.tolist() if rows_of[state]]
+        fresh = [state for state in changed if (score := score_of(state)) != score]
+        if fresh:
+            self._learn(np.array(fresh, dtype=np.int64))
+        bar = max(-floor[0], _LOWEST)
+        return [
             entry
-            for entry in zip((-scores[near]).tolist(), first[near].tolist(), events[near].tolist(), strict=True)
-            if entry <= floor
+            for state in changed
+            if (score := score_of(state)) >= bar and (entry := (-score, rows_of[state][0], state)) <= floor
         ]
-        if not newcomers:
-            return
-        listed = self._listed[self._head :]
-        listed += newcomers  # one that is there already does no harm
-        listed.sort()
-        self._listed, self._head = listed, 0
-        if len(listed) > _LONG_LIST:
-            self._relist()
 
     def _make_room(self) -> None:
         more = len(self._states.first) - len(self._scores)

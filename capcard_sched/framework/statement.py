@@ -15,7 +15,7 @@ from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from capcard_sched.framework.session import Session
     from capcard_sched.model.intents import ClaimBinding
@@ -88,6 +88,11 @@ class Statement:
             for record in self._records
             if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.PIPELINED
         ]
+
+    @property
+    def placements(self) -> list[Placement]:
+        """All placements so far, in order."""
+        return [record for record in self._records if isinstance(record, Placement)]
 
     def evict(self, task: Task, reason: str, message: str = "", *, by: str = "", queue: str = "") -> None:
         """A placed task starts to leave its node. Raises HookFailed with nothing left done.
@@ -193,19 +198,22 @@ class Statement:
     def _annotations(self) -> dict[str, dict[str, str]]:
         """What plugins want written with each binding, by uid; pods with nothing are absent."""
         found: dict[str, dict[str, str]] = {}
-        for uid, notes in self._wanted("bind_annotations"):
-            found.setdefault(uid, {}).update(notes)
+        for wanted in self._wanted("bind_annotations"):
+            for uid, notes in wanted.items():
+                found.setdefault(uid, {}).update(notes)
         return found
 
     def _volumes(self) -> dict[str, tuple[ClaimBinding, ...]]:
         """How the claims of pods get their volumes before the binding, by uid; pods with nothing are absent."""
         found: dict[str, tuple[ClaimBinding, ...]] = {}
-        for uid, bindings in self._wanted("bind_volumes"):
-            found[uid] = (*found.get(uid, ()), *bindings)
+        for wanted in self._wanted("bind_volumes"):
+            for uid, bindings in wanted.items():
+                found[uid] = (*found.get(uid, ()), *bindings)
         return found
 
-    def _wanted(self, hook: str) -> Iterator[tuple[str, Any]]:
+    def _wanted(self, hook: str) -> list[Mapping[str, Any]]:
         """What plugins answer, by task uid, to a hook that is asked of every placement to be bound."""
+        found: list[Mapping[str, Any]] = []
         for name, call in self._session.dispatch.entries(hook):
             for record in self._records:
                 if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
@@ -213,7 +221,9 @@ class Statement:
                         wanted = call(record)
                     except Exception as error:
                         raise HookFailed(name, hook, error) from error
-                    yield from (wanted or {}).items()
+                    if wanted:
+                        found.append(wanted)
+        return found
 
     def keep(self) -> None:
         """Leave the operations until the session closes, then undo them: a gang that is promised room (W-08)."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from capcard_sched.model.status import ALLOCATED_STATUSES, PLACED_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.state.columns import NodeTable
     from capcard_sched.state.dirty import Dirty
 
+#: From more rows on, all are charged at once.
+_FEW_ROWS = 3
 _BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-role counters
 
 
@@ -148,9 +152,16 @@ class Placements:
         else:
             for task in tasks:
                 del pending[task.uid]
-        for row, fill in fills.items():
-            stamps[row] = serial
-            target[row] += amounts if fill == 1 else amounts * fill
+        if len(fills) == count > _FEW_ROWS:
+            rows = np.array([*fills], dtype=np.intp)
+            stamps[rows] = serial
+            charged = target.take(rows, axis=0)
+            charged += amounts
+            target[rows] = charged
+        else:
+            for row, fill in fills.items():
+                stamps[row] = serial
+                target[row] += amounts if fill == 1 else amounts * fill
         if cls.best_effort:
             job.pending_best_effort -= count
         if job.min_task_member:
