@@ -76,7 +76,12 @@ class Metrics:
         self._scrape = threading.Lock()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        # Of what is observed for every pod, looked up once.
         self._bound = self._counters["pods_bound_total"]
+        self._bind_seconds = self._histograms["bind_seconds"]
+        self._scheduling_latency = self._histograms["task_scheduling_latency_milliseconds"]
+        #: Queue to its series of `pod_wait_seconds`.
+        self._waits: dict[str, Histogram] = {}
         self._gauges["build_info"].labels(__version__).set(1)
         for result in ("loaded", "rejected", "unchanged"):
             self._counters["config_reload_total"].labels(result)
@@ -159,8 +164,11 @@ class Metrics:
         if known is None:
             return False
         age = max(0.0, now - known[0])
-        self._histograms["task_scheduling_latency_milliseconds"].observe(age * 1000)
-        self._histograms["pod_wait_seconds"].labels(known[1]).observe(age)
+        self._scheduling_latency.observe(age * 1000)
+        waits = self._waits.get(known[1])
+        if waits is None:
+            waits = self._waits[known[1]] = self._histograms["pod_wait_seconds"].labels(known[1])
+        waits.observe(age)
         return True
 
     def snapshot_seconds(self, seconds: float) -> None:
@@ -205,6 +213,8 @@ class Metrics:
         for (queue,) in _label_values(waits):
             if queue not in sample.queues:
                 waits.remove(queue)
+        for queue in [queue for queue in tuple(self._waits) if queue not in sample.queues]:
+            self._waits.pop(queue, None)
 
     # --- the API server: kube.observer.Observer ---------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class Metrics:
     def bound(self, bind: Bind, seconds: float) -> None:
         """A binding succeeded."""
         self._bound.inc()
-        self._histograms["bind_seconds"].observe(seconds)
+        self._bind_seconds.observe(seconds)
         now = self._clock()
         if not self._arrived(bind.uid, now):
             self._early[bind.uid] = now
@@ -267,6 +277,14 @@ class Metrics:
     def cache_age(self, seconds: float) -> None:
         """Nothing was heard from the watches for so long."""
         self._gauges["cache_age_seconds"].set(seconds)
+
+    def usage_poll(self, result: str) -> None:
+        """The load of nodes was `measured`, or the question `failed`."""
+        self._counters["node_usage_polls_total"].labels(result).inc()
+
+    def usage_age(self, seconds: float | None) -> None:
+        """No load was measured for so long; None while none is to be measured."""
+        self._gauges["node_usage_age_seconds"].set(seconds or 0.0)
 
     def leader(self, leading: bool) -> None:
         """This replica leads, or does not. One that does not says nothing of decisions."""

@@ -10,7 +10,8 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
+from urllib.parse import quote, urlencode
 
 import aiohttp
 from yarl import URL
@@ -19,6 +20,7 @@ from capcard_sched.kube.answers import ApiError, Unreachable, api_error
 from capcard_sched.kube.connection import ConnectionConfigError
 from capcard_sched.kube.observer import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
+from capcard_sched.kube.pool import Answer, Pool, too_large
 from capcard_sched.kube.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -40,8 +42,24 @@ _OBJECT_BYTES = 8 * 2**20
 _READ_AHEAD = 2**20
 #: Streams stay for minutes: they have a pool of their own, or requests would wait for them.
 _LIMITED, _UNLIMITED = 0, 1
+#: Of these a second one changes nothing.
+_REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 #: How long an unused connection stays open, in seconds.
 _KEEPALIVE_SECONDS = 60.0
+_NOT_OPEN = "the client is not open: use `async with client`"
+
+
+class _Request(NamedTuple):
+    """What is asked, and how long and large the answer may be."""
+
+    pool: int
+    method: str
+    path: str
+    params: Mapping[str, str] | None
+    body: bytes | None
+    content_type: str
+    seconds: float
+    limit: int
 
 
 class Client:
@@ -68,7 +86,12 @@ class Client:
         self._clock = clock
         # Answers are read as they are: unpacking a list costs more than carrying it over a cluster's network.
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        context, name = connection.ssl, connection.server_name
+        self._pools = Pool(connection.server, context, name, connections), Pool(connection.server, context, name, 0)
+        #: These carry streams, and everything where there is a proxy.
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
+        #: The headers of every request, with the token they are for.
+        self._head: tuple[str | None, str] | None = None
         self._token: str | None = None
         self._token_read: float | None = None
         self._token_lock = asyncio.Lock()
@@ -81,6 +104,8 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         sessions, self._sessions = self._sessions or (), None
+        for pool in self._pools:
+            await pool.close()
         for session in sessions:
             await session.close()
 
@@ -123,54 +148,75 @@ class Client:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
+        asked = _Request(pool, method, path, params, body, content_type, seconds, limit)
         token = await self._present_token()
         try:
-            return await self._attempt(pool, token, method, path, params, body, content_type, seconds, limit)
+            return await self._attempt(asked, token)
         except ApiError as error:
             if error.status != HTTPStatus.UNAUTHORIZED or not await self._renew(token):
                 raise
-        return await self._attempt(pool, self._token, method, path, params, body, content_type, seconds, limit)
+        return await self._attempt(asked, self._token)
 
-    async def _attempt(
-        self,
-        pool: int,
-        token: str | None,
-        method: str,
-        path: str,
-        params: Mapping[str, str] | None,
-        body: bytes | None,
-        content_type: str,
-        seconds: float,
-        limit: int,
-    ) -> bytes:
-        headers = _authorization(token)
-        if body is not None:
-            headers["Content-Type"] = content_type
-        timeout = aiohttp.ClientTimeout(total=seconds, connect=min(_CONNECT_SECONDS, seconds / 2))
+    async def _attempt(self, asked: _Request, token: str | None) -> bytes:
+        if self._sessions is None:
+            raise RuntimeError(_NOT_OPEN)
+        method, path = asked.method, asked.path
         resource, collection = resource_of(path)
         verb = verb_of(method, collection=collection)
         code = 0
         started = self._clock()
         try:
-            async with self._open(pool).request(
-                method,
-                self._url(path, params),
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-                proxy=self.connection.proxy,
-                server_hostname=self.connection.server_name,
-            ) as response:
-                content = await _content(response, limit)
-                code = response.status
+            answer = await (self._send if self.connection.proxy is None else self._send_by_proxy)(asked, token)
+            code = answer.status
+        except Unreachable as error:
+            raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(error, f"{method} {path}", seconds) from error
+            raise _unreachable(error, f"{method} {path}", asked.seconds) from error
         finally:
             self._observer.request(verb, resource, code, self._clock() - started)
         if not HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES:
-            raise api_error(code, response.headers, content)
-        return content
+            raise api_error(code, {"Retry-After": answer.retry_after or ""}, answer.body)
+        return answer.body
+
+    async def _send(self, asked: _Request, token: str | None) -> Answer:
+        """On a connection of our own. Raises as `Pool.exchange`."""
+        pool = self._pools[asked.pool]
+        target = pool.prefix + asked.path
+        if asked.params:
+            target += "?" + urlencode(asked.params, quote_via=quote)
+        if self._head is None or self._head[0] != token:
+            headers = {"Host": pool.authority, **self._headers, **_authorization(token)}
+            self._head = token, "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"{asked.method} {target} HTTP/1.1\r\n{self._head[1]}"
+        if asked.body is not None:
+            head += f"Content-Type: {asked.content_type}\r\nContent-Length: {len(asked.body)}\r\n"
+        elif asked.method not in _REPEATABLE:
+            head += "Content-Length: 0\r\n"
+        return await pool.exchange(
+            f"{head}\r\n".encode() + (asked.body or b""),
+            seconds=asked.seconds,
+            connect=min(_CONNECT_SECONDS, asked.seconds / 2),
+            limit=asked.limit,
+            repeatable=asked.method in _REPEATABLE,
+        )
+
+    async def _send_by_proxy(self, asked: _Request, token: str | None) -> Answer:
+        """The same by way of the proxy."""
+        headers = _authorization(token)
+        if asked.body is not None:
+            headers["Content-Type"] = asked.content_type
+        async with self._open(asked.pool).request(
+            asked.method,
+            self._url(asked.path, asked.params),
+            data=asked.body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=asked.seconds, connect=min(_CONNECT_SECONDS, asked.seconds / 2)),
+            allow_redirects=False,
+            proxy=self.connection.proxy,
+            server_hostname=self.connection.server_name,
+        ) as response:
+            body = await _content(response, asked.limit)
+            return Answer(response.status, response.headers.get("Retry-After"), body)
 
     @asynccontextmanager
     async def stream(
@@ -229,7 +275,7 @@ class Client:
 
     def _open(self, pool: int) -> aiohttp.ClientSession:
         if self._sessions is None:
-            raise RuntimeError("the client is not open: use `async with client`")
+            raise RuntimeError(_NOT_OPEN)
         return self._sessions[pool]
 
     def _url(self, path: str, params: Mapping[str, str] | None) -> URL:
@@ -321,7 +367,7 @@ async def _content(response: aiohttp.ClientResponse, limit: int) -> bytes:
         else:
             return parts[0] if len(parts) == 1 else b"".join(parts)
     response.close()
-    raise ApiError(response.status, "TooLarge", f"the answer has more than {limit} bytes")
+    raise too_large(response.status, limit)
 
 
 def _unreachable(error: Exception, what: str, seconds: float) -> Unreachable:

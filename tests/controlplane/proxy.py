@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
@@ -263,7 +264,8 @@ class Proxy:
         """Sends an event of the test's own on the open streams of that path; returns how many there were."""
         streams = self._open(path)
         for stream in streams:
-            await stream.response.write(json.dumps(event).encode() + b"\n")
+            with contextlib.suppress(ConnectionError):  # its reader is just leaving
+                await stream.response.write(json.dumps(event).encode() + b"\n")
         return len(streams)
 
     def watching(self, path: str) -> int:

@@ -339,6 +339,18 @@ async def test_a_stream_ends_properly_silently_or_by_a_break(cluster: Cluster, p
 
 
 @pytest.mark.asyncio
+async def test_a_stream_that_nobody_reads_any_more_ends_for_the_server_too(cluster: Cluster, proxy: Proxy) -> None:
+    async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
+        for _ in range(2):
+            async with client.stream("/api/v1/nodes", {"watch": "1"}) as stream:
+                await stream.rest(0.01)
+                assert proxy.watching("nodes") == 1
+            async with asyncio.timeout(2.0):
+                while proxy.watching("nodes"):  # noqa: ASYNC110 -- a turn or two
+                    await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
 async def test_open_streams_take_no_connection_from_requests(cluster: Cluster) -> None:
     async with Client(connection_of(cluster), connections=1, timeout=5) as client:
         params = {"watch": "1", "timeoutSeconds": "30"}
