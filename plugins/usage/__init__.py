@@ -1,0 +1,210 @@
+"""Nodes that are busy take no pods, and idle ones are preferred, by measured load (plugins reference §15, §28)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.usage import STALE_SECONDS
+from capcard_sched.plugins.usage.arguments import UsageArguments, parse
+from capcard_sched.plugins.usage.estimates import Estimates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import Mask, NodeRows, Profile, Rows, Scores, Verdict
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import TaskClass
+
+CPU_EXCEEDS = "the CPU load of the node exceeds the upper limit."
+MEMORY_EXCEEDS = "the memory load of the node exceeds the upper limit."
+
+_FULL = 100.0
+_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
+
+
+class Usage(Plugin):
+    """Keeps pods off nodes whose measured load is above a threshold, and prefers nodes with little load.
+
+    Load comes from the source in the scheduler-conf's `metrics`, as an average of ten minutes; a measurement older than
+    five minutes does not count. Pods placed since then are counted by an estimate, so that a burst spreads. A new
+    scheduler-conf forgets the estimates, as does a new leader.
+    """
+
+    name = "usage"
+    Arguments = UsageArguments
+    arguments: UsageArguments
+    wakes_on = frozenset({"usage"})
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        given = self.arguments
+        self._weights = given.cpu_weight, given.memory_weight
+        self._scores_anything = given.weight > 0 and sum(self._weights) > 0
+        self._estimates = Estimates(given.estimator) if given.estimator.enable and self._scores_anything else None
+        self._session: Session
+        self._generation = -1
+        self._stale_nodes = 0
+        #: When the first measurement that counts becomes too old, Unix seconds.
+        self._fresh_until: float | None = None
+        #: Another number whenever something else follows for a class of pods, placements aside; None while no load is
+        #: known.
+        self._token: int | None = None
+        self._tokens = 0
+        #: Measured percent, NaN where it is not known: float64 [nodes].
+        self._cpu: Scores = np.zeros(0)
+        self._memory: Scores = np.zeros(0)
+        self._cpu_over: Mask = np.zeros(0, dtype=bool)
+        self._memory_over: Mask = np.zeros(0, dtype=bool)
+        #: Points by row, and weighted load with estimates in percent: float64 [nodes].
+        self._scores: Scores = np.zeros(0)
+        self._load: Scores = np.zeros(0)
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> UsageArguments:
+        return parse(raw, problems)
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session) -> None:
+        """O(nodes) when load was measured, grew stale, or nodes changed; else what changed of the jobs."""
+        self._session = session
+        changed, table = session.changed, session.nodes
+        overdue = self._fresh_until is not None and session.now >= self._fresh_until
+        anew = bool(changed.everything or changed.usage or overdue or table.generation != self._generation)
+        if anew:
+            self._generation = table.generation
+            self._measure(session)
+        if self._estimates is not None:
+            anew = self._estimates.open(session, anew=anew)
+        if anew:
+            rows = np.arange(len(table), dtype=np.intp)
+            self._load, self._scores = self._judge(rows)
+
+    def _measure(self, session: Session) -> None:
+        table, now = session.nodes, session.now
+        cpu, memory = np.full(len(table), np.nan), np.full(len(table), np.nan)
+        self._stale_nodes = 0
+        measured: list[float] = []
+        fresh = False
+        for name, said in session.usage.items():
+            node = table.by_name.get(name)
+            if node is None:
+                continue
+            if not said.is_fresh(now):
+                self._stale_nodes += 1
+                continue
+            fresh = True
+            if said.at is not None:
+                measured.append(said.at)
+            cpu[node.row] = np.nan if said.cpu is None else said.cpu
+            memory[node.row] = np.nan if said.memory is None else said.memory
+        self._fresh_until = min(measured) + STALE_SECONDS if measured else None
+        cpu_over, memory_over = cpu > self.arguments.thresholds.cpu, memory > self.arguments.thresholds.mem
+        same = np.array_equal(cpu_over, self._cpu_over) and np.array_equal(memory_over, self._memory_over)
+        if self._scores_anything and self._estimates is None:
+            same &= np.array_equal(cpu, self._cpu, equal_nan=True)
+            same &= np.array_equal(memory, self._memory, equal_nan=True)
+        if fresh and not (same and self._token is not None):
+            self._tokens += 1
+        self._token = self._tokens if fresh else None
+        self._cpu, self._memory, self._cpu_over, self._memory_over = cpu, memory, cpu_over, memory_over
+
+    def _judge(self, rows: Rows) -> tuple[Scores, Scores]:
+        """Weighted load of some rows in percent (NaN where unknown), and their points: float64 [k] each."""
+        load = np.zeros(len(rows))
+        if not self._scores_anything:
+            return load, load
+        estimated = np.zeros((len(rows), 2))
+        if self._estimates is not None:
+            estimated = self._estimates.percent(self._session.nodes.allocatable.take(rows, axis=0), rows)
+        total = sum(self._weights)
+        free = np.zeros(len(rows))
+        for weight, measured, column in zip(
+            self._weights, (self._cpu, self._memory), (CPU_COLUMN, MEMORY_COLUMN), strict=True
+        ):
+            if weight:
+                free += weight * (_FULL - np.minimum(measured.take(rows) + estimated[:, column], _FULL))
+        load = _FULL - free / total
+        return load, np.where(np.isnan(free), 0.0, free / total * self.arguments.weight)
+
+    def due(self) -> float | None:
+        """When the oldest measurement stops counting, as long as anybody waits for a node."""
+        waits = self._fresh_until is not None and any(True for _ in self._session.with_pending_tasks())
+        return self._fresh_until if waits else None
+
+    def metrics(self) -> Iterable[Sample]:
+        known = ~(np.isnan(self._cpu) & np.isnan(self._memory))
+        over = self._cpu_over | self._memory_over
+        for state, count in (
+            ("measured", np.count_nonzero(known)),
+            ("over_threshold", np.count_nonzero(over)),
+            ("stale", self._stale_nodes),
+        ):
+            yield Sample("usage_nodes", {"state": state}, float(count))
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def class_context(self, queue: Queue, cls: TaskClass) -> int | None:
+        """Which of the measurements that differ for the pod counts; None while there is none."""
+        return self._token
+
+    def row_private(self, profile: Profile) -> bool:
+        """Equal amounts may come of different pods, of which different estimates are due."""
+        return self._token is not None and self._estimates is not None
+
+    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        """More load than the threshold: unresolvable, as evicting would not show before long."""
+        if profile.context(self.name) is None:
+            return
+        verdict.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
+        verdict.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
+
+    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        """The score, where nothing but a measurement can change it and the profile tells which one that was."""
+        known = profile.context(self.name) is not None
+        return rows.take(self._scores) if known and self._scores_anything and self._estimates is None else None
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        """0 to 100 x `usage.weight`: what is left of the node, weighted; 0 where the load is not known."""
+        if self._token is None or not self._scores_anything:
+            return None
+        if self._estimates is None and profile.context(self.name) is not None:
+            return None
+        return rows.take(self._scores)
+
+    # --- what was placed since ----------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        """Estimate what was placed. A pod whose eviction is undone has never lost its estimate."""
+        estimates, now = self._estimates, self._session.now
+        if estimates is None:
+            return
+        threshold = self.arguments.estimator.risk_threshold * _FULL
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            if task.status in _IN_SESSION:
+                estimates.add(task, node, now, risky=bool(self._load[node.row] >= threshold))
+                self._refresh(node.row)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        """Forget what was put there in this session; what is evicted uses its node until it is gone."""
+        if self._estimates is None:
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            if task.status in _IN_SESSION:
+                self._estimates.remove(task, node)
+                self._refresh(node.row)
+
+    def _refresh(self, row: int) -> None:
+        if self._token is not None:
+            load, scores = self._judge(np.array([row], dtype=np.intp))
+            self._load[row], self._scores[row] = load[0], scores[0]

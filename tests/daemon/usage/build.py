@@ -1,0 +1,104 @@
+"""Fetches Prometheus from Debian's packages, once, into the cache folder of the control plane's programs.
+
+`python -m tests.daemon.usage.build` fetches it if there is none on PATH and none in the cache. Nothing is installed:
+the package is unpacked, and the package lists, where the system has none, are fetched into the cache folder too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.controlplane.build import UnavailableError, required
+
+
+def program() -> Path:
+    """Where the fetched Prometheus is, or will be."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return root / "capcard-sched" / "prometheus" / "prometheus"
+
+
+def locate() -> Path:
+    """Prometheus on PATH, else the fetched one.
+
+    Raises:
+        UnavailableError: there is neither.
+    """
+    found = shutil.which("prometheus")
+    if found is not None:
+        return Path(found)
+    if os.access(program(), os.X_OK):
+        return program()
+    raise UnavailableError(
+        "no prometheus on PATH: `python -m tests.daemon.usage.build` fetches it once from Debian's packages"
+    )
+
+
+def fetch() -> Path:
+    """Prometheus, fetched unless it is there.
+
+    Raises:
+        UnavailableError: this is no Debian, or its packages cannot be fetched.
+    """
+    try:
+        return locate()
+    except UnavailableError:
+        pass
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool) is None:
+            raise UnavailableError(f"no prometheus on PATH, and no {tool} to fetch it with")
+    target = program()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as name:
+        folder = Path(name)
+        package = _download(folder)
+        _run(["dpkg-deb", "-x", str(package), str(folder / "unpacked")], folder)
+        (folder / "unpacked" / "usr" / "bin" / "prometheus").replace(target)
+    return target
+
+
+def _download(folder: Path) -> Path:
+    """The package file; with package lists of our own when the system has none."""
+    lists = [
+        f"-oDir::State={folder / 'state'}",
+        f"-oDir::Cache={folder / 'cache'}",
+        "-oDir::State::status=/var/lib/dpkg/status",
+    ]
+    try:
+        _run(["apt-get", "download", "prometheus"], folder)
+    except UnavailableError:
+        (folder / "state" / "lists" / "partial").mkdir(parents=True)
+        (folder / "cache" / "archives" / "partial").mkdir(parents=True)
+        _run(["apt-get", *lists, "update"], folder)
+        _run(["apt-get", *lists, "download", "prometheus"], folder)
+    found = sorted(folder.glob("prometheus_*.deb"))
+    if not found:
+        raise UnavailableError("apt-get download brought no package prometheus")
+    return found[0]
+
+
+def _run(command: list[str], folder: Path) -> None:
+    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    if answer.returncode:
+        said = (answer.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise UnavailableError(f"{' '.join(command[:1] + command[-2:])}: {said}")
+
+
+def main() -> int:
+    """Fetches; fails where Prometheus is required and cannot be had, says one line elsewhere."""
+    try:
+        sys.stderr.write(f"prometheus: {fetch()}\n")
+    except UnavailableError as why:
+        sys.stderr.write(
+            f"no prometheus: {why}" + ("\n" if required() else "; the test that needs it will be skipped\n")
+        )
+        return 1 if required() else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""Measured load on a real Prometheus: what an exporter shows decides where a pod goes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.usage_source import UsageSource
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.testing import Harness, registry
+from tests.controlplane.build import UnavailableError, required
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.manifests import node, pod
+from tests.controlplane.processes import end, free_port, spawn, tail
+from tests.daemon.usage.build import locate
+from tests.e2e.daemons import Daemon
+
+#: Node to the busy part of its cores and of its memory.
+LOADS = {"a-busy": (0.95, 0.5), "b-idle": (0.1, 0.2)}
+#: Averages are taken at whole half minutes, the first one from two samples.
+FIRST_AVERAGE = 150.0
+_GIB = 2**30
+_BEGAN = time.monotonic()
+
+
+class Exporter(BaseHTTPRequestHandler):
+    """What a node exporter would show of machines of two cores and 100 GiB; a page each."""
+
+    def do_GET(self) -> None:
+        busy, full = LOADS[self.path.strip("/")]
+        seconds = 1000 + time.monotonic() - _BEGAN
+        lines = ["# TYPE node_cpu_seconds_total counter"]
+        for core in "01":
+            for mode, share in (("idle", 1 - busy), ("user", busy / 2), ("system", busy / 2)):
+                lines.append(f'node_cpu_seconds_total{{cpu="{core}",mode="{mode}"}} {share * seconds:.6f}')
+        lines += [
+            "# TYPE node_memory_MemTotal_bytes gauge",
+            f"node_memory_MemTotal_bytes {100 * _GIB}",
+            "# TYPE node_memory_MemAvailable_bytes gauge",
+            f"node_memory_MemAvailable_bytes {(1 - full) * 100 * _GIB:.0f}",
+        ]
+        content = "\n".join([*lines, ""]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Prometheus that scrapes the exporter every second."""
+    try:
+        program = locate()
+    except UnavailableError as why:
+        if required():
+            pytest.fail(str(why), pytrace=False)
+        pytest.skip(str(why))
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    config, log = folder / "prometheus.yml", folder / "prometheus.log"
+    command: list[str | Path] = [
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as exporter:
+        threading.Thread(target=exporter.serve_forever, daemon=True).start()
+        lines = ["global: {scrape_interval: 1s}", "scrape_configs:"]
+        for name in LOADS:
+            target = f"{{targets: ['127.0.0.1:{exporter.server_port}'], labels: {{instance: '{name}:9100'}}}}"
+            lines.append(f"- {{job_name: {name}, metrics_path: /{name}, static_configs: [{target}]}}")
+        config.write_text("\n".join(lines))
+        process = spawn(command, log=log)
+        try:
+            _wait_ready(f"http://127.0.0.1:{port}/-/ready", log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            end(process, gently=5)
+            exporter.shutdown()
+
+
+def _wait_ready(page: str, log: Path) -> None:
+    for _ in range(400):
+        try:
+            with urlopen(page) as answer:
+                if answer.status == 200:
+                    return
+        except URLError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"Prometheus did not become ready:\n{tail(log)}")
+
+
+def conf(address: str) -> str:
+    return (
+        'actions: "enqueue, allocate"\n'
+        "tiers:\n"
+        "- plugins: [{name: gang}, {name: predicates}, {name: usage, arguments: {thresholds: {cpu: 80, mem: 80}}}]\n"
+        f"metrics: {{type: prometheus, address: '{address}', interval: 1s}}\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_node(prometheus: str) -> None:
+    facts: list[Any] = []
+    arrived = asyncio.Event()
+
+    def deliver(deltas: Any) -> None:
+        facts[:] = deltas
+        if all(usage.cpu is not None for usage in deltas[0].nodes.values()) and len(deltas[0].nodes) == len(LOADS):
+            arrived.set()
+
+    async def names() -> set[str]:
+        return set(LOADS)
+
+    parsed = parse_conf(conf(prometheus), registry=registry())
+    assert parsed.conf is not None
+    assert parsed.problems == ()
+    source = UsageSource(registry(), Metrics(), deliver, names)
+    source.use(parsed.conf)
+    task = asyncio.create_task(source.run())
+    try:
+        async with asyncio.timeout(FIRST_AVERAGE):
+            await arrived.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    measured = facts[0].nodes
+    for name, (busy, full) in LOADS.items():
+        assert measured[name].cpu == pytest.approx(100 * busy, abs=5)
+        assert measured[name].memory == pytest.approx(100 * full, abs=0.1)
+        assert time.time() - measured[name].at < 60
+    h = Harness(conf(prometheus))
+    h.queue("q")
+    h.group("g", queue="q")
+    for name in LOADS:
+        h.node(name)
+    h.apply(*facts)
+    h.pod("p")
+    h.step(time.time())
+    assert h.binds == {"p": "b-idle"}
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_the_daemon_avoids_the_node_that_prometheus_says_is_loaded(
+    prometheus: str, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    await cluster.create_all([node(name) for name in LOADS])
+    kubeconfig = control_plane.kubeconfig_for("scheduler-a")
+    async with Daemon(kubeconfig, tmp_path, conf=conf(prometheus)) as daemon:
+        await daemon.logged("synced")
+
+        async def measured() -> bool:
+            return await daemon.metric("volcano_usage_nodes", state="measured") == len(LOADS)
+
+        await cluster.wait_until(measured, "both nodes to be measured", within=FIRST_AVERAGE)
+        await cluster.create_all([pod("p"), pod("p2")])
+
+        async def both_bound() -> bool:
+            return len(await cluster.bound()) == 2
+
+        await cluster.wait_until(both_bound, "both pods to be bound", within=60)
+        assert await cluster.bound() == {"p": "b-idle", "p2": "b-idle"}
+        assert await daemon.metric("volcano_usage_nodes", state="over_threshold") == 1
+        assert await daemon.metric("volcano_node_usage_polls_total", result="measured") >= 1
+
+        async def recent() -> bool:
+            return await daemon.metric("volcano_node_usage_age_seconds") < 30
+
+        await cluster.wait_until(recent, "the gauge to show the measurement", within=60)
+        await daemon.stop()

@@ -1,0 +1,346 @@
+"""Rescheduling: plugins reference §21."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.core import StepResult
+from capcard_sched.model.deltas import NodeUsageChanged
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.usage import NodeUsage
+from capcard_sched.plugins.rescheduling.arguments import Bounds, Params, ReschedulingArguments, Strategy
+from capcard_sched.plugins.rescheduling.balance import budget, quality, sides, standings
+from capcard_sched.testing import EPOCH, Harness, registry
+
+MINUTE = 60.0
+Load: TypeAlias = tuple[float | None, float | None]
+USUAL = "thresholds: {cpu: 30, memory: 30}, targetThresholds: {cpu: 60, memory: 60}"
+PARAMS = Params(Bounds(30, 30), Bounds(60, 60))
+
+
+def conf(params: str = USUAL, more: str = "", *, plugins: str = "", actions: str = "shuffle") -> str:
+    strategies = f"strategies: [{{name: lowNodeUtilization, params: {{{params}}}}}]"
+    return (
+        f'actions: "{actions}"\n'
+        f"tiers: [{{plugins: [{{name: rescheduling, arguments: {{{strategies}{more}}}}}{plugins}]}}]\n"
+    )
+
+
+def measured(h: Harness, at: float | None = None, **loads: Load) -> None:
+    h.apply(NodeUsageChanged({name: NodeUsage(cpu, memory, at) for name, (cpu, memory) in loads.items()}))
+
+
+def cluster(text: str = "", /, **loads: Load) -> Harness:
+    """Nodes of 10 cores and 100 GiB with these loads."""
+    h = Harness(text or conf())
+    h.queue("q")
+    h.group("g")
+    for name in loads:
+        h.node(name, cpu="10", memory="100Gi")
+    measured(h, None, **loads)
+    return h
+
+
+def pods(h: Harness, node: str, count: int, **more: Any) -> None:
+    given = {"requests": {"cpu": "1", "memory": "1Gi"}, **more}
+    for index in range(count):
+        h.pod(f"{node}-{index}", node=node, **given)
+
+
+def evicted(result: StepResult) -> list[str]:
+    return [intent.name for intent in result.intents if isinstance(intent, Evict)]
+
+
+def sides_of(h: Harness, params: Params = PARAMS) -> tuple[list[str], list[str]]:
+    found = sides(_standings(h), params)
+    return [each.node.name for each in found.low], [each.node.name for each in found.high]
+
+
+def _standings(h: Harness) -> Any:
+    session = h.session()
+    return standings(session.nodes.nodes, session.usage, session.now)
+
+
+# --- the vectors ------------------------------------------------------------------------------------------------------
+
+
+def test_21_1_low_and_high_nodes() -> None:
+    assert sides_of(cluster(n1=(20, 20), n2=(80, 50), n3=(40, 40))) == (["n1"], ["n2"])
+
+
+def test_21_2_the_budget_is_what_low_nodes_lack_to_their_target() -> None:
+    low = sides(_standings(cluster(n1=(20, 20), n2=(80, 50))), PARAMS).low
+    assert budget(low, PARAMS.targets) == (4_000, 40 * 2**30)
+
+
+def test_21_3_pods_go_while_their_node_is_at_the_target_or_above() -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50))
+    pods(h, "n2", 6)
+    result = h.step()
+    assert len(evicted(result)) == 3, "80, 70, 60, and then 50"
+    assert {intent.reason for intent in result.intents if isinstance(intent, Evict)} == {"shuffle"}
+
+
+def test_21_4_nobody_goes_when_all_nodes_are_below_the_thresholds() -> None:
+    h = cluster(n1=(20, 20), n2=(29, 29))
+    pods(h, "n2", 3)
+    assert evicted(h.step()) == []
+    assert sides_of(h) == (["n1", "n2"], [])
+
+
+# --- sides ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        pytest.param({"a": (30, 0), "b": (90, 90)}, ([], []), id="at the threshold is not below: nobody takes"),
+        pytest.param({"a": (0, 0), "b": (60, 60)}, (["a"], []), id="at the target is not above: nobody gives"),
+        pytest.param({"a": (0, 0), "b": (10, 61)}, (["a"], ["b"]), id="one resource above is enough"),
+        pytest.param({"a": (0, 0), "b": (61, 70), "c": (90, 50)}, (["a"], ["c", "b"]), id="the most loaded first"),
+        pytest.param({"a": (0, 0), "c": (70, 70), "b": (70, 70)}, (["a"], ["b", "c"]), id="equal ones by name"),
+        pytest.param({"a": (0, 0), "b": (90, None)}, (["a"], []), id="half a measurement is none"),
+    ],
+)
+def test_who_takes_and_who_gives(loads: dict[str, Load], expected: tuple[list[str], list[str]]) -> None:
+    assert sides_of(cluster(**loads)) == expected
+
+
+def test_a_cordoned_node_takes_nobody_but_may_give() -> None:
+    h = cluster(a=(10, 10), b=(0, 0), c=(90, 90))
+    h.node("b", cpu="10", memory="100Gi", unschedulable=True)
+    h.node("c", cpu="10", memory="100Gi", unschedulable=True)
+    assert sides_of(h) == (["a"], ["c"])
+
+
+def test_what_was_measured_too_long_ago_does_not_count() -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50))
+    measured(h, EPOCH - 5 * MINUTE, n2=(80, 50))
+    pods(h, "n2", 3)
+    assert evicted(h.step()) == []
+
+
+# --- who goes ---------------------------------------------------------------------------------------------------------
+
+
+def test_better_a_budget_that_is_spent_ends_it_even_when_it_is_below_zero() -> None:
+    """The reference stops at exactly 0: a pod larger than what is left would open the gate for all others."""
+    h = cluster(n1=(29, 0), n2=(90, 50))
+    pods(h, "n2", 3, requests={"cpu": "2"})
+    assert len(evicted(h.step())) == 2, "3.1 cores, then 1.1, then -0.9"
+
+
+def test_a_budget_of_memory_ends_it_too() -> None:
+    h = cluster(n1=(0, 29), n2=(99, 50))
+    pods(h, "n2", 8, requests={"cpu": "100m", "memory": "20Gi"})
+    assert len(evicted(h.step())) == 2
+
+
+def test_pods_of_least_priority_go_first_then_of_least_quality_then_the_youngest() -> None:
+    h = cluster(n1=(0, 0), n2=(100, 100))
+    amounts = {"cpu": "1", "memory": "10Gi"}
+    h.pod("guaranteed", node="n2", requests=amounts, limits=amounts, priority=5)
+    h.pod("best-effort", node="n2", requests={}, priority=5)
+    h.pod("old", node="n2", requests=amounts, priority=5)
+    h.pod("young", node="n2", requests=amounts, priority=5)
+    h.pod("low", node="n2", requests=amounts, limits=amounts, priority=1)
+    assert _named(h) == ["low", "best-effort", "young", "old", "guaranteed"]
+    assert [quality(h.task(name).cls) for name in ("best-effort", "old", "guaranteed")] == [0, 1, 2]
+
+
+def _named(h: Harness) -> list[str]:
+    session = h.session()
+    running = [task for job in session.jobs.values() for task in job.tasks.values() if task.node is not None]
+    return [task.name for task in h.plugin("rescheduling").victim_tasks(running)]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"annotations": {"volcano.sh/preemptable": "false"}}, id="not preemptable"),
+        pytest.param({"namespace": "kube-system"}, id="of the system"),
+        pytest.param({"priorityClassName": "system-node-critical"}, id="critical"),
+        pytest.param({"group": None, "scheduler": "other"}, id="of another scheduler"),
+    ],
+)
+def test_pods_that_may_not_go_are_passed_over_and_cost_no_budget(more: dict[str, Any]) -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50))
+    h.group("g", namespace="kube-system")
+    for index in range(4):
+        h.pod(f"stays{index}", node="n2", requests={"cpu": "1"}, **more)
+    pods(h, "n2", 4)
+    gone = evicted(h.step())
+    assert len(gone) == 3
+    assert all(name.startswith("n2-") for name in gone)
+
+
+def test_better_pods_are_told_apart_by_uid_not_by_name() -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50), n3=(45, 45))
+    h.group("g", namespace="other")
+    h.pod("same", node="n3", namespace="other", requests={"cpu": "1"})
+    h.pod("same", node="n2", requests={"cpu": "1"})
+    (victim,) = [intent for intent in h.step().intents if isinstance(intent, Evict)]
+    assert (victim.namespace, victim.name) == ("default", "same")
+
+
+def test_a_gang_loses_only_what_it_can_do_without() -> None:
+    h = cluster(n1=(0, 0), n2=(95, 50))
+    h.group("g", min_member=4)
+    pods(h, "n2", 6)
+    assert len(_named(h)) == 4
+    measured(h, n2=(95, 50))
+    assert len(evicted(h.step(EPOCH + 10 * MINUTE))) == 2
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_looked_at_once_per_interval() -> None:
+    h = cluster(conf(more=", interval: 2m"), n1=(20, 20), n2=(80, 50))
+    h.step()
+    measured(h, n1=(20, 20), n2=(80, 50))
+    pods(h, "n2", 3)
+    result = h.step(EPOCH + 60.0)
+    assert (evicted(result), result.due) == ([], EPOCH + 121.0)
+    assert len(evicted(h.step(EPOCH + 121.0))) == 3
+
+
+def test_a_node_gives_once_per_measurement() -> None:
+    h = cluster(n1=(20, 20), n2=(80, 50))
+    pods(h, "n2", 8)
+    assert len(evicted(h.step(EPOCH + 10.0))) == 3
+    for minutes in (6, 12, 18):
+        assert evicted(h.step(EPOCH + minutes * MINUTE)) == [], "nothing is known of what came of it"
+    measured(h, n2=(70, 40))
+    assert len(evicted(h.step(EPOCH + 24 * MINUTE))) == 2
+
+
+def test_a_measurement_is_a_reason_for_a_session_and_silence_is_none() -> None:
+    h = cluster(n1=(20, 20), n2=(50, 50))
+    pods(h, "n2", 4)
+    h.settle()
+    assert h.step(EPOCH + 10 * MINUTE).idle
+    measured(h, n2=(80, 50))
+    assert len(evicted(h.step(EPOCH + 20 * MINUTE))) == 3
+
+
+def test_without_measurements_nothing_happens_and_nothing_is_due() -> None:
+    h = cluster()
+    h.node("n1")
+    result = h.step()
+    assert (evicted(result), result.due) == ([], None)
+
+
+def test_better_the_default_period_is_the_one_that_is_measured() -> None:
+    """The reference's default of 5m reads averages that nobody collects, so that nothing is ever evicted."""
+    assert ReschedulingArguments().period == "10m"
+    h = cluster(conf(more=", metricsPeriod: 5m"), n1=(20, 20), n2=(80, 50))
+    pods(h, "n2", 4)
+    assert len(evicted(h.step())) == 3
+
+
+@given(
+    loads=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=2, max_size=6),
+    cores=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+)
+def test_never_more_than_the_low_nodes_can_take_and_one_pod(loads: list[tuple[int, int]], cores: list[int]) -> None:
+    h = cluster(**{f"n{index}": load for index, load in enumerate(loads)})
+    largest = max(cores) * 100
+    for index in range(len(loads)):
+        for number, tenths in enumerate(cores):
+            h.pod(f"n{index}-{number}", node=f"n{index}", requests={"cpu": f"{tenths}00m"})
+    found = sides(_standings(h), PARAMS)
+    room = budget(found.low, PARAMS.targets)
+    gone = evicted(h.step())
+    taken = sum(h.task(name).cls.requests["cpu"] for name in gone)
+    assert taken <= max(0, room[0]) + (largest if gone else 0)
+    givers = {each.node.name for each in found.high}
+    assert {name.partition("-")[0] for name in gone} <= givers
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def _parsed(arguments: str) -> tuple[ReschedulingArguments | None, list[str]]:
+    text = f"actions: shuffle\ntiers: [{{plugins: [{{name: rescheduling, arguments: {{{arguments}}}}}]}}]\n"
+    result = parse_conf(text, registry=registry())
+    problems = [problem.render() for problem in result.problems]
+    if result.conf is None:
+        return None, problems
+    option = result.conf.option("rescheduling")
+    assert option is not None
+    assert isinstance(option.arguments, ReschedulingArguments)
+    return option.arguments, problems
+
+
+def _strategy(params: str) -> str:
+    return f"strategies: [{{name: lowNodeUtilization, params: {{{params}}}}}]"
+
+
+def test_the_file_of_the_reference_loads_without_a_word_but_for_the_number_of_pods() -> None:
+    bounds = "cpu: 20, memory: 20, pods: 20"
+    found, problems = _parsed(
+        "interval: 10m, metricsPeriod: 10m, strategies: [{name: lowNodeUtilization, params: {"
+        f"thresholds: {{{bounds}}}, "
+        "targetThresholds: {cpu: 50, memory: 50}, thresholdPriorityClassName: system-cluster-critical, nodeFit: true}}]"
+    )
+    params = Params(Bounds(20, 20), Bounds(50, 50))
+    assert found == ReschedulingArguments("10m", "10m", (Strategy("lowNodeUtilization", params),))
+    assert len(problems) == 1
+    assert "strategies[0].params.thresholds.pods" in problems[0]
+    assert "has no effect" in problems[0]
+
+
+def test_nothing_given_is_the_default_strategy() -> None:
+    assert _parsed("") == (ReschedulingArguments(), [])
+    assert ReschedulingArguments().strategies == (Strategy("lowNodeUtilization", Params(Bounds(100, 100), Bounds())),)
+
+
+_PLACE = "tiers[0].plugins[0].arguments."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "words"),
+    [
+        ("interval: soon", "interval", '"soon" is no duration above 0; 5m is used'),
+        ("interval: -1m", "interval", "5m is used"),
+        ("interval: 5", "interval", "expected a string, got the number 5"),
+        ("metricsPeriod: 5m", "metricsPeriod", 'no averages over "5m" are measured; those over 10m are used'),
+        (_strategy("thresholds: {cpu: low}"), "strategies[0].params.thresholds.cpu", 'the string "low"'),
+        (_strategy("thresholds: {cpu: 101}"), "strategies[0].params.thresholds.cpu", "<= 100"),
+        (_strategy("thresholds: {gpu: 1}"), "strategies[0].params.thresholds.gpu", "accepted: cpu, memory"),
+        (_strategy("thresholds: 5"), "strategies[0].params.thresholds", "expected a map"),
+        (_strategy("threshold: {}"), "strategies[0].params.threshold", 'did you mean "thresholds"?'),
+        (_strategy("nodeFit: false"), "strategies[0].params.nodeFit", "has no effect"),
+        (_strategy("targetThresholds: {cpu: 50}"), "strategies[0].params.thresholds", "100 is above the target 50"),
+        ("strategies: [{name: lowNodeUtilization, param: {}}]", "strategies[0].param", 'did you mean "params"?'),
+    ],
+)
+def test_a_wrong_argument_is_told_with_its_path_and_the_default_stays(arguments: str, path: str, words: str) -> None:
+    found, problems = _parsed(arguments)
+    assert found is not None
+    assert (found.interval, found.period) == ("5m", "10m")
+    assert len(problems) == 1, problems
+    assert problems[0].startswith((f"{_PLACE}{path}:", f"{_PLACE}{path} ("))
+    assert words in problems[0]
+
+
+def test_a_strategy_that_nobody_knows_is_skipped_with_a_hint() -> None:
+    found, problems = _parsed("strategies: [{name: lowNodeUtilisation}, {name: 5}]")
+    assert found is not None
+    assert found.strategies == ()
+    assert 'did you mean "lowNodeUtilization"?' in problems[0]
+    assert problems[1].startswith(f"{_PLACE}strategies[1].name")
+
+
+@pytest.mark.parametrize("arguments", ["strategies: lowNodeUtilization", "strategies: [lowNodeUtilization]"])
+def test_strategies_of_another_form_reject_the_file(arguments: str) -> None:
+    found, problems = _parsed(arguments)
+    assert found is None
+    assert problems[0].startswith(f"{_PLACE}strategies")
+    assert "accepted" in problems[0]

@@ -1,0 +1,53 @@
+"""Load of simulated nodes: an annotation instead of a measurement."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.model.annotations import SIMULATION_USAGE
+from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, NodeUsageChanged, NodeUsageGone
+from capcard_sched.model.usage import NodeUsage
+from capcard_sched.simulation.checks import check_object
+from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.kinds import NODE, JsonObject
+
+
+def _node(load: str | None) -> JsonObject:
+    notes = {} if load is None else {SIMULATION_USAGE: load}
+    return {"apiVersion": "v1", "kind": NODE, "metadata": {"name": "n", "annotations": notes}}
+
+
+def _told(feed: Feed) -> list[Delta]:
+    return [delta for delta in feed.drain() if not isinstance(delta, NodeChanged)]
+
+
+def test_a_load_that_is_written_is_told_once_and_so_are_its_changes_and_its_end() -> None:
+    cluster = Cluster(("capcard-sched",), "default")
+    feed = Feed(cluster.store)
+    cluster.store.observe(feed.observe)
+    cluster.store.create(NODE, _node("cpu=80,memory=50"))
+    assert _told(feed) == [NodeUsageChanged({"n": NodeUsage(80.0, 50.0)})]
+    cluster.store.patch(NODE, "", "n", {"metadata": {"labels": {"a": "b"}}})
+    assert _told(feed) == []
+    cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: "cpu=10"}}})
+    assert _told(feed) == [NodeUsageChanged({"n": NodeUsage(10.0)})]
+    cluster.store.patch(NODE, "", "n", {"metadata": {"annotations": {SIMULATION_USAGE: None}}})
+    assert _told(feed) == [NodeUsageGone("n")]
+
+
+def test_the_load_of_a_node_goes_with_it() -> None:
+    cluster = Cluster(("capcard-sched",), "default")
+    feed = Feed(cluster.store)
+    cluster.store.observe(feed.observe)
+    cluster.store.create(NODE, _node("cpu=80"))
+    feed.drain()
+    cluster.store.delete(NODE, "", "n")
+    assert sorted(feed.drain(), key=lambda delta: type(delta).__name__) == [NodeGone("n"), NodeUsageGone("n")]
+
+
+@pytest.mark.parametrize("load", ["80", "cpu=80%", "cpu=200", "gpu=1", ""])
+def test_a_load_of_another_form_is_told_with_its_place_and_the_accepted_form(load: str) -> None:
+    (problem,) = check_object(NODE, _node(load))
+    assert problem.path == f'metadata.annotations["{SIMULATION_USAGE}"]'
+    assert 'expected "cpu=80,memory=50" in percent from 0 to 100' in problem.text
