@@ -1,0 +1,306 @@
+"""The client against a real server: what goes wrong on the way, and what it costs (plugins reference §16)."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from capcard_sched.plugins.extender import wire
+from capcard_sched.plugins.extender.breaker import Breaker, BreakerState
+from capcard_sched.plugins.extender.client import MOST_BYTES, Failure, WebhookClient
+from tests.unit.plugins.extender.webhook import (
+    QUESTION,
+    YES,
+    Drip,
+    Raw,
+    Webhook,
+    ask,
+    cluster,
+    conf,
+    failures,
+    free_port,
+)
+
+ONCE = wire.question("allocate", wire.EventAnswer, repeatable=False)
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply, kind, message",
+    [
+        (Raw(b"", 500), "status", "failed predicate with extender at URL URL/predicate, code 500"),
+        (Raw(b"{}", 201), "status", "code 201"),
+        (Raw(b"{}", 302), "status", "code 302"),
+        (Raw(b"{}", 404), "status", "code 404"),
+        (Raw(b"{}", delay=5), "timeout", "no answer to predicate from URL/predicate within 0.3 s"),
+        (Drip(0.05), "timeout", "no answer to predicate from URL/predicate within 0.3 s"),
+        (Raw(b""), "answer", "it is no JSON"),
+        (Raw(b'{"status": '), "answer", "it is no JSON"),
+        (Raw(b"\xff\xfe"), "answer", "it is no JSON"),
+        (Raw(b"[1]"), "answer", "the whole: Expected object, got array"),
+        (
+            Raw(b'{"status": 7}'),
+            "answer",
+            'status: Expected str, got int; accepted: {"status": string, "code": integer',
+        ),
+        (Raw(b'{"status": "no", "code": "2"}'), "answer", "code: Expected int, got str; accepted: "),
+        (Raw(b'{"status": "no", "code": 6}'), "answer", "code: Expected int <= 5; accepted: "),
+        (Raw(b'{"status": "no", "code": 1.5}'), "answer", "code: Expected int, got float"),
+        (Raw(b'{"status": null}'), "answer", "status: Expected str, got null"),
+    ],
+)
+def test_a_failure_names_the_verb_and_what_was_wrong(
+    webhook: Webhook, client_of: Callable[..., WebhookClient], reply: Any, kind: str, message: str
+) -> None:
+    webhook.replies = {"predicate": reply}
+    client = client_of(webhook.url, timeout=0.3)
+    began = time.monotonic()
+    (found,) = ask(client)
+    assert time.monotonic() - began < 3
+    assert isinstance(found, Failure)
+    assert found.kind == kind
+    assert "predicate" in found.message
+    assert message.replace("URL/", f"{webhook.url}/") in found.message
+    assert failures(client) == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    "verb, body, message",
+    [
+        ("predicateBatch", b'{"results": {"n": {"code": 9}}}', "results[...].code: Expected int <= 5; accepted: "),
+        ("predicateBatch", b"{}", "results: expected a map, got null; accepted: "),
+        ("prioritize", b'{"nodeScore": {"n": "1"}}', "nodeScore[...]: Expected float, got str; accepted: "),
+        ("prioritize", b'{"nodeScore": {"n": 1e999}}', "nodeScore[...]: Number out of range; accepted: "),
+        ("prioritize", b'{"nodeScore": {"n": NaN}}', "it is no JSON"),
+        ("preemptable", b'{"status": 2}', "status: Expected int <= 1; accepted: "),
+        ("preemptable", b'{"status": true}', "status: Expected int, got bool; accepted: "),
+        ("reclaimable", b'{"victims": [{"Name": "x"}]}', "victims[0]: Object missing required field UID; accepted: "),
+        ("jobEnqueueable", b'{"status": "1"}', "status: Expected int, got str; accepted: "),
+        ("jobReady", b'{"status": 1}', "status: Expected bool, got int; accepted: "),
+        ("queueOverused", b'{"overused": "true"}', "overused: Expected bool, got str; accepted: "),
+        ("allocateFunc", b'{"errorMessage": []}', "errorMessage: Expected str, got array; accepted: "),
+        ("jobReady", b'{"status": "\xff"}', "status: Expected bool, got str; accepted: "),
+        ("allocateFunc", b'{"errorMessage": "\xff"}', "it is no JSON: 'utf-8' codec can't decode"),
+        ("jobReady", b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "it is nested too deep; accepted: "),
+    ],
+)
+def test_an_answer_of_another_form_is_told_with_verb_field_and_accepted_form(
+    webhook: Webhook, client_of: Callable[..., WebhookClient], verb: str, body: bytes, message: str
+) -> None:
+    webhook.replies = {verb: Raw(body)}
+    form = wire.FORMS[f"{verb}Verb"][1]
+    assert form is not None
+    check: Any = {"predicateBatch": wire.check_results, "prioritize": wire.check_scores}.get(verb)
+    (found,) = ask(client_of(webhook.url), question=wire.question(verb, form, check))
+    assert found.kind == "answer"
+    assert found.message.startswith(f"the answer to {verb} from {webhook.url}/{verb} cannot be used: {message}")
+    assert "accepted: {" in found.message
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("no", "no"),
+        ("two\nlines\t and\x00more", "two lines and?more"),
+        ("  ", "no reason given"),
+        ("x" * 513, "x" * 509 + "..."),
+        ("y" * 10_000_000, "y" * 509 + "..."),
+    ],
+)
+def test_what_an_answer_says_to_people_is_one_short_line(text: str, shown: str) -> None:
+    assert wire.readable(text) == shown
+
+
+def test_a_refused_connection_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
+    port = free_port()
+    (found,) = ask(client_of(f"http://127.0.0.1:{port}"))
+    assert found.kind == "connection"
+    assert f"predicate could not be asked at http://127.0.0.1:{port}/predicate" in found.message
+
+
+def test_a_host_that_nobody_knows_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
+    (found,) = ask(client_of("http://extender.invalid"))
+    assert found.kind == "connection"
+
+
+def test_what_is_no_http_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_talk_nonsense, args=(server,), daemon=True)
+        thread.start()
+        (found,) = ask(client_of(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        thread.join(5)
+    assert found.kind == "connection"
+
+
+def _talk_nonsense(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"SSH-2.0-nonsense\r\n\r\n")
+
+
+@pytest.mark.parametrize("extra, read", [(0, True), (1, False)])
+def test_an_answer_may_have_ten_mebibytes_and_no_byte_more(
+    webhook: Webhook, client_of: Callable[..., WebhookClient], extra: int, read: bool
+) -> None:
+    body = b'{"status": ""}'
+    webhook.replies = {"predicate": Raw(body + b" " * (MOST_BYTES - len(body) + extra))}
+    client = client_of(webhook.url)
+    (found,) = ask(client)
+    assert (found == YES) == read
+    if not read:
+        assert (found.kind, "longer than 10 MiB" in found.message) == ("size", True)
+    webhook.replies = {"predicate": {}}
+    assert ask(client) == [YES]
+
+
+def test_an_endless_answer_of_unknown_length_is_given_up(client_of: Callable[..., WebhookClient]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_pour, args=(server,), daemon=True)
+        thread.start()
+        (found,) = ask(client_of(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=60.0))
+        thread.join(10)
+        assert not thread.is_alive()
+    assert found.kind == "size"
+
+
+def _pour(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+        try:
+            while True:
+                connection.sendall(chunk)
+        except OSError:
+            return
+
+
+def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookClient]) -> None:
+    client = client_of("")
+
+    def write() -> list[bytes]:
+        raise AssertionError("nobody would read it")
+
+    assert client.ask(QUESTION, 2, write) == [Failure("url", "there is no URL to ask")] * 2
+    assert failures(client) == {"url": 2}
+
+
+@pytest.mark.parametrize("question, answered", [(QUESTION, True), (ONCE, False)])
+def test_a_kept_connection_that_turns_out_closed_is_replaced_once_when_that_does_no_harm(
+    client_of: Callable[..., WebhookClient], question: Any, answered: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_answer_then_hang_up, args=(server,), daemon=True)
+        thread.start()
+        client = client_of(f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert not isinstance(ask(client, question=question)[0], Failure)
+        (found,) = ask(client, question=question)
+        assert isinstance(found, Failure) != answered
+        socket.create_connection(server.getsockname()).close()  # the server waits for a second one in either case
+        thread.join(5)
+
+
+def _answer_then_hang_up(server: socket.socket) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    first, _ = server.accept()
+    with first:
+        first.recv(65536)
+        first.sendall(answer)
+        first.recv(65536)
+    second, _ = server.accept()
+    with second:
+        if second.recv(65536):
+            second.sendall(answer)
+
+
+# --- side by side -----------------------------------------------------------------------------------------------------
+
+
+def test_calls_go_side_by_side_on_connections_that_are_kept(
+    webhook: Webhook, client_of: Callable[..., WebhookClient]
+) -> None:
+    webhook.replies = {"predicate": Raw(b"{}", delay=0.05)}
+    client = client_of(webhook.url, connections=4)
+    assert ask(client, 12) == [YES] * 12
+    assert webhook.most_under_way == 4
+    assert ask(client, 4) == [YES] * 4
+    assert len(webhook.connections) == 4
+    assert client.counts["predicate"].calls == 16
+    assert client.counts["predicate"].seconds >= 16 * 0.05
+
+
+def test_answers_keep_the_order_of_the_requests(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
+    webhook.replies = {"predicate": lambda asked: Raw(b'{"status": "%d"}' % asked, delay=0.02 * (3 - asked))}
+    found = client_of(webhook.url).ask(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
+    assert [answer.status for answer in found if isinstance(answer, wire.PredicateAnswer)] == ["0", "1", "2", "3"]
+
+
+def test_one_failure_is_no_failure_of_its_neighbours(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
+    webhook.replies = {"predicate": lambda asked: Raw(b"{}", 200 if asked % 2 else 500)}
+    found = client_of(webhook.url).ask(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
+    assert [isinstance(answer, Failure) for answer in found] == [True, False, True, False]
+
+
+def test_the_budget_of_a_session_ends_all_waiting(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
+    webhook.replies = {"predicate": Raw(b"{}", delay=0.2)}
+    client = client_of(webhook.url, budget=0.5, connections=1, failures=2)
+    client.begin()
+    began = time.monotonic()
+    found = ask(client, 10)
+    assert time.monotonic() - began < 2
+    assert found[0] == YES
+    assert {answer.kind for answer in found[3:]} == {"budget"}
+    assert "the session has waited for it 0.5 s already" in found[-1].message
+    assert ask(client)[0].kind == "budget"
+    assert client.breaker_state is BreakerState.CLOSED  # the webhook did nothing wrong
+    client.begin()
+    assert ask(client) == [YES]
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+def threads() -> int:
+    return sum(1 for thread in threading.enumerate() if thread.name == "extender")
+
+
+def test_the_thread_begins_with_the_first_call_and_ends_with_the_client(webhook: Webhook) -> None:
+    gc.collect()
+    before = threads()
+    client = WebhookClient(webhook.url, timeout=5, budget=60, connections=2, breaker=Breaker(0, 1))
+    assert threads() == before
+    assert ask(client) == [YES]
+    assert threads() == before + 1
+    client.close()
+    client.close()
+    assert threads() == before
+    assert ask(client) == [YES]
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert gone() is None
+    assert threads() == before
+
+
+def test_a_plugin_that_a_new_scheduler_conf_replaces_takes_its_thread_along(webhook: Webhook) -> None:
+    webhook.replies = {"ready": {"status": True}}
+    gc.collect()
+    before = threads()
+    h = cluster(conf(webhook.url, "ready"))
+    h.step()
+    assert threads() == before + 1
+    h.reconfigure('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]\n')
+    h.step()
+    gc.collect()
+    assert threads() == before
