@@ -1,0 +1,69 @@
+"""Checks of annotations by which jobs and pods say how they would like to be treated; `model.checks` for the others.
+
+The plugins that read them say the same in an event; nothing else is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.annotations import (
+    COOLDOWN_TIME,
+    RESOURCE_STRATEGY_SCORING_TYPE,
+    RESOURCE_STRATEGY_WEIGHT,
+)
+from capcard_sched.model.checks import Finding, annotation_field, check_choice
+from capcard_sched.model.cooldown import COOLDOWN_FORM, cooldown_of
+from capcard_sched.model.strategies import STRATEGIES, WEIGHTS_FORM, StrategyError, parse_weights
+from capcard_sched.model.task_topology import FORMS, topology_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from capcard_sched.model.checks import Severity
+
+
+def check_task_topology(
+    annotations: Mapping[str, str], tasks: Collection[str] | None, *, severity: Severity = "error"
+) -> list[Finding]:
+    """`volcano.sh/task-topology-*` of a workload or PodGroup; `tasks` are the names it has, None when not known."""
+    _, problems = topology_of(annotations, tasks)
+    known = f"; tasks of the job: {', '.join(sorted(tasks))}" if tasks is not None else ""
+    return [
+        Finding(
+            severity,
+            annotation_field(problem.key),
+            f"{problem.detail}; the job's task topology is ignored",
+            f"{FORMS[problem.key]}{known}",
+        )
+        for problem in problems
+    ]
+
+
+def check_scoring(annotations: Mapping[str, str], *, at: str = "metadata") -> list[Finding]:
+    """`volcano.sh/resource-strategy-*` of a pod (template)."""
+    strategy, weights = annotations.get(RESOURCE_STRATEGY_SCORING_TYPE), annotations.get(RESOURCE_STRATEGY_WEIGHT)
+    field = annotation_field(RESOURCE_STRATEGY_WEIGHT, at)
+    findings = [] if strategy is None else check_choice(RESOURCE_STRATEGY_SCORING_TYPE, strategy, STRATEGIES, at=at)
+    if weights is None:
+        if strategy is not None:
+            message = f"is missing beside {RESOURCE_STRATEGY_SCORING_TYPE}: the pods are not scored"
+            findings.append(Finding("warning", field, message, WEIGHTS_FORM))
+        return findings
+    try:
+        parse_weights(weights)
+    except StrategyError as error:
+        findings.append(Finding("error", field, f"{error}; the pods are not scored", WEIGHTS_FORM))
+    if strategy is None:
+        message = f"is not read without {RESOURCE_STRATEGY_SCORING_TYPE}"
+        findings.append(Finding("warning", field, message, " or ".join(f'"{choice}"' for choice in STRATEGIES)))
+    return findings
+
+
+def check_cooldown(labels: Mapping[str, str], annotations: Mapping[str, str], *, at: str = "metadata") -> list[Finding]:
+    """`volcano.sh/cooldown-time` of a pod (template)."""
+    said = cooldown_of(labels, annotations, ())
+    if said is None or not said.problem:
+        return []
+    field = f'{at}.labels["{COOLDOWN_TIME}"]' if said.is_label else annotation_field(COOLDOWN_TIME, at)
+    return [Finding("error", field, f"{said.problem}; the pods are not protected", COOLDOWN_FORM)]

@@ -1,0 +1,33 @@
+"""How a pod says which nodes it prefers: full ones or empty ones, and by which resources (plugins reference §23)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+MOST_ALLOCATED: Final = "MostAllocated"
+LEAST_ALLOCATED: Final = "LeastAllocated"
+STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
+#: Weights are whole numbers up to this one.
+MOST_WEIGHT: Final = 2**31 - 1
+WEIGHTS_FORM: Final = (
+    'a JSON object of resource names and whole numbers from 0 on, such as {"cpu": 1, "nvidia.com/gpu": 2}'
+)
+
+_Weights: TypeAlias = dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)]]
+_decoder = msgspec.json.Decoder(_Weights)
+
+
+class StrategyError(ValueError):
+    """Text that is no map of weights."""
+
+
+@lru_cache(maxsize=256)
+def parse_weights(text: str) -> tuple[tuple[str, int], ...]:
+    """`volcano.sh/resource-strategy-weight`: resources and their weights. Raises StrategyError."""
+    try:
+        return tuple(_decoder.decode(text).items())
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StrategyError(str(error).replace("`", "")[:256]) from None

@@ -1,0 +1,92 @@
+"""Which tasks of a job want to be together, and which apart (plugins reference §19)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.model.annotations import (
+    TASK_TOPOLOGY_AFFINITY,
+    TASK_TOPOLOGY_ANTI_AFFINITY,
+    TASK_TOPOLOGY_TASK_ORDER,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
+GROUPS_FORM: Final = 'names of tasks joined by ",", in groups joined by ";", such as "ps,worker;chief"'
+ORDER_FORM: Final = 'names of tasks joined by ",", the first to be placed first, such as "ps,worker"'
+#: Annotation to what it may be.
+FORMS: Final = {
+    TASK_TOPOLOGY_AFFINITY: GROUPS_FORM,
+    TASK_TOPOLOGY_ANTI_AFFINITY: GROUPS_FORM,
+    TASK_TOPOLOGY_TASK_ORDER: ORDER_FORM,
+}
+
+_LONGEST_SHOWN = 60
+
+
+class Topology(NamedTuple):
+    """Groups of task names. One name alone is about the pods of that task among each other."""
+
+    affinity: tuple[tuple[str, ...], ...] = ()
+    anti_affinity: tuple[tuple[str, ...], ...] = ()
+    order: tuple[str, ...] = ()
+
+    def names(self) -> set[str]:
+        """Every task that is named in a group."""
+        return {name for group in (*self.affinity, *self.anti_affinity) for name in group}
+
+
+class TopologyProblem(NamedTuple):
+    """What is wrong with one annotation."""
+
+    key: str
+    detail: str
+    #: A name is well-formed, but no task has it: its pods may be still to come.
+    unknown: bool = False
+
+
+def topology_of(annotations: Mapping[str, str], tasks: Container[str] | None) -> tuple[Topology, list[TopologyProblem]]:
+    """What the annotations of a job say, blanks around names trimmed and empty groups left out.
+
+    `tasks` are the names of the job's tasks, None when they are not known. Of each annotation the first problem is
+    told; with any, the topology is void.
+    """
+    problems: dict[str, TopologyProblem] = {}
+
+    def read(key: str, text: str) -> tuple[str, ...]:
+        names: dict[str, None] = {}
+        for name in map(str.strip, text.split(",")) if text.strip() else ():
+            if not name:
+                problem = TopologyProblem(key, f"<{_shown(text)}> holds an empty name")
+            elif name in names:
+                problem = TopologyProblem(key, f"<{_shown(name)}> stands twice in <{_shown(text)}>")
+            elif tasks is not None and name not in tasks:
+                problem = TopologyProblem(key, f"<{_shown(name)}> is no task of the job", unknown=True)
+            else:
+                names[name] = None
+                continue
+            problems.setdefault(key, problem)
+            break
+        return tuple(names)
+
+    def groups(key: str) -> tuple[tuple[str, ...], ...]:
+        found: dict[tuple[str, ...], None] = {}
+        for text in annotations.get(key, "").split(";"):
+            group = read(key, text)
+            if key in problems:
+                break
+            if group:
+                found[group] = None
+        return tuple(found)
+
+    topology = Topology(
+        groups(TASK_TOPOLOGY_AFFINITY),
+        groups(TASK_TOPOLOGY_ANTI_AFFINITY),
+        read(TASK_TOPOLOGY_TASK_ORDER, annotations.get(TASK_TOPOLOGY_TASK_ORDER, "")),
+    )
+    return topology, list(problems.values())
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

@@ -1,0 +1,289 @@
+"""The tasks of one job in buckets: each is to go to one node, as far as there is room (plugins reference §19).
+
+Buckets are made when a session opens. What it places, and what it undoes, moves tasks between those of a bucket that
+wait and those that are on a node; nothing else changes.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import permutations
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.quantity import is_in_bytes
+from capcard_sched.model.status import ALLOCATED_STATUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.rows import NodeRows
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Matrix
+    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_topology import Topology
+
+    Counts = npt.NDArray[np.int64]
+
+#: What a role's part in a topology is worth when tasks are put into an order; the highest counts.
+APART_FROM_ITSELF, WITH_OTHERS, WITH_ITSELF, APART_FROM_OTHERS = 4, 3, 2, 1
+
+_MEBI: Final = 1 << 20
+#: The order key of tasks in no bucket: behind all others.
+OUTSIDE: Final = (1, 0, 0, 0, 0)
+
+
+class Relations:
+    """What the roles of a job are to each other."""
+
+    def __init__(self, topology: Topology) -> None:
+        together, apart = _pairs(topology.affinity), _pairs(topology.anti_affinity)
+        #: Role to other roles: +1 wants to be with it, -1 apart from it, 0 both.
+        self.gain: dict[str, dict[str, int]] = {}
+        for pair in together | apart:
+            self.gain.setdefault(pair[0], {})[pair[1]] = (pair in together) - (pair in apart)
+        #: Role to the roles it wants to be apart from, sorted.
+        self.apart: dict[str, list[str]] = {}
+        for role, other in sorted(apart):
+            self.apart.setdefault(role, []).append(other)
+        self.roles = topology.names()
+        #: Role to its rank in the order of the user, the first the highest; 0 for one that is not in it.
+        self.wanted = {role: len(topology.order) - place for place, role in enumerate(topology.order)}
+        self.priority = {
+            role: max(
+                [APART_FROM_ITSELF] * ((role, role) in apart)
+                + [WITH_OTHERS] * any(one == role != other for one, other in together)
+                + [WITH_ITSELF] * ((role, role) in together)
+                + [APART_FROM_OTHERS] * any(one == role != other for one, other in apart)
+            )
+            for role in self.roles
+        }
+
+    def order(self, role: str) -> tuple[int, int]:
+        """Smaller first: the user's order, then the role's priority."""
+        return -self.wanted.get(role, 0), -self.priority[role]
+
+    def net(self, role: str, counts: Iterable[tuple[str, int]]) -> int:
+        """How much better, or worse, a task of the role is off among so many of each role."""
+        gain = self.gain.get(role, {})
+        return sum(gain.get(other, 0) * count for other, count in counts)
+
+
+def _pairs(groups: Iterable[tuple[str, ...]]) -> set[tuple[str, str]]:
+    """Role and role, both ways round; a group of one pairs its role with itself."""
+    return {pair for group in groups for pair in (permutations(group, 2) if len(group) > 1 else [(group[0], group[0])])}
+
+
+class Bucket:
+    """Tasks for one node."""
+
+    __slots__ = ("_columns", "_requests", "bound", "index", "members", "positions", "roles", "size", "waiting")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        #: Tasks per role, as they were put in.
+        self.roles: dict[str, int] = {}
+        #: Amount of the tasks that wait, as `size_of` counts.
+        self.size = 0
+        #: Row to how many of the tasks are there.
+        self.bound: dict[int, int] = {}
+        #: Those that waited when the session opened, the largest first.
+        self.members: list[Task] = []
+        #: uid to position among them.
+        self.positions: dict[str, int] = {}
+
+    def settle(self) -> None:
+        """All tasks are in."""
+        self.members.sort(key=lambda task: (-size_of(task.cls), task.name, task.uid))
+        self.positions = {task.uid: position for position, task in enumerate(self.members)}
+        #: bool [members]: which of them wait still.
+        self.waiting = np.ones(len(self.members), dtype=bool)
+        requests = np.array([task.cls.request for task in self.members], dtype=np.int64)
+        self._columns = np.flatnonzero(requests.any(axis=0)) if len(requests) else np.zeros(0, dtype=np.intp)
+        self._requests: Matrix = requests[:, self._columns] if len(requests) else np.zeros((0, 0), dtype=np.int64)
+
+    def fitting(self, task: Task, rows: NodeRows) -> Counts:
+        """How many of the waiting tasks have room together, the task among them, on each row: int64 [k].
+
+        Those that are too much are left out one by one, the largest first. 0 where the task itself has none.
+        """
+        own = self.positions[task.uid]
+        others = np.flatnonzero(self.waiting)
+        others = others[others != own]
+        # What the task needs alone, with the smallest of the others, with the two smallest, ...
+        needed = np.cumsum(self._requests[np.concatenate(([own], others[::-1]))], axis=0)
+        free = (rows.idle + rows.releasing)[:, self._columns]
+        found = np.full(len(rows), len(needed), dtype=np.int64)
+        for column in range(len(self._columns)):
+            np.minimum(found, np.searchsorted(needed[:, column], free[:, column], side="right"), out=found)
+        return found
+
+
+class _Build(NamedTuple):
+    """Buckets under construction: those with equal counts per role stand together, the smallest on top."""
+
+    relations: Relations
+    buckets: list[Bucket]
+    alike: dict[tuple[tuple[str, int], ...], list[tuple[int, int]]]
+
+    def put(self, bucket: Bucket, task: Task) -> None:
+        bucket.roles[task.role] = bucket.roles.get(task.role, 0) + 1
+
+    def offer(self, bucket: Bucket) -> None:
+        heappush(self.alike.setdefault(tuple(sorted(bucket.roles.items())), []), (bucket.size, bucket.index))
+
+    def new(self) -> Bucket:
+        self.buckets.append(Bucket(len(self.buckets)))
+        return self.buckets[-1]
+
+    def best(self, role: str) -> Bucket | None:
+        """The bucket a task of the role is best off in, taken out; of several the smallest, then the first."""
+        ranked = [(-self.relations.net(role, roles), *heap[0], roles) for roles, heap in self.alike.items()]
+        if not ranked:
+            return None
+        loss, _, index, roles = min(ranked)
+        if loss > 0:
+            return None
+        heap = self.alike[roles]
+        heappop(heap)
+        if not heap:
+            del self.alike[roles]
+        return self.buckets[index]
+
+
+class JobBuckets:
+    """The buckets of a job in one session."""
+
+    def __init__(self, job: Job, topology: Topology, *, count_running: bool = False) -> None:
+        """`count_running`: roles on a node keep off others also when they were placed in an earlier session."""
+        self.relations = relations = Relations(topology)
+        self._count_running = count_running
+        #: Role to row to how many of its tasks were placed there (in this session, unless running ones count).
+        self.placed: dict[str, dict[int, int]] = {}
+        build = _Build(relations, [], {})
+        self.buckets = build.buckets
+        #: By uid of a task.
+        self.of: dict[str, Bucket] = {}
+        tasks = [task for task in job.tasks.values() if task.role in relations.roles]
+        tasks.sort(key=lambda task: (*relations.order(task.role), task.name, task.uid))
+        by_node: dict[str, Bucket] = {}
+        for task in tasks:
+            node = task.node
+            if node is not None and task.status in ALLOCATED_STATUSES:
+                bucket = by_node.get(node.name)
+                if bucket is None:
+                    bucket = by_node[node.name] = build.new()
+                build.put(bucket, task)
+                self.of[task.uid] = bucket
+                self._land(bucket, task, node)
+        for bucket in self.buckets:
+            build.offer(bucket)
+        for task in tasks:
+            if task.uid in job.pending:
+                bucket = build.best(task.role) or build.new()
+                build.put(bucket, task)
+                bucket.size += size_of(task.cls)
+                bucket.members.append(task)
+                self.of[task.uid] = bucket
+                build.offer(bucket)
+        for bucket in self.buckets:
+            bucket.settle()
+        #: Tasks in the largest bucket.
+        self.most = max((sum(bucket.roles.values()) for bucket in self.buckets), default=0)
+        self._lines: dict[tuple[int, str], list[Task]] = {}
+        #: How many at the head of each line are known to wait no more.
+        self._heads: dict[tuple[int, str], int] = {}
+
+    # --- order ------------------------------------------------------------------------------------------------------
+
+    def key(self, task: Task) -> tuple[int, ...]:
+        """Buckets with many tasks to place first, in a bucket as the user wants; the same all session long."""
+        bucket = self.of.get(task.uid)
+        if bucket is None:
+            return OUTSIDE
+        return (0, -len(bucket.members), bucket.index, *self.relations.order(task.role))
+
+    def next(self, cls: TaskClass, role: str, key: Callable[[Task], Any]) -> Task | None:
+        """The task of a class and role that is placed next, in the order of `key`; None when none waits."""
+        line = self._lines.get((cls.id, role))
+        if line is None:
+            members = (task for bucket in self.buckets for task in bucket.members)
+            line = sorted((task for task in members if task.cls is cls and task.role == role), key=key)
+            self._lines[cls.id, role] = line
+        for position in range(self._heads.get((cls.id, role), 0), len(line)):
+            task = line[position]
+            bucket = self.of[task.uid]
+            if bucket.waiting[bucket.positions[task.uid]]:
+                self._heads[cls.id, role] = position
+                return task
+        return None
+
+    # --- what the session does --------------------------------------------------------------------------------------
+
+    def place(self, task: Task, node: Node) -> None:
+        """A task was put on a node, or its eviction was undone."""
+        bucket = self.of.get(task.uid)
+        if bucket is not None:
+            self._land(bucket, task, node)
+            position = bucket.positions.get(task.uid)
+            if position is not None:
+                bucket.waiting[position] = False
+
+    def take_off(self, task: Task, node: Node) -> None:
+        """The reverse of `place`: a placement was undone, or a task is evicted."""
+        bucket = self.of.get(task.uid)
+        if bucket is None:
+            return
+        _count(bucket.bound, node, -1)
+        position = bucket.positions.get(task.uid)
+        if position is not None:
+            bucket.waiting[position] = True
+            self._heads.pop((task.cls.id, task.role), None)
+        if position is not None or self._count_running:
+            _count(self.placed[task.role], node, -1)
+
+    def _land(self, bucket: Bucket, task: Task, node: Node) -> None:
+        _count(bucket.bound, node, 1)
+        if self._count_running or task.uid in bucket.positions:
+            _count(self.placed.setdefault(task.role, {}), node, 1)
+
+    # --- scores -----------------------------------------------------------------------------------------------------
+
+    def scores(self, task: Task, rows: NodeRows) -> Counts:
+        """How many tasks of its bucket a row would hold, less those it wants to be apart from: int64 [k]."""
+        bucket = self.of[task.uid]
+        found = bucket.fitting(task, rows)
+        fits = found > 0
+        _scatter(found, bucket.bound, rows, 1)
+        for role in self.relations.apart.get(task.role, ()):
+            _scatter(found, self.placed.get(role, {}), rows, -1)
+        found[~fits] = 0
+        return found
+
+
+def size_of(cls: TaskClass) -> int:
+    """Resource score of a task in bytes: a MiB counts as much as a thousandth of a core or of a device."""
+    return sum(amount if is_in_bytes(name) else amount * _MEBI for name, amount in cls.requests.items())
+
+
+def _count(counts: dict[int, int], node: Node, change: int) -> None:
+    """Count on the node's row; what comes to 0 leaves no trace. Nodes nobody knows have no row."""
+    if node.known:
+        total = counts.get(node.row, 0) + change
+        if total:
+            counts[node.row] = total
+        else:
+            del counts[node.row]
+
+
+def _scatter(found: Counts, counts: Mapping[int, int], rows: NodeRows, sign: int) -> None:
+    """Add counts by row to the entries of a selection."""
+    if counts:
+        per_node = np.zeros(len(rows.nodes), dtype=np.int64)
+        per_node[list(counts)] = list(counts.values())
+        found += sign * rows.take(per_node)

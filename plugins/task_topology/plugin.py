@@ -1,0 +1,131 @@
+"""The hooks: order of tasks, scores of nodes, and what the session places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capcard_sched.framework.misread import Misread, misread
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.task_topology import FORMS, topology_of
+from capcard_sched.plugins.task_topology.buckets import OUTSIDE, JobBuckets
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.rows import NodeRows, Profile, Scores
+    from capcard_sched.framework.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+    from capcard_sched.model.task_topology import Topology
+
+MAX_SCORE = 100
+
+
+class TaskTopologyArguments(msgspec.Struct, frozen=True):
+    """Arguments as users write them."""
+
+    #: Times the score; 0 scores nothing.
+    weight: int = msgspec.field(name="task-topology.weight", default=1)
+    #: Whether tasks keep off those they want to be apart from also where these were placed in an earlier session.
+    count_running: bool = msgspec.field(name="task-topology.count-running", default=False)
+
+
+class TaskTopology(Plugin):
+    """Puts tasks of a job together, or apart, as volcano.sh/task-topology-affinity and -anti-affinity say.
+
+    Tasks that go well together form buckets. The tasks of a bucket are placed one after the other, those that
+    volcano.sh/task-topology-task-order names first, on the node that has room for most of them.
+    """
+
+    name = "task-topology"
+    Arguments = TaskTopologyArguments
+    arguments: TaskTopologyArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._session: Session
+        #: By key, the jobs with a topology and tasks to place.
+        self._jobs: dict[str, JobBuckets] = {}
+        self._misread = Misread()
+
+    def open(self, session: Session) -> None:
+        """Make the buckets. O(tasks of the jobs with a topology that have tasks to place)."""
+        self._session = session
+        self._jobs = {}
+        self._misread.keep(session)
+        for job in session.with_pending_tasks():
+            if job.annotations and not FORMS.keys().isdisjoint(job.annotations):
+                topology = self._topology(session, job)
+                if topology is not None:
+                    count_running = self.arguments.count_running
+                    self._jobs[job.key] = JobBuckets(job, topology, count_running=count_running)
+
+    def _topology(self, session: Session, job: Job) -> Topology | None:
+        """What the job says; None when that is nothing, or (it is told) cannot be read."""
+        roles = {task.role for task in job.tasks.values()} | set(job.min_task_member)
+        topology, problems = topology_of(job.annotations, roles)
+        if problems and all(problem.unknown for problem in problems) and job.valid_tasks < job.min_available:
+            return None  # its pods are being made; nothing of it is placed before they are there
+        known = ", ".join(sorted(role for role in roles if role)) or "none: the pods name no task"
+        self._misread.tell_job(
+            session,
+            job,
+            (
+                misread(
+                    problem.key,
+                    f"{problem.detail}; the job's task topology is ignored",
+                    f"{FORMS[problem.key]}; tasks of the job: {known}",
+                )
+                for problem in problems
+            ),
+        )
+        return topology if topology.names() and not problems else None
+
+    # --- hooks ------------------------------------------------------------------------------------------------------
+
+    def task_order(self, task: Task) -> tuple[int, ...]:
+        buckets = self._jobs.get(task.job.key) if self._jobs and task.job is not None else None
+        return OUTSIDE if buckets is None else buckets.key(task)
+
+    def task_context(self, task: Task) -> tuple[str, str] | None:
+        """The job and the role; which of its tasks is placed next follows from the order.
+
+        The role need not be the same for pods of equal labels, as the contract of this hook wants it: such pods are
+        asked about one by one all the same, since their nodes depend on each other.
+        """
+        buckets = self._jobs.get(task.job.key) if self._jobs and task.job is not None else None
+        if buckets is None or task.role not in buckets.relations.roles:
+            return None
+        assert task.job is not None
+        return task.job.key, task.role
+
+    def domain_bound(self, profile: Profile) -> bool:
+        return profile.context(self.name) is not None
+
+    row_private = domain_bound
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+        """Up to 100 x `task-topology.weight` per row: where the largest bucket finds room, or is already, whole."""
+        context = profile.context(self.name)
+        buckets = self._jobs.get(context[0]) if context is not None else None
+        if buckets is None or not self.arguments.weight:
+            return None
+        task = buckets.next(profile.cls, context[1], self._session.task_key)
+        if task is None:
+            return None
+        return buckets.scores(task, rows) * (self.arguments.weight * MAX_SCORE) / buckets.most
+
+    def on_allocate(self, placement: Placement) -> None:
+        buckets = self._jobs.get(placement.job.key)
+        if buckets is not None:
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                buckets.place(task, node)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        buckets = self._jobs.get(placement.job.key)
+        if buckets is not None:
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                buckets.take_off(task, node)
