@@ -1,0 +1,62 @@
+"""What Numatopology objects say, by node name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.numa import NumaFacts, Topology, numa_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.model.numa import NumatopologyObject
+    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.unreadable import Unreadable
+
+#: How many topologies that no node has any more may stay.
+_SPARE = 64
+
+
+class NumaTable:
+    """Takes in Numatopology deltas. Of an object that cannot be read nothing is kept: its node has no NUMA facts."""
+
+    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+        #: By node name; a record is replaced, never changed, when what the object says does.
+        self.numa: dict[str, NumaFacts] = {}
+        self._dirty = dirty
+        self._unreadable = unreadable
+        #: Equal topologies are one object.
+        self._topologies: dict[Topology, Topology] = {}
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.NumatopologyChanged: lambda delta: self._put(delta.numatopology),
+            deltas.NumatopologyGone: lambda delta: self._gone(delta.name),
+        }
+
+    def _put(self, obj: NumatopologyObject) -> None:
+        name = obj.metadata.name
+        facts, problem = numa_facts(obj)
+        self._unreadable.note(ObjectRef("Numatopology", "", name, obj.metadata.uid), problem)
+        if facts is None:
+            self._drop(name)
+            return
+        if self.numa.get(name) == facts:
+            return
+        self.numa[name] = msgspec.structs.replace(facts, topology=self._share(facts.topology))
+        self._dirty.numa.add(name)
+
+    def _share(self, topology: Topology) -> Topology:
+        if len(self._topologies) > 2 * len(self.numa) + _SPARE:
+            self._topologies = {facts.topology: facts.topology for facts in self.numa.values()}
+        return self._topologies.setdefault(topology, topology)
+
+    def _gone(self, name: str) -> None:
+        self._unreadable.forget("Numatopology", "", name)
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        if self.numa.pop(name, None) is not None:
+            self._dirty.numa.add(name)
