@@ -1,0 +1,321 @@
+"""HyperNodes: which nodes are near each other in the network (topology.volcano.sh/v1alpha1), and the tree they form.
+
+The lower the tier, the nearer the nodes. A tree has plain numbers for HyperNodes, in order of tier and name, so that
+loops over them are deterministic; -1 stands for none (core reference §3.6, plugins reference §22).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import numpy as np
+
+from capcard_sched.model.objects import LabelSelector, ObjectMeta
+from capcard_sched.model.selectors import label_selector_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from capcard_sched.model.objects import NetworkTopologySpec
+
+    Numbers = npt.NDArray[np.intp]
+
+API_VERSION: Final = "topology.volcano.sh/v1alpha1"
+#: The tier that holds when a PodGroup names none.
+DEFAULT_TIER: Final = 1
+_LONGEST_PATTERN = 512
+_MEMBER_TYPES = ("Node", "HyperNode")
+_MODES = ("hard", "soft")
+
+
+# --- as they arrive -------------------------------------------------------------------------------------------------
+
+
+class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base: camelCase on the wire, immutable here."""
+
+
+class ExactMatch(_Object, frozen=True):
+    """One object by its name."""
+
+    name: str = ""
+
+
+class RegexMatch(_Object, frozen=True):
+    """Objects whose name a regular expression finds something in."""
+
+    pattern: str = ""
+
+
+class MemberSelector(_Object, frozen=True):
+    """Exactly one of the three."""
+
+    exact_match: ExactMatch | None = None
+    regex_match: RegexMatch | None = None
+    label_match: LabelSelector | None = None
+
+
+class MemberObject(_Object, frozen=True):
+    """Members of one type."""
+
+    type: str = ""
+    selector: MemberSelector = MemberSelector()
+
+
+class HyperNodeSpec(_Object, frozen=True):
+    """How near its members are to each other, and who they are."""
+
+    tier: int | None = None
+    tier_name: str | None = None
+    members: tuple[MemberObject, ...] | None = None
+
+
+class HyperNodeObject(_Object, frozen=True):
+    """A HyperNode."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: HyperNodeSpec = HyperNodeSpec()
+
+
+# --- as they are kept -----------------------------------------------------------------------------------------------
+
+
+class Member(msgspec.Struct, frozen=True):
+    """Members that one entry of `spec.members` names: by one of name, pattern and labels."""
+
+    #: Place in the list, for messages.
+    position: int
+    of: Literal["Node", "HyperNode"]
+    name: str = ""
+    pattern: str = ""
+    labels: LabelSelector | None = None
+
+    @property
+    def field(self) -> str:
+        """Where the user wrote it."""
+        at = f"spec.members[{self.position}].selector"
+        if self.name:
+            return f"{at}.exactMatch.name"
+        return f"{at}.regexMatch.pattern" if self.pattern else f"{at}.labelMatch"
+
+
+class HyperNode(msgspec.Struct, frozen=True):
+    """One HyperNode, with those of its members that could be read."""
+
+    name: str
+    tier: int
+    tier_name: str
+    members: tuple[Member, ...]
+
+
+def hyper_node_facts(obj: HyperNodeObject) -> tuple[HyperNode | None, str]:
+    """What a HyperNode says, None without a usable tier, and what of it could not be read ("" when all could)."""
+    problems: list[str] = []
+    members = []
+    for position, raw in enumerate(obj.spec.members or ()):
+        member = _member(position, raw, problems)
+        if member is not None:
+            members.append(member)
+    tier = obj.spec.tier
+    if tier is None or tier < 0:
+        problems.insert(0, f"spec.tier: {'missing' if tier is None else tier}; give a whole number from 0 on")
+        return None, "; ".join(problems)
+    return HyperNode(obj.metadata.name, tier, obj.spec.tier_name or "", tuple(members)), "; ".join(problems)
+
+
+def _member(position: int, raw: MemberObject, problems: list[str]) -> Member | None:
+    at, selector = f"spec.members[{position}]", raw.selector
+    if raw.type not in _MEMBER_TYPES:
+        problems.append(f"{at}.type: {raw.type!r} is neither Node nor HyperNode")
+        return None
+    given = [part for part in (selector.exact_match, selector.regex_match, selector.label_match) if part is not None]
+    if len(given) != 1:
+        problems.append(f"{at}.selector: give exactly one of exactMatch, regexMatch and labelMatch, not {len(given)}")
+        return None
+    of: Literal["Node", "HyperNode"] = "Node" if raw.type == "Node" else "HyperNode"
+    if selector.exact_match is not None:
+        if not selector.exact_match.name:
+            problems.append(f"{at}.selector.exactMatch.name: empty; give the name of a {of}")
+            return None
+        return Member(position, of, name=selector.exact_match.name)
+    if selector.regex_match is not None:
+        wrong = _pattern_problem(selector.regex_match.pattern)
+        if wrong:
+            problems.append(f"{at}.selector.regexMatch.pattern: {wrong}")
+            return None
+        return Member(position, of, pattern=selector.regex_match.pattern)
+    if of == "HyperNode":
+        problems.append(f"{at}.selector.labelMatch: only members of type Node are chosen by labels; use exactMatch")
+        return None
+    bad = label_selector_problem(selector.label_match)
+    if bad:
+        problems.append(f"{at}.selector.labelMatch: {bad}")
+        return None
+    return Member(position, of, labels=selector.label_match)
+
+
+def _pattern_problem(pattern: str) -> str:
+    if not pattern:
+        return "empty; give a regular expression"
+    if len(pattern) > _LONGEST_PATTERN:
+        return f"{len(pattern)} characters; a regular expression of at most {_LONGEST_PATTERN} is accepted"
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"{pattern!r} is no regular expression: {error}"
+    return ""
+
+
+# --- the tree -------------------------------------------------------------------------------------------------------
+
+
+class HyperNodeTree:
+    """HyperNodes that stand under each other, and the nodes under them. Immutable.
+
+    `leaf` holds, by node row, the number of the lowest HyperNode that contains the node: intp [nodes].
+    """
+
+    __slots__ = (
+        "_meets",
+        "by_tier",
+        "leaf",
+        "leaf_of",
+        "names",
+        "numbers",
+        "parents",
+        "tier_names",
+        "tiers",
+        "version",
+    )
+
+    def __init__(
+        self,
+        members: Sequence[HyperNode],
+        parents: Sequence[int],
+        leaf_of: Mapping[str, int],
+        *,
+        version: int = 0,
+    ) -> None:
+        """`members` in order of tier and name, `parents` by number; `leaf_of`: node name to number."""
+        self.names = tuple(one.name for one in members)
+        self.numbers = {name: number for number, name in enumerate(self.names)}
+        #: int64 [HyperNodes].
+        self.tiers = np.array([one.tier for one in members], dtype=np.int64)
+        #: intp [HyperNodes].
+        self.parents: Numbers = np.array(parents, dtype=np.intp)
+        self.leaf_of = leaf_of
+        #: Tier to the numbers of its HyperNodes; tiers ascending.
+        self.by_tier: dict[int, list[int]] = {}
+        for number, one in enumerate(members):
+            self.by_tier.setdefault(one.tier, []).append(number)
+        #: Names of tiers; the lowest tier counts where several go by one name.
+        self.tier_names: dict[str, int] = {}
+        for one in members:
+            if one.tier_name:
+                self.tier_names.setdefault(one.tier_name, one.tier)
+        #: Another number for another tree.
+        self.version = version
+        self._meets: dict[int, Numbers] = {}
+        self.leaf: Numbers = np.zeros(0, dtype=np.intp)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything to go by."""
+        return bool(self.names)
+
+    def is_like(self, other: HyperNodeTree) -> bool:
+        """Whether two trees say the same, whatever their versions and rows."""
+        return (
+            self.names == other.names
+            and np.array_equal(self.tiers, other.tiers)
+            and np.array_equal(self.parents, other.parents)
+            and self.leaf_of == other.leaf_of
+            and self.tier_names == other.tier_names
+        )
+
+    def over(self, nodes: Iterable[str]) -> HyperNodeTree:
+        """The same tree over nodes in this order of rows."""
+        fresh = object.__new__(HyperNodeTree)
+        for slot in self.__slots__:
+            setattr(fresh, slot, getattr(self, slot))
+        leaf_of = self.leaf_of
+        fresh.leaf = np.array([leaf_of.get(name, -1) for name in nodes], dtype=np.intp)
+        return fresh
+
+    def meets(self, number: int) -> Numbers:
+        """The lowest common ancestor of a HyperNode with each, -1 where there is none: intp [HyperNodes]."""
+        found = self._meets.get(number)
+        if found is None:
+            above = np.zeros(len(self) + 1, dtype=bool)  # the last entry answers for -1
+            at = number
+            while at >= 0:
+                above[at] = True
+                at = int(self.parents[at])
+            found = np.arange(len(self), dtype=np.intp)
+            climbing = ~above[found]
+            while climbing.any():
+                found[climbing] = self.parents[found[climbing]]
+                climbing = (found >= 0) & ~above[found]
+            self._meets[number] = found
+        return found
+
+    def common(self, numbers: Iterable[int]) -> int:
+        """The lowest common ancestor of some HyperNodes; -1 when there is none, or no HyperNode is given."""
+        found = -2
+        for number in numbers:
+            if number < 0 or found == -1:
+                return -1
+            found = number if found == -2 else int(self.meets(found)[number])
+        return max(found, -1)
+
+    def rows_of(self, number: int) -> Numbers:
+        """Rows of the nodes under a HyperNode: intp, ascending."""
+        return np.flatnonzero(self.mask_of(self.meets(number) == number))
+
+    def mask_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Whether the lowest HyperNode of each row is among those chosen (bool [HyperNodes]): bool [nodes]."""
+        return np.append(chosen, False)[self.leaf]
+
+
+#: No HyperNode at all.
+NO_TREE: Final = HyperNodeTree((), (), {})
+
+
+# --- what jobs ask for ----------------------------------------------------------------------------------------------
+
+
+class NetworkTopology(msgspec.Struct, frozen=True):
+    """`spec.networkTopology` of a PodGroup."""
+
+    #: True forbids what `highest` excludes, False only prefers what is near.
+    hard: bool
+    #: The highest tier that the pods may span.
+    highest: int
+    #: The same by the name of the tier; "" when it is given by number.
+    highest_name: str = ""
+
+    def allowed(self, tree: HyperNodeTree) -> int | None:
+        """The highest tier as a number; None when the tree has no tier of the name."""
+        return tree.tier_names.get(self.highest_name) if self.highest_name else self.highest
+
+
+def network_topology(raw: NetworkTopologySpec | None, problems: list[str]) -> NetworkTopology | None:
+    """What a PodGroup asks for. What cannot be read becomes a line in `problems` and the stricter choice."""
+    if raw is None:
+        return None
+    mode, highest, name = raw.mode or "hard", raw.highest_tier_allowed, raw.highest_tier_name or ""
+    if mode not in _MODES:
+        problems.append(f"spec.networkTopology.mode: {mode!r} is neither hard nor soft; taken as hard")
+    if highest is not None and name:
+        problems.append(
+            f"spec.networkTopology: highestTierAllowed and highestTierName exclude each other; taken as tier {highest}"
+        )
+        name = ""
+    return NetworkTopology(mode != "soft", DEFAULT_TIER if highest is None else highest, name)

@@ -1,0 +1,251 @@
+"""HyperNodes, and the tree that they and the nodes of the cluster form."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.hyper_nodes import NO_TREE, HyperNodeTree, hyper_node_facts
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.selectors import matches_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from capcard_sched.model.hyper_nodes import HyperNode, Member
+    from capcard_sched.state.columns import NodeTable
+    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.unreadable import Unreadable
+
+#: A pattern, or a label selector as JSON.
+_Rule: TypeAlias = str | bytes
+
+
+class HyperNodeTable:
+    """Takes in HyperNode deltas; `settle` makes the tree when something it follows from has changed.
+
+    A member that cannot stand where it is named is left out, and the HyperNode that names it is a problem: the rest of
+    the tree holds.
+    """
+
+    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+        self._dirty = dirty
+        self._unreadable = unreadable
+        #: HyperNodes by name; those without a usable tier are absent.
+        self.known: dict[str, HyperNode] = {}
+        self.tree = NO_TREE
+        self._versions = 0
+        #: Name to the ref of its object and what could not be read of it.
+        self._read: dict[str, tuple[ObjectRef, str]] = {}
+        #: Labels of the nodes that the tree was made for, by name.
+        self._nodes: dict[str, Mapping[str, str]] = {}
+        #: Names of the nodes that a rule chooses.
+        self._chosen: dict[_Rule, set[str]] = {}
+        self._stale = False
+        self._generation = -1
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.HyperNodeChanged: self._put,
+            deltas.HyperNodeGone: lambda delta: self._drop(delta.name),
+        }
+
+    def _put(self, delta: deltas.HyperNodeChanged) -> None:
+        meta = delta.hyper_node.metadata
+        ref = ObjectRef("HyperNode", "", meta.name, meta.uid)
+        facts, problem = hyper_node_facts(delta.hyper_node)
+        if self._read.get(meta.name) == (ref, problem) and self.known.get(meta.name) == facts:
+            return
+        self._read[meta.name] = ref, problem
+        self._unreadable.note(ref, problem)
+        if facts is not None:
+            self.known[meta.name] = facts
+        else:
+            self.known.pop(meta.name, None)
+        self._stale = True
+        self._dirty.hyper_nodes.add(meta.name)
+
+    def _drop(self, name: str) -> None:
+        self._unreadable.forget("HyperNode", "", name)
+        if self._read.pop(name, None) is None:
+            return
+        self.known.pop(name, None)
+        self._stale = True
+        self._dirty.hyper_nodes.add(name)
+
+    # --- the tree ---------------------------------------------------------------------------------------------------
+
+    def settle(self, table: NodeTable, changed: Dirty | None = None) -> HyperNodeTree:
+        """The tree over the nodes of a settled table; `changed` says which of them may have, None is all of them.
+
+        Nothing to do without HyperNodes; with them O(nodes that changed), O(members) when the tree did.
+        """
+        if not self._read:
+            if self.tree.ready:
+                self.tree, self._nodes, self._chosen = NO_TREE, {}, {}
+            self._stale = False
+            return self.tree
+        everything = changed is None or changed.everything or not self._nodes
+        names = {*table.by_name, *self._nodes} if everything or changed is None else changed.nodes
+        fresh = self._take_nodes(table, names)
+        if fresh or self._stale:
+            self._rebuild(fresh)
+            self._generation = -1
+        if self._generation != table.generation:
+            self._generation = table.generation
+            self.tree = self.tree.over(node.name for node in table.nodes)
+        return self.tree
+
+    def _take_nodes(self, table: NodeTable, names: Iterable[str]) -> set[str]:
+        """Take over labels. Returns the nodes that came, went or have other labels than before."""
+        known, changed = self._nodes, set()
+        for name in names:
+            node = table.by_name.get(name)
+            if node is None:
+                if known.pop(name, None) is not None:
+                    changed.add(name)
+            elif known.get(name) != node.labels or name not in known:
+                known[name] = node.labels
+                changed.add(name)
+        return changed
+
+    def _rebuild(self, changed: Collection[str]) -> None:
+        used: dict[_Rule, set[str]] = {}
+        for one in self.known.values():
+            for member in one.members:
+                if member.of == "Node" and not member.name:
+                    rule = _rule(member)
+                    if rule not in used:
+                        used[rule] = self._nodes_of(member, rule, changed)
+        self._chosen = used
+        builder = _Builder(self.known, self._nodes, used)
+        for name, (ref, problem) in self._read.items():
+            wrong = [problem, *builder.problems.get(name, ())]
+            self._unreadable.note(ref, "; ".join(filter(None, wrong)))
+        self._stale = False
+        fresh = HyperNodeTree(builder.order, builder.parents, builder.leaf_of, version=self._versions + 1)
+        if not fresh.is_like(self.tree):
+            self._versions += 1
+            self.tree = fresh
+
+    def _nodes_of(self, member: Member, rule: _Rule, changed: Collection[str]) -> set[str]:
+        """Names of the nodes a rule chooses; only nodes that changed are looked at anew."""
+        found = self._chosen.get(rule)
+        if found is None:
+            found, changed = set(), self._nodes.keys()
+        search = re.compile(member.pattern).search if member.pattern else None
+        for name in changed:
+            labels = self._nodes.get(name)
+            chosen = labels is not None and (
+                search(name) is not None if search is not None else matches_labels(member.labels, labels)
+            )
+            if chosen:
+                found.add(name)
+            else:
+                found.discard(name)
+        return found
+
+
+def _rule(member: Member) -> _Rule:
+    return member.pattern or msgspec.json.encode(member.labels)
+
+
+class _Builder:
+    """Lets HyperNodes claim their members, in order of tier and name: who claims first has the member."""
+
+    def __init__(
+        self, known: Mapping[str, HyperNode], nodes: Mapping[str, object], chosen: Mapping[_Rule, set[str]]
+    ) -> None:
+        self._nodes = nodes
+        self._chosen = chosen
+        self.order = sorted(known.values(), key=lambda one: (one.tier, one.name))
+        self._numbers = {one.name: number for number, one in enumerate(self.order)}
+        self.parents = [-1] * len(self.order)
+        self.leaf_of: dict[str, int] = {}
+        self.problems: dict[str, list[str]] = {}
+        for number, one in enumerate(self.order):
+            self._claim_hyper_nodes(number, one)
+        for number, one in enumerate(self.order):
+            self._claim_nodes(number, one)
+
+    def _complain(self, one: HyperNode, text: str) -> None:
+        self.problems.setdefault(one.name, []).append(text)
+
+    def _is_under(self, number: int, above: int) -> bool:
+        while number >= 0:
+            if number == above:
+                return True
+            number = self.parents[number]
+        return False
+
+    def _claim_hyper_nodes(self, number: int, one: HyperNode) -> None:
+        taken: list[tuple[Member, int]] = []
+        for member in one.members:
+            if member.of != "HyperNode":
+                continue
+            for child in self._members_of(one, member):
+                if self.parents[child] < 0:
+                    self.parents[child] = number
+                else:
+                    taken.append((member, child))
+        for member, child in taken:  # who stands under it through another member does so rightly
+            if not self._is_under(self.parents[child], number):
+                owner, name = self.order[self.parents[child]].name, self.order[child].name
+                self._complain(
+                    one,
+                    f"{member.field}: HyperNode {name} is a member of HyperNode {owner} already; "
+                    "a HyperNode may be a member of one other only",
+                )
+
+    def _members_of(self, one: HyperNode, member: Member) -> list[int]:
+        """Numbers of the HyperNodes of lower tiers that a member names."""
+        if not member.name:
+            search = re.compile(member.pattern).search
+            found = [n for n, other in enumerate(self.order) if other.tier < one.tier and search(other.name)]
+            if not found:
+                self._complain(
+                    one,
+                    f"{member.field}: {member.pattern!r} matches no HyperNode of a tier below {one.tier}; "
+                    "give a regular expression that the name of one matches",
+                )
+            return found
+        child = self._numbers.get(member.name)
+        if child is None:
+            self._complain(
+                one, f"{member.field}: there is no HyperNode {member.name}; give the name of one that exists"
+            )
+            return []
+        if self.order[child].tier >= one.tier:
+            self._complain(
+                one,
+                f"{member.field}: HyperNode {member.name} is of tier {self.order[child].tier}; members must be of a "
+                f"tier below {one.tier}, that of the HyperNode itself, and so never stand in a circle",
+            )
+            return []
+        return [child]
+
+    def _claim_nodes(self, number: int, one: HyperNode) -> None:
+        for member in one.members:
+            if member.of != "Node":
+                continue
+            for name in self._nodes_named(one, member):
+                owner = self.leaf_of.setdefault(name, number)
+                if not self._is_under(owner, number):
+                    self._complain(
+                        one,
+                        f"{member.field}: node {name} is a member of HyperNode {self.order[owner].name} already; "
+                        "a node may be a member of one HyperNode and of those above it only",
+                    )
+
+    def _nodes_named(self, one: HyperNode, member: Member) -> list[str]:
+        if member.name:
+            if member.name in self._nodes:
+                return [member.name]
+            self._complain(one, f"{member.field}: there is no node {member.name}; give the name of one that exists")
+            return []
+        found = sorted(self._chosen[_rule(member)])
+        if not found:
+            shown = repr(member.pattern) if member.pattern else "the selector"
+            self._complain(one, f"{member.field}: {shown} matches no node; give what at least one node matches")
+        return found

@@ -1,0 +1,471 @@
+"""Gangs in hard mode: which HyperNode they get, what they wait for, and that they leave no trace of trying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
+from capcard_sched.model.intents import AnnotatePodGroup
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "%s"
+tiers:
+- plugins: [{name: priority}, {name: gang%s}]
+- plugins: [{name: predicates}, {name: nodeorder}%s]
+"""
+
+
+def conf(*plugins: str, actions: str = "allocate, backfill", gang: str = "") -> str:
+    return CONF % (actions, gang, "".join(f", {{name: {plugin}}}" for plugin in plugins))
+
+
+def hard(tier: int | None = None) -> dict[str, Any]:
+    return {"mode": "hard"} if tier is None else {"mode": "hard", "highestTierAllowed": tier}
+
+
+def cluster(h: Harness, *, leaves: int = 4, per_leaf: int = 4, cpu: str = "2") -> None:
+    """Leaves of equal nodes; two leaves to a spine, all spines in one core. Leaf i has nodes `<i>-0` and so on."""
+    h.queue("q")
+    for leaf in range(leaves):
+        names = [f"{leaf}-{index}" for index in range(per_leaf)]
+        for name in names:
+            h.node(name, cpu=cpu)
+        h.hyper_node(f"leaf{leaf}", 1, nodes=names)
+    for spine in range(leaves // 2):
+        h.hyper_node(f"spine{spine}", 2, hyper_nodes=[f"leaf{2 * spine}", f"leaf{2 * spine + 1}"], tier_name="spine")
+    h.hyper_node("core", 3, hyper_nodes=[f"spine{spine}" for spine in range(leaves // 2)])
+
+
+def gang(h: Harness, name: str, pods: int, *, minimum: int | None = None, cpu: str = "1", **more: Any) -> None:
+    h.group(name, min_member=pods if minimum is None else minimum, **more)
+    for index in range(pods):
+        h.pod(f"{name}-{index}", group=name, requests={"cpu": cpu})
+
+
+def leaves_of(h: Harness, name: str) -> set[str]:
+    return {node.partition("-")[0] for pod, node in h.binds.items() if pod.startswith(f"{name}-")}
+
+
+def world(*plugins: str, **more: Any) -> Harness:
+    h = Harness(conf(*plugins), **more)
+    cluster(h)
+    return h
+
+
+# --- which HyperNode --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plugins", [(), ("network-topology-aware",)], ids=["without-the-plugin", "with-it"])
+def test_a_gang_goes_into_one_leaf_and_the_next_into_another(plugins: tuple[str, ...]) -> None:
+    h = world(*plugins)
+    for name in ("a", "b"):
+        gang(h, name, 8, topology=hard(1))
+        h.step()
+    assert (len(h.binds), leaves_of(h, "a"), leaves_of(h, "b")) == (16, {"0"}, {"1"})
+
+
+@pytest.mark.parametrize("plugins", [(), ("network-topology-aware",)], ids=["without-the-plugin", "with-it"])
+def test_a_gang_too_big_for_a_leaf_goes_into_the_lowest_allowed_tier_that_holds_it(plugins: tuple[str, ...]) -> None:
+    h = world(*plugins)
+    gang(h, "small", 2, topology=hard(1))
+    h.step()
+    gang(h, "big", 15, topology=hard(3))
+    result = h.step()
+    assert leaves_of(h, "big") == {"2", "3"}, "spine0 has room for 14"
+    (note,) = [intent for intent in result.intents if isinstance(intent, AnnotatePodGroup)]
+    assert (note.name, note.annotations) == ("big", {JOB_ALLOCATED_HYPERNODE: "spine1"})
+
+
+def test_without_a_tier_the_lowest_holds() -> None:
+    h = world()
+    gang(h, "g", 9, topology=hard())
+    h.step()
+    assert not h.binds
+    gang(h, "f", 8, topology={})
+    h.step()
+    assert len(leaves_of(h, "f")) == 1
+
+
+def test_a_tier_may_be_given_by_its_name() -> None:
+    h = world()
+    gang(h, "g", 9, topology={"mode": "hard", "highestTierName": "spine"})
+    h.step()
+    assert leaves_of(h, "g") == {"0", "1"}
+    gang(h, "lost", 1, topology={"mode": "hard", "highestTierName": "rack"})
+    h.step()
+    assert h.pod_message("lost-0") == "spec.networkTopology of the PodGroup is hard, and no HyperNode is of tier rack"
+
+
+def test_soft_mode_takes_any_node() -> None:
+    h = world("network-topology-aware")
+    gang(h, "g", 20, topology={"mode": "soft", "highestTierAllowed": 1})
+    h.step()
+    assert len(h.binds) == 20
+
+
+def test_nodes_in_no_hyper_node_are_not_for_jobs_in_hard_mode() -> None:
+    h = world()
+    h.node("outside", cpu="64")
+    gang(h, "g", 40, topology=hard(3))
+    h.step()
+    assert not h.binds
+    gang(h, "plain", 40)
+    h.step()
+    assert len(h.binds) == 40
+
+
+def test_pods_of_several_kinds_count_together() -> None:
+    h = world()
+    h.group("g", min_member=5, topology=hard(1))
+    for index in range(4):
+        h.pod(f"g-{index}", requests={"cpu": "1"}, role="worker")
+    h.pod("g-4", requests={"cpu": "1", "memory": "1Gi"}, role="master")
+    h.step()
+    assert (len(h.binds), len(leaves_of(h, "g"))) == (5, 1)
+
+
+def test_a_leaf_that_only_seems_to_have_room_is_tried_and_left() -> None:
+    h = world()
+    gang(h, "fill", 4, topology=hard(1))  # one cpu left on every node of leaf0
+    h.step()
+    assert leaves_of(h, "fill") == {"0"}
+    h.group("g", min_member=3, topology=hard(1))
+    h.pod("g-big", requests={"cpu": "2"})
+    for index in range(2):
+        h.pod(f"g-{index}", requests={"cpu": "1"})
+    h.step()
+    assert leaves_of(h, "g") == {"1"}
+
+
+@pytest.mark.parametrize("plugins", [(), ("network-topology-aware",)], ids=["without-the-plugin", "with-it"])
+def test_a_pod_that_comes_later_must_not_leave_what_the_job_may_span(plugins: tuple[str, ...]) -> None:
+    h = world(*plugins)
+    gang(h, "g", 8, topology=hard(2))
+    h.step()
+    gang(h, "other", 7, topology=hard(1))
+    h.step()
+    assert (leaves_of(h, "g"), leaves_of(h, "other")) == ({"0"}, {"1"})
+    for index in range(8, 10):
+        h.pod(f"g-{index}", group="g", requests={"cpu": "1"})
+    h.step()
+    assert h.binds["g-8"].startswith("1-")
+    assert "g-9" not in h.binds, "leaves 2 and 3 are empty, and too far"
+    assert h.pod_message("g-9") == "HyperNode leaf1: 0/4 nodes are unavailable: 4 Insufficient cpu."
+    h.pod("g-10", group="g", requests={"cpu": "1"})
+    h.step()
+    none = "no HyperNode up to tier 2 has room for 1 pods of the job together: none of them fits anywhere"
+    assert (h.pod_message("g-9"), h.pod_message("g-10")) == (none, none)
+
+
+def test_elastic_pods_follow_into_what_the_gang_got() -> None:
+    h = world()
+    gang(h, "g", 12, minimum=4, topology=hard(1))
+    h.settle()
+    assert (len(h.binds), leaves_of(h, "g")) == (8, {"0"})
+
+
+def test_best_effort_members_stay_with_their_gang() -> None:
+    h = world()
+    gang(h, "fill", 1, topology=hard(1))
+    h.step()
+    h.group("g", min_member=9, topology=hard(1))
+    for index in range(8):
+        h.pod(f"g-{index}", group="g", requests={"cpu": "1"})
+    h.pod("g-best", group="g", requests={})
+    h.settle()
+    assert (len(h.binds), leaves_of(h, "g")) == (10, {"1"})
+
+
+def test_room_that_is_being_released_is_promised_only_when_no_tier_has_room() -> None:
+    h = world()
+    for leaf in range(4):
+        for index in range(4):
+            h.pod(f"old-{leaf}-{index}", group=None, node=f"{leaf}-{index}", phase="Running", requests={"cpu": "1"})
+    for index in range(4):
+        h.terminate(f"old-3-{index}")
+    gang(h, "g", 8, topology=hard(1))
+    result = h.step()
+    assert not h.binds
+    assert {task.name for task in h.job("g").tasks.values() if task.node is not None} == set()
+    assert h.pod_message("g-7").startswith("Pod default/g-7 can possibly be assigned to 3-")
+    assert "once resource is released" in h.pod_message("g-7")
+    assert not result.report.errors
+    gang(h, "wide", 8, topology=hard(2))
+    h.step()
+    assert leaves_of(h, "wide") == {"0", "1"}, "room now at tier 2 before room later at tier 1"
+
+
+# --- what plugins say -------------------------------------------------------------------------------------------------
+
+
+class Taste(Plugin):
+    """Likes some HyperNodes and notes what it was asked."""
+
+    name = "taste"
+    likes: dict[str, float] = {}
+    asked: list[tuple[str, ...]] = []
+
+    def hyper_node_order(self, job: Any, candidates: Any) -> Any:
+        type(self).asked.append(tuple(one.name for one in candidates))
+        for one in candidates:
+            assert len(one.rows) == 4**one.tier or one.tier != 1
+        return np.array([self.likes.get(one.name, 0.0) for one in candidates])
+
+
+class OtherTaste(Taste):
+    name = "other-taste"
+
+
+class Broken(Plugin):
+    name = "broken"
+
+    def hyper_node_order(self, job: Any, candidates: Any) -> Any:
+        raise ValueError("no idea")
+
+
+def tasting(likes: dict[str, float], *, text: str = "") -> Harness:
+    Taste.likes, Taste.asked = likes, []
+    h = Harness(text or conf("taste", "other-taste"), plugins=[Taste, OtherTaste, Broken])
+    cluster(h)
+    return h
+
+
+def test_the_scores_of_plugins_for_hyper_nodes_add_up() -> None:
+    h = tasting({"leaf1": 3.0, "leaf2": 5.0})
+    gang(h, "g", 8, topology=hard(1))
+    h.step()
+    assert leaves_of(h, "g") == {"2"}
+    assert Taste.asked == [("leaf0", "leaf1", "leaf2", "leaf3")] * 2, "once each"
+
+
+def test_only_hyper_nodes_with_room_are_asked_about_and_one_alone_is_not() -> None:
+    h = tasting({"leaf0": 9.0})
+    h.pod("old", group=None, node="0-0", phase="Running")
+    h.pod("old2", group=None, node="1-0", phase="Running")
+    gang(h, "g", 8, topology=hard(1))
+    gang(h, "f", 8, topology=hard(1))
+    h.step()
+    assert leaves_of(h, "g") == {"2"}
+    assert leaves_of(h, "f") == {"3"}, "the last with room"
+    assert set(Taste.asked) == {("leaf2", "leaf3")}
+
+
+def test_the_switch_turns_the_scores_for_hyper_nodes_off() -> None:
+    text = conf("taste").replace("{name: taste}", "{name: taste, enabledHyperNodeOrder: false}")
+    h = tasting({"leaf2": 5.0}, text=text)
+    gang(h, "g", 8, topology=hard(1))
+    h.step()
+    assert (leaves_of(h, "g"), Taste.asked) == ({"0"}, [])
+
+
+def test_a_plugin_that_fails_over_hyper_nodes_costs_its_job_the_turn_and_nobody_else() -> None:
+    h = tasting({}, text=conf("broken"))
+    gang(h, "g", 8, topology=hard(1))
+    gang(h, "plain", 2)
+    result = h.step()
+    assert [(error.plugin, error.hook) for error in result.report.errors] == [("broken", "hyper_node_order")]
+    assert set(h.binds) == {"plain-0", "plain-1"}
+    assert (h.state.nodes.used >= 0).all()
+
+
+def test_the_scores_of_nodes_decide_between_hyper_nodes() -> None:
+    h = Harness(conf("binpack").replace("nodeorder", "conformance"))
+    cluster(h)
+    h.pod("old", group=None, node="2-0", phase="Running", requests={"cpu": "1"})
+    gang(h, "g", 3, topology=hard(1))
+    h.step()
+    assert leaves_of(h, "g") == {"2"}, "where nodes are fuller"
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_gang_that_fits_nowhere_says_how_much_does() -> None:
+    h = world()
+    gang(h, "g", 9, topology=hard(1))
+    h.step()
+    text = (
+        "no HyperNode up to tier 1 has room for 9 pods of the job together: at most 8 fit, in HyperNode leaf0 of tier 1"
+    )
+    assert h.pod_message("g-0") == text
+    assert [message for reason, message in h.event_messages("PodGroup", "g") if text in message]
+    assert (h.state.nodes.used == 0).all()
+
+
+def test_w13_without_hyper_nodes_the_job_waits_and_says_so_and_its_queue_goes_on() -> None:
+    h = Harness(conf())
+    h.queue("q")
+    h.node("n", cpu="8")
+    gang(h, "g", 2, topology=hard(1))
+    gang(h, "next", 2)
+    h.step()
+    assert set(h.binds) == {"next-0", "next-1"}
+    wanted = "spec.networkTopology of the PodGroup is hard, and no HyperNode is known: the job waits until there is one"
+    assert h.pod_message("g-0") == wanted
+    h.hyper_node("leaf", 1, nodes=["n"])
+    h.step()
+    assert {"g-0", "g-1"} <= set(h.binds)
+
+
+def test_a_tier_below_all_is_told() -> None:
+    h = world()
+    gang(h, "g", 2, topology=hard(0))
+    h.step()
+    assert h.pod_message("g-0").endswith("no HyperNode is of tier 0 or below")
+
+
+def test_a_job_whose_pods_stand_apart_waits_with_the_rest() -> None:
+    h = Harness(conf())
+    cluster(h)
+    h.delete_hyper_node("core")
+    h.group("g", min_member=1, topology=hard(3))
+    h.pod("g-0", node="0-0", phase="Running")
+    h.pod("g-1", node="3-0", phase="Running")
+    h.pod("g-2")
+    h.step()
+    assert h.pod_message("g-2").endswith("its pods that are placed stand in no common HyperNode")
+
+
+def test_a_quota_that_refuses_is_told_as_what_it_is_and_asked_once() -> None:
+    h = Harness(conf("capacity"))
+    cluster(h)
+    h.queue("q", capability={"cpu": "2"})
+    gang(h, "g", 3, topology=hard(3))
+    result = h.step()
+    assert not h.binds
+    assert h.pod_message("g-0").endswith("once minAvailable is satisfied")
+    assert h.pod_message("g-2") == "queue resource quota insufficient: insufficient cpu"
+    assert [ref.name for ref, _ in result.report.refusals] == ["g-2"]
+    gang(h, "f", 4, minimum=2, topology=hard(1))
+    for _ in range(3):
+        h.step()
+        h.group("f", min_member=2, topology=hard(1), labels={"seen": str(h.now)})
+    assert set(h.binds) == {"f-0", "f-1"}
+    assert h.pod_message("f-2") == h.pod_message("f-3") == "queue resource quota insufficient: insufficient cpu"
+
+
+def test_a_selector_that_no_node_of_the_leaf_meets_is_told_of_what_is_left_over() -> None:
+    h = world()
+    h.group("g", min_member=2, topology=hard(1))
+    for index in range(2):
+        h.pod(f"g-{index}", requests={"cpu": "1"})
+    h.pod("g-odd", requests={"cpu": "1"}, nodeSelector={"disk": "ssd"})
+    h.settle()
+    assert set(h.binds) == {"g-0", "g-1"}
+    assert "HyperNode" in h.pod_message("g-odd")
+
+
+# --- no trace ---------------------------------------------------------------------------------------------------------
+
+
+def test_trying_leaves_no_trace() -> None:
+    h = world()
+    h.step()
+    gang(h, "g", 33, topology=hard(3))
+    result = h.step()
+    assert not h.binds
+    assert (h.state.nodes.used == 0).all()
+    assert (h.state.nodes.pipelined == 0).all()
+    assert len(h.job("g").pending) == 33
+    assert not result.report.errors
+
+
+def test_a_node_that_goes_takes_its_room_along() -> None:
+    h = world()
+    h.delete_node("0-3")
+    gang(h, "g", 8, topology=hard(1))
+    h.step()
+    assert leaves_of(h, "g") == {"1"}
+
+
+def test_a_leaf_that_gets_another_node_is_used_at_once() -> None:
+    h = world()
+    gang(h, "g", 10, topology=hard(1))
+    h.step()
+    assert not h.binds
+    h.node("0-4", cpu="2")
+    h.hyper_node("leaf0", 1, nodes=[f"0-{index}" for index in range(5)])
+    h.step()
+    assert (len(h.binds), leaves_of(h, "g")) == (10, {"0"})
+
+
+def test_the_same_facts_in_another_order_give_the_same_answer() -> None:
+    found = []
+    for reverse in (False, True):
+        h = Harness(conf("network-topology-aware"))
+        cluster(h)
+        if reverse:
+            h._deltas.reverse()
+        gang(h, "a", 6, topology=hard(1))
+        gang(h, "b", 12, topology=hard(2))
+        h.step()
+        found.append(dict(h.binds))
+    assert found[0] == found[1]
+    assert len(found[0]) == 18
+
+
+# --- other actions ----------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_room_from_others_takes_it_where_the_job_may_be() -> None:
+    h = Harness(conf(actions="allocate, preempt", gang=", enablePreemptable: false"), run=True)
+    cluster(h, leaves=2, per_leaf=1)
+    h.priority_class("high", 100)
+    h.group("g", min_member=2, topology=hard(1), priority_class="high")
+    h.pod("g-0", node="1-0", phase="Running", requests={"cpu": "1"})
+    for leaf in range(2):
+        h.group(f"low{leaf}")
+        h.pod(f"low{leaf}-0", group=f"low{leaf}", node=f"{leaf}-0", phase="Running", requests={"cpu": "1"})
+    h.pod("fill", group=None, node="0-0", phase="Running", requests={"cpu": "1"})
+    h.pod("g-1", requests={"cpu": "1"})
+    result = h.step()
+    assert result.report.evicted == ["default-low1-0-uid"]
+
+
+def test_pods_that_accept_several_cards_find_the_leaf_whose_card_has_quota_left() -> None:
+    h = Harness(conf("capacity-card"))
+    h.queue("q", cards={"NVIDIA-A100": 2, "NVIDIA-H200": 4}, capability={"cpu": "64", "memory": "64Gi"})
+    for leaf, card in enumerate(("NVIDIA-A100", "NVIDIA-H200")):
+        h.gpu_node(f"{leaf}-0", card=card, count=8)
+        h.hyper_node(f"leaf{leaf}", 1, nodes=[f"{leaf}-0"])
+    h.group("g", min_member=4, topology=hard(1))
+    for index in range(4):
+        h.pod(f"g-{index}", card="NVIDIA-A100|NVIDIA-H200", cards=1)
+    result = h.step()
+    assert leaves_of(h, "g") == {"1"}
+    assert len(h.binds) == 4
+    assert result.report.refusals == []
+    h.group("f", min_member=4, topology=hard(1))
+    for index in range(4):
+        h.pod(f"f-{index}", group="f", card="NVIDIA-A100|NVIDIA-H200", cards=1)
+    h.step()
+    assert not leaves_of(h, "f")
+    assert "quota" in h.pod_message("f-3")
+
+
+@pytest.mark.parametrize(
+    ("topology", "problem", "bound"),
+    [
+        ({"mode": "firm", "highestTierAllowed": 1}, "mode: 'firm' is neither hard nor soft; taken as hard", False),
+        (
+            {"mode": "hard", "highestTierAllowed": 2, "highestTierName": "leaf"},
+            ": highestTierAllowed and highestTierName exclude each other; taken as tier 2",
+            True,
+        ),
+    ],
+)
+def test_a_topology_that_cannot_be_read_is_told_and_the_stricter_choice_holds(
+    topology: dict[str, Any], problem: str, bound: bool
+) -> None:
+    h = world()
+    gang(h, "g", 9, topology=topology)
+    h.step()
+    (message,) = [message for reason, message in h.event_messages("PodGroup", "g") if reason == "InvalidObject"]
+    assert message.startswith("spec.networkTopology")
+    assert message.endswith(problem)
+    assert bool(h.binds) is bound

@@ -1,0 +1,341 @@
+"""network-topology-aware: the vectors of plugins reference §22, and what they come to in sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
+from capcard_sched.model.intents import AnnotatePodGroup
+from capcard_sched.plugins.network_topology_aware import NetworkTopologyAware
+from capcard_sched.testing import Harness, registry
+
+CONF = """
+actions: "allocate, backfill"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins: [{name: predicates}, {name: network-topology-aware%s}]
+"""
+SOFT = {"mode": "soft", "highestTierAllowed": 3}
+
+
+def world(arguments: str = "", *, tiers: int = 3, cpu: str = "8") -> Harness:
+    """Leaves s0 to s3 of two nodes each; s0 and s1 under t0, s2 and s3 under t1; all under u, as far as tiers go."""
+    h = Harness(CONF % arguments)
+    h.queue("q")
+    for leaf in range(4):
+        names = [f"n{leaf}a", f"n{leaf}b"]
+        for name in names:
+            h.node(name, cpu=cpu)
+        h.hyper_node(f"s{leaf}", 1, nodes=names)
+    if tiers > 1:
+        h.hyper_node("t0", 2, hyper_nodes=["s0", "s1"])
+        h.hyper_node("t1", 2, hyper_nodes=["s2", "s3"])
+    if tiers > 2:
+        h.hyper_node("u", 3, hyper_nodes=["t0", "t1"])
+    return h
+
+
+def scores(h: Harness, pod: str = "next") -> dict[str, float] | None:
+    """What the plugin says of every node for a pending pod; None when it says nothing."""
+    session = h.session()
+    task = h.task(pod)
+    assert task.job is not None
+    profile = session.engine.profile(session.queues[task.job.queue], task)
+    found = h.plugin("network-topology-aware").batch_node_order(profile, session.all_rows())
+    return None if found is None else dict(zip(session.nodes.names, found.tolist(), strict=True))
+
+
+def job_on(h: Harness, *nodes: str, pending: int = 1) -> None:
+    """A job in soft mode with pods on these nodes, and some that wait; `next` is the first of them."""
+    h.group("g", topology=SOFT, min_member=1)
+    for index, node in enumerate(nodes):
+        h.pod(f"on-{index}", node=node, phase="Running")
+    h.pod("next")
+    for index in range(pending - 1):
+        h.pod(f"after-{index}")
+
+
+@pytest.mark.parametrize(
+    ("node", "score"),
+    [
+        pytest.param("n0b", 100.0, id="22.1-tier-1"),
+        pytest.param("n1a", 50.0, id="22.1-tier-2"),
+        pytest.param("n2a", 0.0, id="22.1-tier-3"),
+        pytest.param("outside", 0.0, id="22.1-unknown"),
+    ],
+)
+def test_the_lower_the_common_tier_the_better(node: str, score: float) -> None:
+    h = world()
+    h.node("outside")
+    h.node("n0a", unschedulable=True)
+    job_on(h, "n0a")
+    session = h.session()
+    task = h.task("next")
+    profile = session.engine.profile(session.queues["q"], task)
+    one = session.rows(session.nodes.by_name[node].row + session.all_rows().rows[:1] * 0)
+    assert h.plugin("network-topology-aware").batch_node_order(profile, one).tolist() == [score]
+
+
+@pytest.mark.parametrize(
+    ("weight", "tiers", "placed", "pending", "expected"),
+    [
+        pytest.param(1, 3, ("single",), 1, {"single": 100.0, "n0a": 0.0, "n3b": 0.0}, id="22.2-same-hypernode"),
+        pytest.param(
+            1, 3, ("n0a", "n0a"), 2, {"n0a": 150.0, "n0b": 150.0, "n1a": 50.0, "n2b": 0.0}, id="22.3-several-best-nodes"
+        ),
+        pytest.param(10, 3, ("single", "single"), 2, {"single": 1000.0}, id="22.4-one-best-node"),
+        pytest.param(
+            1,
+            1,
+            ("n0a", "n0b"),
+            2,
+            {"n0a": 150.0, "n0b": 150.0, "n1a": 0.0, "n2b": 0.0, "n3a": 0.0},
+            id="22.5-one-tier",
+        ),
+    ],
+)
+def test_the_best_nodes_count_by_the_pods_there(
+    weight: int, tiers: int, placed: tuple[str, ...], pending: int, expected: dict[str, float]
+) -> None:
+    h = world(f", arguments: {{weight: {weight}}}", tiers=tiers)
+    h.hyper_node("alone", 1, nodes=["single"])
+    h.node("single")
+    job_on(h, *placed, pending=pending)
+    found = scores(h)
+    assert found is not None
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_spread_job_counts_by_the_common_hyper_node_and_where_its_pods_are() -> None:
+    h = world()
+    job_on(h, "n0a", "n0b", "n1a", pending=1)
+    found = scores(h)
+    assert found is not None
+    # It stands in t0: nodes below join it at tier 2; among these s0 holds two of four pods, s1 one.
+    assert {name: found[name] for name in ("n0a", "n1b", "n2a")} == {"n0a": 100.0, "n1b": 75.0, "n2a": 0.0}
+
+
+@pytest.mark.parametrize("weight", ["0", "1"])
+def test_the_first_pod_and_jobs_that_ask_for_nothing_are_not_scored(weight: str) -> None:
+    h = world(f", arguments: {{weight: {weight}}}")
+    job_on(h)
+    assert scores(h) is None
+    h = world(f", arguments: {{weight: {weight}, hypernode.binpack.normal-pod.enable: false}}")
+    h.group("plain")
+    h.pod("on", group="plain", node="n0a", phase="Running")
+    h.pod("next", group="plain")
+    assert scores(h) is None
+
+
+def test_without_hyper_nodes_nothing_is_scored() -> None:
+    h = Harness(CONF % "")
+    h.queue("q")
+    h.node("n")
+    job_on(h, "n")
+    assert scores(h) is None
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def test_pods_in_soft_mode_stay_together_while_they_can() -> None:
+    h = world(cpu="2")
+    h.group("g", min_member=6, topology=SOFT)
+    for index in range(6):
+        h.pod(f"p{index}")
+    h.step()
+    assert set(h.binds.values()) == {"n0a", "n0b", "n1a"}
+    assert all(h.binds[f"p{index}"] in ("n0a", "n0b") for index in range(4))
+
+
+def test_without_the_plugin_they_would_not() -> None:
+    h = world(cpu="2")
+    h.reconfigure((CONF % "").replace("network-topology-aware", "nodeorder"))
+    h.group("g", min_member=6, topology=SOFT)
+    for index in range(6):
+        h.pod(f"p{index}")
+    h.step()
+    assert len(set(h.binds.values())) == 6
+
+
+def test_a_pod_that_comes_later_joins_those_that_run() -> None:
+    h = world()
+    h.group("g", min_member=1, topology=SOFT)
+    h.pod("first", node="n2b", phase="Running")
+    h.pod("later")
+    h.step()
+    assert h.binds["later"] in ("n2a", "n2b")
+
+
+def test_a_later_pod_in_hard_mode_prefers_the_nearest_of_the_allowed() -> None:
+    h = world(cpu="2")
+    h.group("g", min_member=1, topology={"mode": "hard", "highestTierAllowed": 2})
+    h.pod("first", node="n3a", phase="Running", requests={"cpu": "2"})
+    h.pod("filler", group=None, node="n3b", phase="Running", requests={"cpu": "2"})
+    h.pod("later", requests={"cpu": "1"})
+    h.step()
+    assert h.binds["later"] in ("n2a", "n2b")
+
+
+# --- filling up (plugins reference §28) ------------------------------------------------------------------------------
+
+
+def normal(h: Harness, **requests: str) -> None:
+    """A pod that asks for no topology."""
+    h.group("plain")
+    h.pod("next", group="plain", requests=requests or {"cpu": "2"})
+
+
+def only_cpu(more: str = "") -> str:
+    return f", arguments: {{hypernode.binpack.memory: 0{more}}}"
+
+
+def test_normal_pods_prefer_nodes_in_fuller_hyper_nodes_and_most_of_all_nodes_in_none() -> None:
+    h = world(only_cpu(), cpu="8")
+    h.node("outside", cpu="8")
+    h.pod("old", group=None, node="n0a", requests={"cpu": "4"})
+    normal(h)
+    found = scores(h)
+    assert found is not None
+    # s0 would be 6/16 full, t0 6/32, u 6/64; s1 2/16 in the same t0; s2 2/16 in t1 with 2/32.
+    total = 1 + 0.8 + 0.64
+    assert found["n0b"] == pytest.approx(100 * (6 / 16 + 0.8 * 6 / 32 + 0.64 * 6 / 64) / total)
+    assert found["n1a"] == pytest.approx(100 * (2 / 16 + 0.8 * 6 / 32 + 0.64 * 6 / 64) / total)
+    assert found["n2a"] == pytest.approx(100 * (2 / 16 + 0.8 * 2 / 32 + 0.64 * 6 / 64) / total)
+    assert found["outside"] == 100.0
+
+
+@pytest.mark.parametrize(("fading", "second"), [("0", 0.0), ("0.5", 0.5), ("1", 1.0)])
+def test_fading_says_how_much_each_further_tier_counts(fading: str, second: float) -> None:
+    h = world(only_cpu(f", hypernode.binpack.normal-pod.fading: {fading}"), tiers=2)
+    h.pod("old", group=None, node="n0a", requests={"cpu": "4"})
+    normal(h)
+    found = scores(h)
+    assert found is not None
+    assert found["n1a"] == pytest.approx(100 * (2 / 16 + second * 6 / 32) / (1 + second))
+
+
+def test_resources_count_by_their_weights_and_what_would_not_fit_scores_0() -> None:
+    arguments = (
+        ", arguments: {weight: 2, hypernode.binpack.cpu: 3, hypernode.binpack.memory: 0,"
+        " hypernode.binpack.resources: 'nvidia.com/gpu, x.com/none', hypernode.binpack.resources.nvidia.com/gpu: 5}"
+    )
+    h = world(arguments, tiers=1)
+    for side in "ab":
+        h.node(f"n0{side}", cpu="8", resources={"nvidia.com/gpu": 4})
+    h.node("n1a", cpu="8", resources={"nvidia.com/gpu": 1})
+    normal(h, cpu="2", memory="1Gi", **{"nvidia.com/gpu": "2"})
+    found = scores(h)
+    assert found is not None
+    assert found["n0a"] == pytest.approx(2 * 100 * (3 * 2 / 16 + 5 * 2 / 8) / 8)
+    assert (found["n1a"], found["n2a"]) == (0.0, 0.0)
+
+
+def test_normal_pods_fill_one_hyper_node_before_the_next() -> None:
+    h = world(only_cpu(), cpu="4")
+    h.group("plain", min_member=10)
+    for index in range(10):
+        h.pod(f"p{index}", group="plain", requests={"cpu": "1"})
+    h.step()
+    assert sorted({node[:2] for node in h.binds.values()}) == ["n0", "n1"], "eight in s0, two beside it"
+
+
+def test_what_is_used_is_counted_as_it_changes() -> None:
+    h = world(only_cpu(), tiers=1)
+    normal(h)
+    session = h.session()
+    plugin = h.plugin("network-topology-aware")
+    task = h.task("next")
+    profile = session.engine.profile(session.queues["q"], task)
+    before = plugin.batch_node_order(profile, session.all_rows()).tolist()
+    statement = session.statement()
+    statement.allocate(h.job("plain"), [task], [session.nodes.by_name["n2a"]])
+    after = dict(zip(session.nodes.names, plugin.batch_node_order(profile, session.all_rows()).tolist(), strict=True))
+    assert (after["n2b"], after["n0a"]) == (25.0, 12.5)
+    statement.discard()
+    assert plugin.batch_node_order(profile, session.all_rows()).tolist() == before
+
+
+def test_a_gang_in_hard_mode_goes_where_it_fills_most() -> None:
+    h = world(only_cpu())
+    h.pod("old", group=None, node="n3a", requests={"cpu": "1"})
+    h.group("g", min_member=2, topology={"mode": "hard", "highestTierAllowed": 1})
+    for index in range(2):
+        h.pod(f"p{index}", requests={"cpu": "2"})
+    h.step()
+    assert {node[:2] for node in h.binds.values()} == {"n3"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ("{weight: heavy}", "weight"),
+        ("{weight: 1.5}", "weight"),
+        ("{wieght: 2}", "wieght"),
+        ("{hypernode.binpack.cpu: -1}", "hypernode.binpack.cpu"),
+        ("{hypernode.binpack.normal-pod.fading: 1.5}", "hypernode.binpack.normal-pod.fading"),
+        ("{hypernode.binpack.normal-pod.enable: maybe}", "hypernode.binpack.normal-pod.enable"),
+        ("{hypernode.binpack.resources.nvidia.com/gpu: 2}", "hypernode.binpack.resources.nvidia.com/gpu"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_the_rest_of_the_conf_holds(arguments: str, wrong: str) -> None:
+    result = parse_conf(CONF % f", arguments: {arguments}", registry=registry())
+    (problem,) = result.problems
+    assert wrong in f"{problem.path} {problem.message}"
+    assert problem.path.startswith("tiers[1].plugins[1]")
+    assert result.conf is not None
+    plugin = result.conf.tiers[1][1]
+    assert (plugin.name, plugin.arguments) == ("network-topology-aware", NetworkTopologyAware.Arguments())
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def written(h: Harness) -> list[dict[str, str | None]]:
+    return [intent.annotations for intent in h.step().intents if isinstance(intent, AnnotatePodGroup)]
+
+
+def test_where_a_job_stands_is_written_on_its_group() -> None:
+    h = world(cpu="2")
+    h.group("g", min_member=2, topology=SOFT)
+    for index in range(2):
+        h.pod(f"p{index}", requests={"cpu": "2"})
+    assert written(h) == [{JOB_ALLOCATED_HYPERNODE: "s0"}]
+    h.pod("p2", requests={"cpu": "2"})
+    assert written(h) == [{JOB_ALLOCATED_HYPERNODE: "t0"}]
+    assert written(h) == []
+
+
+def test_w47_a_change_of_the_annotation_alone_is_saved() -> None:
+    h = world()
+    h.group("g", min_member=1, phase="Running", topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s3"})
+    h.pod("p", node="n1a", phase="Running")
+    assert written(h) == [{JOB_ALLOCATED_HYPERNODE: "s1"}]
+
+
+def test_a_job_beyond_all_hyper_nodes_says_nothing_wrong_of_itself() -> None:
+    h = world(tiers=1)
+    h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s0"})
+    h.pod("p", node="n0a", phase="Running")
+    h.pod("far", node="n1a", phase="Running")
+    assert written(h) == [{JOB_ALLOCATED_HYPERNODE: None}]
+
+
+def test_nothing_is_written_on_groups_that_ask_for_no_topology_or_have_nothing_placed() -> None:
+    h = world()
+    h.group("g", min_member=1)
+    h.pod("p", node="n1a", phase="Running")
+    h.group("empty", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s3"})
+    assert written(h) == []
+
+
+def test_pods_on_a_node_that_is_gone_count_for_the_hyper_node_that_was_written() -> None:
+    h = world()
+    h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s2"})
+    h.pod("p", node="n2a", phase="Running")
+    h.step()
+    h.delete_node("n2a")
+    h.pod("q")
+    assert written(h) == []
+    assert h.binds["q"] == "n2b"
