@@ -9,6 +9,7 @@ import msgspec
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
 from capcard_sched.model.deltas import BindFailed, EvictFailed
 from capcard_sched.model.intents import (
+    AnnotatePodGroup,
     AnnotateQueue,
     Bind,
     EmitEvent,
@@ -69,6 +70,8 @@ class Effects:
             self._evict(intent)
         elif isinstance(intent, UpdateQueueStatus):
             self._update_queue(intent)
+        elif isinstance(intent, AnnotatePodGroup):
+            self._annotate_group(intent)
         else:
             self._annotate_queue(intent)
 
@@ -120,7 +123,7 @@ class Effects:
         self._store.delete(POD, intent.namespace, intent.name)
         about = ObjectRef("Pod", intent.namespace, intent.name, meta(pod)["uid"])
         self._recorder.record(EmitEvent(about, "Warning", "Evict", message))
-        if group:
+        if group and not intent.by:  # whoever takes room for a pod tells the job itself, once for all that leave
             about = ObjectRef("PodGroup", intent.namespace, group)
             self._recorder.record(EmitEvent(about, "Normal", "Evict", intent.reason))
 
@@ -153,6 +156,12 @@ class Effects:
             "conditions": [msgspec.to_builtins(condition) for condition in intent.conditions] or None,
         }
         self._store.patch(POD_GROUP, intent.namespace, intent.name, {"status": patch})
+
+    def _annotate_group(self, intent: AnnotatePodGroup) -> None:
+        group = self._store.get(POD_GROUP, intent.namespace, intent.name)
+        if group is not None and (not intent.uid or meta(group)["uid"] == intent.uid):
+            patch = {"metadata": {"annotations": dict(intent.annotations)}}
+            self._store.patch(POD_GROUP, intent.namespace, intent.name, patch)
 
     def _update_queue(self, intent: UpdateQueueStatus) -> None:
         queue = self._store.get(QUEUE, "", intent.name)

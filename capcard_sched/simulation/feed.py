@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from capcard_sched.model import deltas
+from capcard_sched.model.annotations import SIMULATION_USAGE
+from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
     NamespaceObject,
     NodeObject,
@@ -16,6 +19,7 @@ from capcard_sched.model.objects import (
     PriorityClassObject,
     QueueObject,
 )
+from capcard_sched.model.usage import parse_usage
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -30,8 +34,10 @@ from capcard_sched.simulation.kinds import (
     CSI_DRIVER,
     CSI_NODE,
     DISRUPTION_BUDGET,
+    HYPER_NODE,
     NAMESPACE,
     NODE,
+    NUMATOPOLOGY,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
@@ -41,6 +47,7 @@ from capcard_sched.simulation.kinds import (
     STORAGE_CLASS,
     VOLUME,
     VOLUME_ATTACHMENT,
+    annotations_of,
     meta,
 )
 
@@ -82,6 +89,7 @@ _WATCHED: dict[str, _Watched] = {
     ),
     QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
     NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),
+    HYPER_NODE: _Watched(HyperNodeObject, deltas.HyperNodeChanged, lambda _, name, __: deltas.HyperNodeGone(name)),
     STORAGE_CLASS: _Watched(
         StorageClassObject, deltas.StorageClassChanged, lambda _, name, __: deltas.StorageClassGone(name)
     ),
@@ -92,6 +100,9 @@ _WATCHED: dict[str, _Watched] = {
         lambda namespace, name, _: deltas.CSIStorageCapacityGone(namespace, name),
     ),
     CSI_NODE: _Watched(CSINodeObject, deltas.CSINodeChanged, lambda _, name, __: deltas.CSINodeGone(name)),
+    NUMATOPOLOGY: _Watched(
+        NumatopologyObject, deltas.NumatopologyChanged, lambda _, name, __: deltas.NumatopologyGone(name)
+    ),
     VOLUME: _Watched(
         PersistentVolumeObject, deltas.PersistentVolumeChanged, lambda _, name, __: deltas.PersistentVolumeGone(name)
     ),
@@ -115,6 +126,8 @@ class Feed:
         self._store = store
         self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
         self._gone: list[Delta] = []
+        #: Node to the load that was told, as written.
+        self._loads: dict[str, str] = {}
         self._outcomes: list[Delta] = []
 
     def observe(self, change: Change) -> None:
@@ -125,6 +138,8 @@ class Feed:
         key = change.key
         if change.verb == "removed":
             changed.pop(key, None)
+            if change.kind == NODE:
+                self._gone += self._load(key[1], "")
             self._gone.append(_WATCHED[change.kind].gone(*key, meta(change.object)["uid"]))
         else:
             changed[key] = None
@@ -148,7 +163,19 @@ class Feed:
                 obj = self._store.get(kind, *key)
                 if obj is not None:
                     told.append(watched.changed(msgspec.convert(obj, watched.type)))
+                    if kind == NODE:
+                        told += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
             keys.clear()
         told += self._outcomes
         self._outcomes = []
         return told
+
+    def _load(self, node: str, text: str) -> list[Delta]:
+        """The load of a node, if it is another one than before. The text was checked when it was written."""
+        if text == self._loads.get(node, ""):
+            return []
+        if not text:
+            del self._loads[node]
+            return [deltas.NodeUsageGone(node)]
+        self._loads[node] = text
+        return [deltas.NodeUsageChanged({node: parse_usage(text)})]

@@ -9,9 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from capcard_sched.model.annotations import SIMULATION_DURATION, SIMULATION_EXIT_CODE, SIMULATION_GRACE
+from capcard_sched.model.annotations import (
+    SIMULATION_DURATION,
+    SIMULATION_EXIT_CODE,
+    SIMULATION_GRACE,
+    SIMULATION_USAGE,
+)
 from capcard_sched.model.quantity import QuantityError, parse_quantity
 from capcard_sched.model.timestamps import TimestampError, parse_timestamp
+from capcard_sched.model.usage import UsageFormError, parse_usage
 from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
 from capcard_sched.simulation.fieldpath import shown
 from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
@@ -61,6 +67,14 @@ def _duration(value: Any) -> str | None:
 def _exit_code(value: Any) -> str | None:
     fits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value) is not None and int(value) <= 255
     return None if fits else f'expected a string with a number from 0 to 255, such as "1", got {shown(value)}'
+
+
+def _usage(value: Any) -> str | None:
+    try:
+        parse_usage(str(value))
+    except UsageFormError as error:
+        return str(error)
+    return None
 
 
 def _count_or_percent(value: Any) -> str | None:
@@ -194,6 +208,8 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
     POD: (
         *_TEMPLATE_RULES,
         (("status", "phase"), _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
+        (("status", "containerStatuses", "*", "restartCount"), _COUNT),
+        (("status", "initContainerStatuses", "*", "restartCount"), _COUNT),
     ),
     DEPLOYMENT: _WORKLOAD_RULES,
     REPLICA_SET: _WORKLOAD_RULES,
@@ -202,6 +218,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
         (("spec", "minAvailable"), _COUNT),
         (("spec", "maxRetry"), _COUNT),
         (("spec", "minSuccess"), _between(1)),
+        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
         (("spec", "ttlSecondsAfterFinished"), _COUNT),
         (("spec", "tasks", "*", "replicas"), _COUNT),
         (("spec", "tasks", "*", "minAvailable"), _COUNT),
@@ -212,6 +229,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
         *_under(("spec", "tasks", "*", "template"), _TEMPLATE_RULES),
     ),
     "Node": (
+        (("metadata", "annotations", SIMULATION_USAGE), _usage),
         (("status", "allocatable", "*"), quantity),
         (("status", "capacity", "*"), quantity),
         (("spec", "taints", "*", "effect"), _EFFECTS),
@@ -231,7 +249,12 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
         (("spec", "minMember"), _COUNT),
         (("spec", "minTaskMember", "*"), _COUNT),
         (("spec", "minResources", "*"), quantity),
+        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
         (("status", "phase"), _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
+    ),
+    "HyperNode": (
+        (("spec", "tier"), _COUNT),
+        (("spec", "members", "*", "type"), _one_of("Node", "HyperNode")),
     ),
     "PriorityClass": (
         (("preemptionPolicy",), _one_of("PreemptLowerPriority", "Never")),

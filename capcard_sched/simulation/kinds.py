@@ -26,6 +26,8 @@ CSI_DRIVER = "CSIDriver"
 CSI_NODE = "CSINode"
 STORAGE_CAPACITY = "CSIStorageCapacity"
 VOLUME_ATTACHMENT = "VolumeAttachment"
+HYPER_NODE = "HyperNode"
+NUMATOPOLOGY = "Numatopology"
 
 SIMULATION_API = "simulation.capcard-sched.io/v1alpha1"
 SCENARIO = "Scenario"
@@ -33,6 +35,7 @@ APPS_API = "apps/v1"
 SCHEDULING_API = "scheduling.volcano.sh/v1beta1"
 BATCH_API = "batch.volcano.sh/v1alpha1"
 STORAGE_API = "storage.k8s.io/v1"
+NODE_INFO_API = "nodeinfo.volcano.sh/v1alpha1"
 
 
 class Kind(NamedTuple):
@@ -55,7 +58,9 @@ KINDS = (
     Kind(CLAIM, "v1"),
     Kind(DISRUPTION_BUDGET, "policy/v1"),
     Kind(NODE, "v1", namespaced=False),
+    Kind(HYPER_NODE, "topology.volcano.sh/v1alpha1", namespaced=False),
     Kind(CSI_NODE, STORAGE_API, namespaced=False),
+    Kind(NUMATOPOLOGY, NODE_INFO_API, namespaced=False),
     Kind(VOLUME_ATTACHMENT, STORAGE_API, namespaced=False),
     Kind(QUEUE, SCHEDULING_API, namespaced=False),
     Kind(DEPLOYMENT, APPS_API),

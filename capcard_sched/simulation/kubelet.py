@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.annotations import NODE_UNSCHEDULABLE, SIMULATION_DURATION, SIMULATION_EXIT_CODE
+from capcard_sched.model.annotations import (
+    COOLDOWN_TIME,
+    NODE_UNSCHEDULABLE,
+    SIMULATION_DURATION,
+    SIMULATION_EXIT_CODE,
+)
 from capcard_sched.simulation.clock import SECOND, virtual_time
 from capcard_sched.simulation.duration import DurationError, parse_duration
 from capcard_sched.simulation.kinds import NODE, POD, JsonObject, annotations_of, meta, spec, status
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 ORPHAN_DELAY = 40 * SECOND
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+_RUNNING_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
 
 class Kubelet:
@@ -96,6 +102,8 @@ class Kubelet:
         elif phase == "Pending":
             if self._store.get(NODE, "", spec(pod)["nodeName"]) is not None:
                 self._start(pod)
+        elif phase == "Running" and self._stamp_conditions(pod):
+            pass  # it is looked at again
         elif phase == "Running" and uid not in self._timers:
             duration = annotations_of(pod).get(SIMULATION_DURATION)
             if duration is not None:
@@ -104,6 +112,17 @@ class Kubelet:
                 except DurationError:
                     return
                 self._timers[uid] = self._clock.after(delay, lambda: self._finish(pod))
+
+    def _stamp_conditions(self, pod: JsonObject) -> bool:
+        """Say since when a pod with a cool-down runs that was written down as running, unless it says so itself."""
+        state = status(pod)
+        told = COOLDOWN_TIME in annotations_of(pod) or COOLDOWN_TIME in (meta(pod).get("labels") or {})
+        if not told or state.get("conditions"):
+            return False
+        stamp = state.get("startTime") or meta(pod)["creationTimestamp"]
+        conditions = [{"type": name, "status": "True", "lastTransitionTime": stamp} for name in _RUNNING_CONDITIONS]
+        self._patch(pod, {"status": {"conditions": conditions}})
+        return True
 
     def _grace_left(self, pod: JsonObject) -> int:
         """Until the deletion timestamp; a stamp from before the run, or of another age, gets a whole grace period."""
@@ -115,7 +134,7 @@ class Kubelet:
         stamp = self._clock.timestamp()
         state = status(pod)
         conditions = state.get("conditions") or []
-        for name in ("PodScheduled", "Initialized", "ContainersReady", "Ready"):
+        for name in _RUNNING_CONDITIONS:
             conditions = with_condition(conditions, {"type": name, "status": "True"}, stamp)
         containers = [
             {

@@ -10,14 +10,18 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
     LabelSelector,
+    NetworkTopologySpec,
     NodeObject,
     ObjectMeta,
     PodGroupObject,
     PodGroupSpec,
     PodObject,
     PodSpec,
+    PodStatus,
     PriorityClassObject,
     QueueObject,
     QueueSpec,
@@ -50,14 +54,23 @@ class MetaShape(ObjectMeta, frozen=True):
 
 
 class PodSpecShape(PodSpec, frozen=True):
-    termination_grace_period_seconds: int | None = None
     restart_policy: str | None = None
     active_deadline_seconds: int | None = None
+
+
+class ContainerStatusShape(_Shape, frozen=True):
+    restart_count: int | None = None
+
+
+class PodStatusShape(PodStatus, frozen=True):
+    container_statuses: tuple[ContainerStatusShape, ...] | None = None
+    init_container_statuses: tuple[ContainerStatusShape, ...] | None = None
 
 
 class PodShape(PodObject, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: PodSpecShape = PodSpecShape()
+    status: PodStatusShape = PodStatusShape()
 
 
 class TemplateShape(_Shape, frozen=True):
@@ -137,6 +150,7 @@ class JobSpecShape(_Shape, frozen=True):
     min_success: int | None = None
     ttl_seconds_after_finished: int | None = None
     priority_class_name: str | None = None
+    network_topology: NetworkTopologySpec | None = None
 
 
 class JobStateShape(_Shape, frozen=True):
@@ -221,6 +235,10 @@ class VolumeAttachmentShape(VolumeAttachmentObject, frozen=True):
     metadata: MetaShape = MetaShape()
 
 
+class NumatopologyShape(NumatopologyObject, frozen=True):
+    metadata: MetaShape = MetaShape()
+
+
 class QuotaSpecShape(_Shape, frozen=True):
     hard: RawAmounts | None = None
 
@@ -228,6 +246,10 @@ class QuotaSpecShape(_Shape, frozen=True):
 class QuotaShape(_Shape, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: QuotaSpecShape = QuotaSpecShape()
+
+
+class HyperNodeShape(HyperNodeObject, frozen=True):
+    metadata: MetaShape = MetaShape()
 
 
 class BudgetSpecShape(_Shape, frozen=True):
@@ -273,8 +295,10 @@ SHAPES: dict[str, type[msgspec.Struct]] = {
     "CSIDriver": CSIDriverShape,
     "CSIStorageCapacity": CSIStorageCapacityShape,
     "VolumeAttachment": VolumeAttachmentShape,
+    "Numatopology": NumatopologyShape,
     "ResourceQuota": QuotaShape,
     "PodDisruptionBudget": BudgetShape,
+    "HyperNode": HyperNodeShape,
     "PriorityClass": ClassShape,
     "Queue": QueueShape,
     "PodGroup": PodGroupShape,

@@ -25,6 +25,13 @@ _API_VERSIONS: Final = {
     "Node": "v1",
     "PodGroup": "scheduling.volcano.sh/v1beta1",
     "Queue": "scheduling.volcano.sh/v1beta1",
+    "HyperNode": "topology.volcano.sh/v1alpha1",
+    "PersistentVolumeClaim": "v1",
+    "PersistentVolume": "v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "CSINode": "storage.k8s.io/v1",
+    "CSIStorageCapacity": "storage.k8s.io/v1",
+    "Numatopology": "nodeinfo.volcano.sh/v1alpha1",
 }
 #: Where events about objects without a namespace live.
 CLUSTER_EVENTS: Final = "default"
@@ -153,9 +160,12 @@ def queue_status(allocated: Mapping[str, str | None]) -> bytes:
     return _encode({"status": {"allocated": allocated}})
 
 
-def annotation_changes(changes: Mapping[str, str | None]) -> bytes:
-    """A merge patch of annotations; None takes a key away."""
-    return _encode({"metadata": {"annotations": changes}})
+def annotation_changes(changes: Mapping[str, str | None], uid: str = "") -> bytes:
+    """A merge patch of annotations; None takes a key away. `uid` is the precondition where it is given."""
+    metadata: dict[str, object] = {"annotations": changes}
+    if uid:
+        metadata["uid"] = uid
+    return _encode({"metadata": metadata})
 
 
 # --- events ---------------------------------------------------------------------------------------------------------

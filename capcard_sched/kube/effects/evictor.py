@@ -1,7 +1,8 @@
 """Evictions: say why on the pod, then delete it with its own grace period (core reference §5.4, W-12, W-42).
 
 Whether a pod still has to be deleted is read off its deletion timestamp, never off its conditions. With the eviction
-subresource the disruption budgets are asked first, and nothing is written on a pod that they protect.
+subresource the disruption budgets are asked first, and nothing is written on a pod that they protect; of pods that
+leave for the same one, all are asked about before any is evicted: no half of a gang goes because the other one may not.
 """
 
 from __future__ import annotations
@@ -30,20 +31,55 @@ _MAX_ERRORS = 5
 class Eviction:
     """An eviction on its way."""
 
-    __slots__ = ("attempts", "errors", "evict", "marked", "term")
+    __slots__ = ("asks_first", "attempts", "company", "errors", "evict", "marked", "term")
 
-    def __init__(self, evict: Evict, term: int) -> None:
+    def __init__(self, evict: Evict, term: int, company: Company | None = None) -> None:
         self.evict = evict
         self.term = term
+        #: Those it goes with, and whether it is to be asked about before.
+        self.company = company
+        self.asks_first = company is not None
+        if company is not None:
+            company.unasked.add(self)
         self.attempts = 0
         self.errors = 0
         #: The pod as it was when its conditions were written.
         self.marked: LivePod | None = None
 
 
+class Company:
+    """Evictions that are made if all of them may be."""
+
+    __slots__ = ("refusal", "unasked", "waiting")
+
+    def __init__(self) -> None:
+        self.unasked: set[Eviction] = set()
+        #: Those that may be made, while others are asked about.
+        self.waiting: list[Eviction] = []
+        #: What was said of the first that may not be made.
+        self.refusal: Ending | None = None
+
+    def hear(self, job: Eviction, ending: Ending) -> list[Eviction]:
+        """Take note of what came of asking about one. Returns those to go on with."""
+        job.asks_first = False
+        job.attempts = job.errors = 0
+        self.unasked.discard(job)
+        if ending.fate is Fate.WILLING:
+            self.waiting.append(job)
+        elif ending.fate is Fate.REFUSED and self.refusal is None:
+            message = f"{job.evict.namespace}/{job.evict.name}, which would go with it, stays: {ending.message}"
+            self.refusal = ending._replace(message=message)
+        if self.unasked and self.refusal is None:
+            return []
+        ready, self.waiting = self.waiting, []
+        return ready
+
+
 class Fate(enum.Enum):
     """How an attempt ended."""
 
+    #: The pod may be evicted, and is not yet.
+    WILLING = "willing"
     EVICTED = "evicted"
     #: There is no such pod any more.
     GONE = "gone"
@@ -90,7 +126,11 @@ class Evictor:
     async def attempt(self, job: Eviction) -> Ending:
         """Go on where the last attempt stopped. Raises Revoked."""
         job.attempts += 1
+        if job.company is not None and job.company.refusal is not None:
+            return job.company.refusal
         try:
+            if job.asks_first:
+                return await self._rehearse(job)
             if self._use_eviction_api:
                 return await self._ask(job)
             if job.marked is None:
@@ -102,6 +142,15 @@ class Evictor:
         except (ApiError, Unreachable) as error:
             return await self._judge(job, error)
         return Ending(Fate.EVICTED)
+
+    async def _rehearse(self, job: Eviction) -> Ending:
+        """Ask whether the pod may be evicted; nothing is done."""
+        evict = job.evict
+        await self._permit.wait(job.term)
+        body = bodies.eviction(evict.namespace, evict.name, evict.uid)
+        path = pod_path(evict.namespace, evict.name, "eviction")
+        await self._client.request("POST", path, params={"dryRun": "All"}, body=body)
+        return Ending(Fate.WILLING)
 
     async def _ask(self, job: Eviction) -> Ending:
         """By the subresource; the conditions follow, while the pod takes leave."""

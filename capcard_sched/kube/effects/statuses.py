@@ -12,7 +12,13 @@ from capcard_sched.kube.effects import bodies
 from capcard_sched.kube.effects.ending import Ending
 from capcard_sched.kube.effects.verdict import Verdict, asked_wait, code_of, names_another_uid, text_of, verdict
 from capcard_sched.kube.paths import pod_path, podgroup_path, queue_path
-from capcard_sched.model.intents import AnnotateQueue, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.intents import (
+    AnnotatePodGroup,
+    AnnotateQueue,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
     from capcard_sched.kube.effects.permit import Permit
     from capcard_sched.kube.effects.subresources import Subresources
 
-StatusIntent: TypeAlias = UpdatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition
+StatusIntent: TypeAlias = UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition
 #: Kind of write, then what names the object.
 StatusKey: TypeAlias = tuple[str, str, str]
 
@@ -54,6 +60,8 @@ def key_of(intent: StatusIntent) -> StatusKey:
     """Writes with the same key replace each other. The first part is the kind that observers are told."""
     if isinstance(intent, UpdatePodGroup):
         return ("PodGroup", intent.namespace, intent.name)
+    if isinstance(intent, AnnotatePodGroup):
+        return ("PodGroupAnnotations", intent.namespace, intent.name)
     if isinstance(intent, UpdatePodCondition):
         return condition_key(intent.uid)
     if isinstance(intent, UpdateQueueStatus):
@@ -71,6 +79,12 @@ def merge(old: StatusWrite, new: StatusWrite) -> StatusWrite:
     intent = new.intent
     if isinstance(intent, AnnotateQueue) and isinstance(old.intent, AnnotateQueue) and old.term == new.term:
         intent = AnnotateQueue(intent.name, {**old.intent.annotations, **intent.annotations})
+    elif (
+        isinstance(intent, AnnotatePodGroup)
+        and isinstance(old.intent, AnnotatePodGroup)
+        and (old.term, old.intent.uid) == (new.term, intent.uid)
+    ):
+        intent = msgspec.structs.replace(intent, annotations={**old.intent.annotations, **intent.annotations})
     return StatusWrite(intent, new.term, max(old.attempts, new.attempts))
 
 
@@ -95,6 +109,10 @@ class Statuses:
                 return await self._write_group(intent, write.term)
             if isinstance(intent, UpdateQueueStatus):
                 return await self._write_queue(intent, write.term)
+            if isinstance(intent, AnnotatePodGroup):
+                body = bodies.annotation_changes(intent.annotations, intent.uid)
+                await self._patch(podgroup_path(intent.namespace, intent.name), body, write.term)
+                return Ending(written=True)
             await self._patch(queue_path(intent.name), bodies.annotation_changes(intent.annotations), write.term)
         except (ApiError, Unreachable) as error:
             return self._judge(intent, error, age)
@@ -152,7 +170,8 @@ class Statuses:
         retry = True
         if found is Verdict.ABSENT:
             # Gone with its object, unless it is the subresource that is gone.
-            retry = not isinstance(intent, UpdatePodCondition | AnnotateQueue) and self._subresources.doubt()
+            plain = isinstance(intent, UpdatePodCondition | AnnotateQueue | AnnotatePodGroup)
+            retry = not plain and self._subresources.doubt()
         elif found is Verdict.REFUSED:
             retry = not names_another_uid(error)
         if isinstance(intent, UpdatePodCondition) and (found is Verdict.REFUSED or age > _CONDITION_SECONDS):

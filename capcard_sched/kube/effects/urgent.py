@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
@@ -12,7 +12,7 @@ from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.effects import binder, evictor
 from capcard_sched.kube.effects.backoff import Backoff, Refusals
 from capcard_sched.kube.effects.binder import Binder, Binding
-from capcard_sched.kube.effects.evictor import Eviction, Evictor, because
+from capcard_sched.kube.effects.evictor import Company, Eviction, Evictor, because
 from capcard_sched.kube.effects.permit import PermittedClient, Revoked
 from capcard_sched.kube.effects.verdict import Verdict, asked_wait, code_of, text_of, verdict
 from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed, PodGone
@@ -83,6 +83,7 @@ class Urgent:
         self._deliver = deliver
         self._observer = observer
         self._workers = workers
+        self._use_eviction_api = use_eviction_api
         self._settle = settle
         self._tell = tell
         self._idle = idle
@@ -123,11 +124,14 @@ class Urgent:
             self._jobs.append(job)
             _wake(self._resting)
 
-    def evict(self, evict: Evict) -> None:
-        """Submit an eviction."""
-        self._counts["evict"] += 1
-        self._jobs.append(Eviction(evict, self._permit.term))
-        _wake(self._resting)
+    def evict(self, evicts: Sequence[Evict]) -> None:
+        """Submit evictions. By the eviction API those for one pod are made if all of them may be."""
+        together = Counter(evict.by for evict in evicts if self._use_eviction_api and evict.by)
+        companies = {by: Company() for by, count in together.items() if count > 1}
+        for evict in evicts:
+            self._counts["evict"] += 1
+            self._jobs.append(Eviction(evict, self._permit.term, companies.get(evict.by)))
+            _wake(self._resting)
 
     def close(self, at: float) -> None:
         """Begin nothing after `at`, in seconds of the clock, and pursue what may have been committed without delay."""
@@ -235,6 +239,7 @@ class Urgent:
 
     async def _evict(self, job: Eviction) -> float:
         evict = job.evict
+        asked = job.asks_first
         ending = await self._evictor.attempt(job)
         fate = ending.fate
         if fate is evictor.Fate.EVICTED:
@@ -244,6 +249,11 @@ class Urgent:
         if fate is evictor.Fate.AGAIN:
             self._later(_ATTEMPTS.wait(job.attempts, ending.wait), self._resubmit, job)
             return min(max(ending.wait, _MIN_REST), _MAX_REST) if ending.throttled else 0.0
+        if asked and job.company is not None:
+            for one in job.company.hear(job, ending):
+                self._resubmit(one)
+        if fate is evictor.Fate.WILLING:
+            return 0.0
         self._counts["evict"] -= 1
         if fate is evictor.Fate.REFUSED:
             self._observer.evict_failed(evict, ending.code, ending.message)
@@ -259,7 +269,8 @@ class Urgent:
             return 0.0
         pod = ObjectRef("Pod", evict.namespace, evict.name, evict.uid)
         told: list[Intent] = [EmitEvent(pod, "Warning", "Evict", because(evict))]
-        if job.marked is not None and job.marked.group:
+        # Who took room from a job is told on it once for all its pods, by who decided it; otherwise here.
+        if not evict.by and job.marked is not None and job.marked.group:
             group = ObjectRef("PodGroup", evict.namespace, job.marked.group)
             told.append(EmitEvent(group, "Normal", "Evict", evict.reason))
         self._tell(told)

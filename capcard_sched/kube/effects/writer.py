@@ -118,6 +118,7 @@ class Effects:
         """Take over what a session wants. Call it in the event loop; returns at once."""
         low = 0
         term, now = self._permit.term, self._clock()
+        evicts: list[Evict] = []
         for intent in intents:
             if isinstance(intent, Bind):
                 self._statuses.discard(condition_key(intent.uid))
@@ -129,10 +130,11 @@ class Effects:
                 if series is not None:
                     self._put_event(series, term, now)
             elif isinstance(intent, Evict):
-                self._urgent.evict(intent)
+                evicts.append(intent)
             else:
                 self._statuses.put(statuses.key_of(intent), StatusWrite(intent, term), now)
                 low += 1
+        self._urgent.evict(evicts)
         self._tell_lost()
         if low:
             self._wake(low)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.simulation.admission import DEFAULT_MAX_RETRY
 from capcard_sched.simulation.kinds import (
     BATCH_API,
     COMMAND,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store
 
 _Key = tuple[str, str]
+_LIVE_PHASES = ("Pending", "Running")
 
 
 class JobController:
@@ -99,6 +101,8 @@ class JobController:
                 self._evicted.discard(uid)
             return
         if phase == before:
+            if phase in _LIVE_PHASES and _restarts(pod):
+                requests.append(Request("TaskFailed", owner["uid"], pod))
             return
         if phase == "Failed":
             requests.append(Request("PodFailed", owner["uid"], pod, _exit_code(pod)))
@@ -147,6 +151,8 @@ class JobController:
         job = self._job(key)
         if request.event == "TaskCompleted" and not self._task_is_complete(job, request.task):
             return
+        if request.event == "TaskFailed" and not self._task_has_failed(job, request.task):
+            return
         self._cancel_outdated(job, request)
         found = answer(job, request)
         if found.action == SYNC:
@@ -160,6 +166,19 @@ class JobController:
     def _task_is_complete(self, job: JsonObject, name: str) -> bool:
         replicas = next((int(task["replicas"]) for task in spec(job)["tasks"] if task["name"] == name), 1)
         return census(self._store, job).by_task.get(name, {}).get("Succeeded", 0) >= replicas
+
+    def _task_has_failed(self, job: JsonObject, name: str) -> bool:
+        """Whether containers of the task's live pods have started anew as often as its `maxRetry` allows."""
+        task: JsonObject = next((task for task in spec(job)["tasks"] if task["name"] == name), {})
+        most = int(task.get("maxRetry") or DEFAULT_MAX_RETRY)
+        if most < 0:
+            return False
+        live = (
+            pod
+            for pod in self._store.owned(meta(job)["uid"], POD)
+            if Request("", pod=pod).task == name and status(pod).get("phase") in _LIVE_PHASES
+        )
+        return sum(map(_restarts, live)) >= most
 
     def _delay(self, key: _Key, request: Request, found: Answer) -> None:
         slot = (meta(self._job(key))["uid"], request.pod_uid)
@@ -357,6 +376,12 @@ def _job_of(obj: JsonObject) -> JsonObject | None:
 
 def _phase(job: JsonObject) -> str:
     return str((status(job).get("state") or {}).get("phase") or PENDING)
+
+
+def _restarts(pod: JsonObject) -> int:
+    """How often containers of a pod, init containers too, were started anew."""
+    rows = (*(status(pod).get("containerStatuses") or ()), *(status(pod).get("initContainerStatuses") or ()))
+    return sum(int(row.get("restartCount") or 0) for row in rows)
 
 
 def _exit_code(pod: JsonObject) -> int:

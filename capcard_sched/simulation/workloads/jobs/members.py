@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
+    EVICT_SCOPE,
     GROUP_NAME,
     JDB_MAX_UNAVAILABLE,
     JDB_MIN_AVAILABLE,
@@ -32,6 +33,7 @@ from capcard_sched.simulation.kinds import (
     spec,
     status,
 )
+from capcard_sched.simulation.workloads.jobs.policies import ends_by_eviction
 from capcard_sched.simulation.workloads.quota_usage import quota_usage
 from capcard_sched.simulation.workloads.templates import owner_reference, pod_from
 
@@ -78,7 +80,11 @@ def group_spec(store: Store, job: JsonObject) -> JsonObject:
 
 
 def group_for(store: Store, job: JsonObject) -> JsonObject:
-    """A fresh PodGroup: labels and annotations are the Job's."""
+    """A fresh PodGroup: labels and annotations are the Job's.
+
+    Unless the Job says otherwise, it tells the scheduler when losing one pod to an eviction ends them all: they are
+    one victim then, so that nobody leaves for nothing (tidal reference §8).
+    """
     metadata: JsonObject = {
         "name": group_name(job),
         "namespace": meta(job)["namespace"],
@@ -87,6 +93,8 @@ def group_for(store: Store, job: JsonObject) -> JsonObject:
     for field in ("labels", "annotations"):
         if meta(job).get(field):
             metadata[field] = dict(meta(job)[field])
+    if ends_by_eviction(job):
+        metadata["annotations"] = {EVICT_SCOPE: "job", **metadata.get("annotations", {})}
     return {"apiVersion": SCHEDULING_API, "kind": POD_GROUP, "metadata": metadata, "spec": group_spec(store, job)}
 
 

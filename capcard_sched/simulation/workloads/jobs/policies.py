@@ -9,6 +9,8 @@ from capcard_sched.simulation.duration import parse_duration
 from capcard_sched.simulation.kinds import JsonObject, annotations_of, meta, spec, status
 
 SYNC = "SyncJob"
+#: Actions that no pod of the Job outlives.
+WHOLE_JOB = frozenset({"AbortJob", "RestartJob", "CompleteJob", "TerminateJob"})
 #: Raised for the controller itself; no policy answers them.
 _INTERNAL = frozenset({"PodRunning", "OutOfSync", "CommandIssued"})
 
@@ -54,6 +56,17 @@ def answer(job: JsonObject, request: Request) -> Answer:
         if version.isdigit() and int(version) < int(status(job).get("version", 0)):
             return Answer(SYNC)
     task: JsonObject = next((task for task in spec(job)["tasks"] if task["name"] == request.task), {})
+    return _by_policy(job, task, request)
+
+
+def ends_by_eviction(job: JsonObject) -> bool:
+    """Whether the whole Job ends, or starts anew, when one pod of some task is evicted (tidal reference §8)."""
+    evicted = Request("PodEvicted")
+    return any(_by_policy(job, task, evicted).action in WHOLE_JOB for task in spec(job)["tasks"])
+
+
+def _by_policy(job: JsonObject, task: JsonObject, request: Request) -> Answer:
+    """What the first policy that matches says, those of the task before those of the Job."""
     for policy in (*(task.get("policies") or ()), *(spec(job).get("policies") or ())):
         if not _matches(policy, request):
             continue

@@ -1,0 +1,154 @@
+"""A tidal morning on a real API server: inference takes cards back, training waits and returns in the evening."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.e2e.checker import prove
+from tests.e2e.daemons import Daemon
+from tests.e2e.history import History
+from tests.e2e.reclaim.tide import (
+    H200,
+    Told,
+    broken_gangs,
+    conf,
+    evicted,
+    furnish,
+    given,
+    group_evicted,
+    leavers,
+    make,
+    running,
+    service,
+    settled,
+    until_running,
+    until_told,
+    work,
+)
+
+
+@pytest.mark.asyncio
+async def test_the_tide_comes_in_and_goes_out(
+    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """The morning of the tidal reference §10, and its evening."""
+    await furnish(cluster, nodes=2, inference=12)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+        # Night: all cards are in use.
+        t1 = work("t1", 4, "n1", "n2")
+        await make(cluster, service("chat", 2, "n1", "n1"), t1, work("t2", 4, "n2", priority=40000))
+        night = {"chat-w-0": "n1", "chat-w-1": "n1", "t1-w-0": "n1", "t1-w-1": "n2", "t2-w-0": "n2"}
+        assert await until_running(cluster, night) == night
+
+        # Morning: two more replicas. The gang of the lowest priority goes, as a whole. (Pods end when they end: without
+        # a node of its own the second replica would take what is free first, and the evening would be another one.)
+        await make(cluster, service("chat", 2, "n1", "n1", first=2))
+        kept = {"chat-w-0", "chat-w-1", "t2-w-0"}
+        morning = await until_running(cluster, kept | {"chat-w-2", "chat-w-3"})
+        assert {name: morning[name] for name in kept} == {name: night[name] for name in kept}
+        victims = leavers(history.moments)
+        assert sorted(victims) == ["t1-w-0", "t1-w-1"]
+        lacking, taker = f"{H200}: 2", "chat-w-2"
+        await until_told(
+            cluster,
+            [
+                *evicted(cluster, victims, lacking, "n1", taker),
+                group_evicted(cluster, "t1", 2, taker),
+                *given(cluster, taker, "chat", 2, "n1", ["t1"], lacking),
+            ],
+        )
+        for victim in victims.values():
+            ready, target = victim["conditions"]["Ready"], victim["conditions"]["DisruptionTarget"]
+            assert (target["status"], target["reason"]) == ("True", "PreemptionByScheduler")
+            assert ready["status"] == "False"
+
+        # Its controller brings the gang back: half of it would fit, so none of it starts, and it takes nothing.
+        await cluster.delete("podgroups", "t1")
+        await make(cluster, work("t1", 4, "", ""))
+        await settled(daemon)
+        assert set(await running(cluster)) == kept | {"chat-w-2", "chat-w-3"}
+
+        # A service finds room without anybody leaving; then the quota of inference is full, and one more moves nobody.
+        await make(cluster, service("rank", 4, ""))
+        served = kept | {"chat-w-2", "chat-w-3", "rank-w-0"}
+        await until_running(cluster, served)
+        await make(cluster, service("chat", 2, "", first=4))
+        figures = "requested <2000>, total would be <14000>, but capability is <12000>"
+        short = f"Queue <qi> has insufficient <{H200}> quota: {figures}"
+        await until_told(cluster, [Told("Pod", "chat-w-4", "Warning", "InsufficientScalarQuota", short)])
+        await settled(daemon)
+        assert set(await running(cluster)) == served
+
+        # Evening: inference leaves, training is back without anybody's doing.
+        for name in ("chat-w-1", "chat-w-2", "chat-w-3", "chat-w-4", "rank-w-0"):
+            await cluster.delete("pods", name)
+        await until_running(cluster, {"chat-w-0", "t2-w-0", "t1-w-0", "t1-w-1"})
+        disrupted = {
+            name for name, item in leavers(history.moments).items() if "DisruptionTarget" in item["conditions"]
+        }
+        assert disrupted == {"t1-w-0", "t1-w-1"}, "nobody else was ever evicted"
+        assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 2
+        await prove(history, control_plane, daemon)
+        assert broken_gangs(history.moments) == []
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_at_once(
+    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
+) -> None:
+    await furnish(cluster)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+        await make(cluster, work("e", 2, "", "", "", "", minimum=2))
+        await until_running(cluster, [f"e-w-{index}" for index in range(4)])
+        await make(cluster, service("r", 3, ""))
+        await until_running(cluster, {"e-w-0", "e-w-1", "r-w-0"})
+        lacking = f"{H200}: 3"
+        first = [
+            *evicted(cluster, ["e-w-2", "e-w-3"], lacking, "n1", "r-w-0"),
+            group_evicted(cluster, "e", 2, "r-w-0"),
+            *given(cluster, "r-w-0", "r", 2, "n1", ["e"], lacking),
+        ]
+        await until_told(cluster, first)
+        # One card is free. What is left of the gang is its minimum: it cannot lose one and keep the other.
+        await make(cluster, service("s", 2, ""))
+        await until_running(cluster, {"r-w-0", "s-w-0"})
+        lacking = f"{H200}: 1"
+        await until_told(
+            cluster,
+            [
+                *first,
+                *evicted(cluster, ["e-w-0", "e-w-1"], lacking, "n1", "s-w-0"),
+                group_evicted(cluster, "e", 2, "s-w-0"),
+                *given(cluster, "s-w-0", "s", 2, "n1", ["e"], lacking),
+            ],
+        )
+        await prove(history, control_plane, daemon)
+        assert broken_gangs(history.moments) == []
+        assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
+    cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """Half of the room could be taken: nobody leaves for a gang that could not start (W-05)."""
+    await furnish(cluster, nodes=2)
+    protected = {"volcano.sh/preemptable": "false"}
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+        await make(cluster, work("a", 8, "n1"), work("b", 8, "n2", notes=protected))
+        await until_running(cluster, {"a-w-0", "b-w-0"})
+        await make(cluster, service("r", 8, "", "", minimum=2))
+        await settled(daemon)
+        assert set(await running(cluster)) == {"a-w-0", "b-w-0"}
+        assert leavers(history.moments) == {}
+        await cluster.patch("podgroups", "b", {"metadata": {"annotations": {"volcano.sh/preemptable": "true"}}})
+        await until_running(cluster, {"r-w-0", "r-w-1"})
+        assert sorted(leavers(history.moments)) == ["a-w-0", "b-w-0"]
+        await prove(history, control_plane, daemon)
+        assert await daemon.stop() == 0
