@@ -1,8 +1,9 @@
 """`python -m benchmarks.bench`: how fast the core places synthetic workloads. Figures, never a verdict.
 
 Everything runs in this process, without a cluster: the state is filled from JSON as the watch would fill it, then one
-session places all pods. Times are medians over fresh cores, wall-clock where nothing else is said; `CPU` is the time
-this process computed, which other work on the machine does not change.
+session places all pods (W1 to W3), or takes cards back from pods that run (P1, R1, T1). Times are medians over fresh
+cores, wall-clock where nothing else is said; `CPU` is the time this process computed, which other work on the machine
+does not change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
+from benchmarks.eviction_scenes import SCENES
+from benchmarks.evictions import Taking, measure_taking
 from benchmarks.workloads import SIZES, WORKLOADS
 
 app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
@@ -29,6 +32,9 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
+#: What is placed into free room, and where room is taken back.
+_ALL = (*WORKLOADS, *SCENES)
+
 
 class Report(msgspec.Struct):
     """Everything one run of the benchmark found, as written by `--json`."""
@@ -39,28 +45,32 @@ class Report(msgspec.Struct):
     #: Workload to bytes of resident memory per 10,000 pods.
     memory: dict[str, float] = {}
     comparisons: list[measure.Comparison] = []
+    takings: list[Taking] = []
 
 
 @app.default
 def bench(
     *,
     sizes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(SIZES)}.")] = "S1,S5",
-    workloads: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(WORKLOADS)}.")] = ",".join(WORKLOADS),
+    workloads: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_ALL)}.")] = ",".join(_ALL),
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
     baseline: Annotated[Path | None, Parameter(help="Compare with an earlier file of --json.")] = None,
     repeats: Annotated[int, Parameter(help="Fresh cores per figure.")] = 3,
     quick: Annotated[bool, Parameter(help="Small sizes, one repeat: does it run at all?")] = False,
 ) -> int:
-    """Measure sessions, growth, memory and the ratio to a plain object-per-pair loop."""
+    """Measure sessions, growth, memory and the ratio to a plain object-per-pair loop, and what taking cards back costs.
+
+    Growth, memory and the plain loop belong to W1 to W3: they are left out when none of them is asked for.
+    """
     console = Console()
     if not console.is_terminal:
         console.width = _FILE_WIDTH
     chosen = [name.strip() for name in workloads.split(",")]
     size_names = [name.strip() for name in sizes.split(",")]
-    unknown = [name for name in chosen if name not in WORKLOADS] + [name for name in size_names if name not in SIZES]
+    unknown = [name for name in chosen if name not in _ALL] + [name for name in size_names if name not in SIZES]
     if unknown or repeats < 1:
         wrong = f"unknown: {', '.join(unknown)}" if unknown else "--repeats must be at least 1"
-        console.print(f"{wrong}; sizes are {', '.join(SIZES)}, workloads {', '.join(WORKLOADS)}")
+        console.print(f"{wrong}; sizes are {', '.join(SIZES)}, workloads {', '.join(_ALL)}")
         return 2
     points = {"quick": (100, 1_000)} if quick else {name: SIZES[name] for name in size_names}
     repeats = 1 if quick else repeats
@@ -69,19 +79,24 @@ def bench(
         for size, (nodes, pods) in points.items():
             for name in chosen:
                 status.update(f"{name} at {nodes:,} nodes, {pods:,} pods")
-                report.runs.append(measure.measure(name, size, nodes, pods, repeats))
-        status.update("the plain loop")
-        for nodes, pods in _PLAIN_QUICK if quick else _PLAIN:
-            report.comparisons += [measure.compare(name, nodes, pods) for name in chosen]
-        status.update("growth")
-        name, (fixed_nodes, pods_series), (fixed_pods, nodes_series) = _GROWTH_QUICK if quick else _GROWTH
-        report.growth = [
-            measure.growth_in_pods(name, fixed_nodes, pods_series, repeats),
-            measure.growth_in_nodes(name, fixed_pods, nodes_series, repeats),
-        ]
-        status.update("memory")
-        nodes, pods = next(iter(points.values()))
-        report.memory = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in chosen}
+                if name in SCENES:
+                    report.takings.append(measure_taking(name, size, nodes, pods, repeats))
+                else:
+                    report.runs.append(measure.measure(name, size, nodes, pods, repeats))
+        placing = [name for name in chosen if name in WORKLOADS]
+        if placing:
+            status.update("the plain loop")
+            for nodes, pods in _PLAIN_QUICK if quick else _PLAIN:
+                report.comparisons += [measure.compare(name, nodes, pods) for name in placing]
+            status.update("growth")
+            name, (fixed_nodes, pods_series), (fixed_pods, nodes_series) = _GROWTH_QUICK if quick else _GROWTH
+            report.growth = [
+                measure.growth_in_pods(name, fixed_nodes, pods_series, repeats),
+                measure.growth_in_nodes(name, fixed_pods, nodes_series, repeats),
+            ]
+            status.update("memory")
+            nodes, pods = next(iter(points.values()))
+            report.memory = {name: measure.memory_per_10k_pods(name, nodes, pods) for name in placing}
     old = msgspec.json.decode(baseline.read_bytes(), type=Report) if baseline is not None else None
     show(console, report, old)
     if json is not None:
@@ -95,8 +110,12 @@ def bench(
 def show(console: Console, report: Report, old: Report | None) -> None:
     """Print every figure, with the ratio to an earlier report where there is one."""
     console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()))
-    console.print(_runs_table(report, old))
-    console.print(_comparison_table(report))
+    if report.runs:
+        console.print(_runs_table(report, old))
+        console.print(_comparison_table(report))
+    if report.takings:
+        console.print(_taking_times(report, old))
+        console.print(_taking_victims(report))
     for growth in report.growth:
         series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
         console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} (CPU {series})")
@@ -155,6 +174,67 @@ def _comparison_table(report: Report) -> Table:
             f"{item.ratio:,.0f}x",
             f"{run.tasks_per_cpu_second / item.plain_tasks_per_second:,.0f}x" if run is not None else "not run",
             f"{item.agreed:,} of {item.engine_placed:,}",
+        )
+    return table
+
+
+def _taking_times(report: Report, old: Report | None) -> Table:
+    table = Table(
+        title="Taking cards back on a full cluster: one session finds room for all who come",
+        caption="s/1,000: CPU seconds of the session for 1,000 pods that come, to be 1 or less; longest later: of the "
+        "sessions after it",
+    )
+    table.add_column("scene")
+    for header in ("size", "come", "session", "CPU", "action CPU", "s/1,000", "longest later CPU"):
+        table.add_column(header, justify="right")
+    if old is not None:
+        table.add_column("vs. before", justify="right")
+    before = {(run.scene, run.size): run for run in old.takings} if old is not None else {}
+    for run in report.takings:
+        cells = [
+            run.scene,
+            f"{run.size} ({run.nodes:,} x {run.pods:,})",
+            f"{run.takers:,}",
+            _time(run.session_seconds),
+            _time(run.session_cpu_seconds),
+            _time(run.action_cpu_seconds),
+            f"{run.seconds_per_thousand:.2f}",
+            _time(run.later_cpu_seconds),
+        ]
+        if old is not None:
+            known = before.get((run.scene, run.size))
+            faster = known.session_cpu_seconds / run.session_cpu_seconds if known is not None else None
+            cells.append("" if faster is None else f"{faster:.2f}x")
+        table.add_row(*cells)
+    return table
+
+
+def _taking_victims(report: Report) -> Table:
+    table = Table(
+        title="Who left, and what for",
+        caption="victims: of that session, evictions: until nothing happens any more; freed/card: cards of victims per "
+        "card that changed hands; in vain: evictions for a pod that was not bound when they had gone, to be 0",
+    )
+    table.add_column("scene")
+    for header in (
+        "size", "come", "asked", "bound", "cards", "victims", "of groups", "evictions", "evictions/card", "freed/card",
+        "in vain",
+    ):  # fmt: skip
+        table.add_column(header, justify="right")
+    for run in report.takings:
+        table.add_row(
+            run.scene,
+            run.size,
+            f"{run.takers:,}",
+            f"{run.asked:,.0f} cards",
+            f"{run.bound:,}",
+            f"{run.cards:,.0f}",
+            f"{run.victims:,}",
+            f"{run.groups_hit:,}",
+            f"{run.evictions:,}",
+            f"{run.evictions_per_card:.2f}",
+            f"{run.freed_per_card:.2f}",
+            f"{run.in_vain:,}",
         )
     return table
 

@@ -141,25 +141,29 @@ def _node(row: int) -> NodeObject:
         f"{GPU}.memory": str(MODELS[product]),
     }
     return NodeObject(
-        metadata=ObjectMeta(name=f"node-{row:05d}", uid=f"node-uid-{row}", creation_timestamp=_time(0), labels=labels),
+        metadata=ObjectMeta(
+            name=f"node-{row:05d}", uid=f"node-uid-{row}", creation_timestamp=timestamp(0), labels=labels
+        ),
         status=NodeStatus(allocatable=amounts, capacity=amounts),
     )
 
 
-def _queue(name: str, quota: dict[str, int], priority: int = 0) -> QueueObject:
+def make_queue(name: str, quota: dict[str, int], priority: int = 0, *, reclaimable: bool | None = None) -> QueueObject:
+    """An open queue with a quota of cards (name to whole cards, shares or slices), none when it is empty."""
     return QueueObject(
         metadata=ObjectMeta(
             name=name,
             uid=f"queue-uid-{name}",
-            creation_timestamp=_time(0),
+            creation_timestamp=timestamp(0),
             annotations={"volcano.sh/card.quota": json.dumps(quota)} if quota else None,
         ),
-        spec=QueueSpec(weight=1, priority=priority),
+        spec=QueueSpec(weight=1, priority=priority, reclaimable=reclaimable),
         status=QueueStatus(state="Open"),
     )
 
 
-def _time(seconds: int) -> str:
+def timestamp(seconds: int) -> str:
+    """So many seconds after `START`, as Kubernetes writes it."""
     return datetime.fromtimestamp(START + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -169,7 +173,7 @@ def _time(seconds: int) -> str:
 def _gang(workload: Workload, queue: str, template: Template, size: int, phase: str = "Inqueue") -> None:
     """Add one group of `size` pods, all of which are needed, fifty groups a second."""
     number = len(workload.groups)
-    name, created = f"job-{number:06d}", _time(number // 50)
+    name, created = f"job-{number:06d}", timestamp(number // 50)
     requests: RawAmounts = {"cpu": str(template.cpu), "memory": f"{template.memory_gib}Gi"}
     limits: RawAmounts = {}
     annotations = {"scheduling.k8s.io/group-name": name}
@@ -209,7 +213,7 @@ def _gang(workload: Workload, queue: str, template: Template, size: int, phase: 
 
 def _flat(nodes: int, pods: int, rng: random.Random) -> Workload:
     templates = [Template(cpu, 4 * cpu) for cpu in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16)]
-    workload = Workload("W1", make_nodes(nodes), [_queue("default", {})], [], [])
+    workload = Workload("W1", make_nodes(nodes), [make_queue("default", {})], [], [])
     for _ in range(pods):
         _gang(workload, "default", rng.choice(templates), 1, phase="Pending")
     return workload
@@ -226,7 +230,7 @@ def _gangs(nodes: int, pods: int, rng: random.Random) -> Workload:
         size = min(8, pods - len(workload.pods))
         _gang(workload, queue, template, size)
         _ask(demand[queue], template, size)
-    workload.queues = [_queue(name, _quota(asked, 1.2)) for name, asked in demand.items()]
+    workload.queues = [make_queue(name, _quota(asked, 1.2)) for name, asked in demand.items()]
     return workload
 
 
@@ -242,7 +246,7 @@ def _mixed(nodes: int, pods: int, rng: random.Random) -> Workload:
         _ask(demand[queue], template, size)
     workload.short_queues = list(demand)[::10]
     workload.queues = [
-        _queue(name, _quota(asked, 0.8 if name in workload.short_queues else 1.2), priority=i % 3)
+        make_queue(name, _quota(asked, 0.8 if name in workload.short_queues else 1.2), priority=i % 3)
         for i, (name, asked) in enumerate(demand.items())
     ]
     return workload

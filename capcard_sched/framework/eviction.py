@@ -8,13 +8,12 @@ with every predicate asked again while the victims are gone. Whoever could take 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework import reservations
 from capcard_sched.framework.session import reference
 from capcard_sched.framework.victim_search import Plan, Search
-from capcard_sched.framework.victims import Scope, Unit, may_be_evicted
+from capcard_sched.framework.victims import Scope, may_be_evicted
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
@@ -23,12 +22,14 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections import Counter
+    from collections.abc import Hashable, Mapping, Sequence
 
     from capcard_sched.framework.plugin import Placement
     from capcard_sched.framework.rows import Profile
     from capcard_sched.framework.session import Session
     from capcard_sched.framework.statement import Statement
+    from capcard_sched.framework.victim_units import Unit
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
@@ -59,8 +60,8 @@ class Evictor:
         self._commits = 0
         #: Search key to (how many statements were committed before, what protected pods, rows without enough).
         self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
-        #: What the pod of this uid lacked where it was placed last, for people.
-        self._lacking: dict[str, str] = {}
+        #: What the pod of this uid lacked where it was placed last: int64 [resource columns].
+        self._lacking: dict[str, Vector] = {}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Evictor:
                 if not obstacle:
                     search.again(plan.row)
                     return True
-                search.barred[plan.row] = Counter({obstacle: len(plan.victims)})
+                search.barred[plan.row] = {obstacle: len(plan.victims)}
             trials += 1
             tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
@@ -187,7 +188,7 @@ class Evictor:
             if tried is not None:
                 search.offer(tried)
             else:
-                search.kept[plan.row] = search.kept.get(plan.row, Counter())
+                search.kept.setdefault(plan.row, {})
         return False
 
     def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: Plan) -> str:
@@ -195,7 +196,8 @@ class Evictor:
         session = self._session
         node = session.nodes.nodes[plan.row]
         mark = len(statement)
-        lacking = self._lacking[task.uid] = lacking_text(session, task, plan.deficit)
+        self._lacking[task.uid] = plan.deficit
+        lacking = lacking_text(session, task, plan.deficit)
         message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
         obstacle = "predicates"
         try:
@@ -322,16 +324,30 @@ class Evictor:
                 )
                 session.notice(first, reasons.GROUP_EVICTED, message)
         row = reasons.ROOM_RECLAIMED if self._scope.kind == "queues" else reasons.ROOM_PREEMPTED
-        for placement in promises:
-            for task, node in zip(placement.tasks, placement.nodes, strict=True):
-                gone = by_pod.get(task.key)
-                if gone:
-                    names = sorted({victim.job.key for victim in gone if victim.job is not None})
-                    message = row.render(
-                        pods=len(gone), jobs=len(names), node=node.name, names=", ".join(names),
-                        lacking=self._lacking[task.uid],
-                    )  # fmt: skip
-                    session.notice(task, row, message)
+        served = {
+            task: node.name
+            for placement in promises
+            for task, node in zip(placement.tasks, placement.nodes, strict=True)
+            if task.key in by_pod
+        }
+        for task, node in served.items():
+            session.notice(task, row, self._room_text(row, {task: node}, by_pod[task.key]))
+        job = next((task.job for task in served), None)
+        if job is not None and not job.implicit:
+            session.notice(job, row, self._room_text(row, served, victims))
+
+    def _room_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
+        """What pods of a job (to the nodes they get) were given by the evictions of one transaction."""
+        names = sorted({victim.job.key for victim in victims if victim.job is not None})
+        lacking: dict[str, tuple[Task, Vector]] = {}
+        for task in served:
+            card, amounts = task.cls.annotations.get(CARD_NAME, ""), self._lacking[task.uid]
+            lacking[card] = task, amounts + lacking[card][1] if card in lacking else amounts
+        texts = [lacking_text(self._session, *lacking[card]) for card in sorted(lacking)]
+        return row.render(
+            pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
+            lacking=", ".join(texts),
+        )  # fmt: skip
 
     def _explain(self, queue: Queue, job: Job, task: Task) -> None:
         """Say who was considered for a pod that got no room, and what protected them."""

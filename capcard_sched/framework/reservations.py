@@ -13,6 +13,7 @@ import numpy as np
 
 from capcard_sched.model import reasons
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
 
-#: Time that pods are given to end, seconds: the default of Kubernetes.
-GRACE_SECONDS = 30.0
 #: An eviction that was refused is not thought of again for so long, seconds.
 _REFUSED_SECONDS = 60.0
 
@@ -42,6 +41,8 @@ class Reservation(msgspec.Struct, frozen=True):
     expires: float
     #: Uids of the pods that were evicted for it or for others of its gang.
     victims: tuple[str, ...]
+    #: The term of office in which it was made (`ClusterState.terms`).
+    term: int = 0
 
 
 def reserve(
@@ -49,10 +50,12 @@ def reserve(
 ) -> None:
     """Keep what a statement promised beyond this session: until `seconds` after its victims should be gone."""
     gone = tuple(victim.uid for victim in victims)
-    expires = session.now + GRACE_SECONDS + seconds
+    expires = session.now + max((victim.grace for victim in victims), default=GRACE_SECONDS) + seconds
     for placement in promises:
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            session.memory.reservations[task.uid] = Reservation(task.uid, node.name, action, session.now, expires, gone)
+            session.memory.reservations[task.uid] = Reservation(
+                task.uid, node.name, action, session.now, expires, gone, session.state.terms
+            )
             hold_idle_room(session, node.row)
 
 
@@ -97,17 +100,21 @@ def _recover(session: Session) -> None:
     for job in session.with_pending_tasks():
         for task in job.pending.values():
             node = session.nodes.by_name.get(task.nominated_node) if task.nominated_node else None
-            if (
-                node is not None
-                and task.uid not in known
-                and any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
-            ):
-                expires = session.now + 2 * GRACE_SECONDS
+            if node is None or task.uid in known:
+                continue
+            leaving = [other.grace for other in node.tasks.values() if other.status is TaskStatus.RELEASING]
+            if leaving:
+                expires = session.now + max(leaving) + GRACE_SECONDS
                 known[task.uid] = Reservation(task.uid, node.name, "preempt", session.now, expires, ())
 
 
 def _note_refusals(session: Session, promise: Reservation) -> None:
-    """Victims that run on were refused: they are left alone for a while."""
+    """Victims that run on were refused: they are left alone for a while.
+
+    Not those of an earlier term: nobody may ever have asked for their eviction (W-33).
+    """
+    if promise.term != session.state.terms:
+        return
     for uid in promise.victims:
         victim = session.tasks_by_uid.get(uid)
         if victim is not None and victim.status in (TaskStatus.RUNNING, TaskStatus.BOUND) and not victim.deleting:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.victims import Unit, live_members, units_of
-from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
+from capcard_sched.framework.victim_bounds import LEAST, Cost, device_columns
+from capcard_sched.framework.victim_units import Unit, units_of
+from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.framework.rows import Profile
@@ -25,16 +26,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task import Task
 
-#: What a plan costs; the cheaper is the smaller. Bounds begin as costs do.
-Cost: TypeAlias = tuple[float, ...]
-
 #: With so many plans at hand, rows are only looked at if their victims could be of lower priority.
 _ENOUGH = 128
-#: Bounds tell so many priorities apart; beyond that all rows may be the cheapest.
-_MOST_LEVELS = 16
 #: Rows that a report looks at anew; of others it tells what was found out on the way.
 _MOST_REPORTED = 64
-_LEAST = float("-inf")
 
 
 class Plan(NamedTuple):
@@ -69,15 +64,19 @@ class Search:
         self._queue = queue
         self.profile = profile
         self._columns = np.flatnonzero(profile.cls.request)
+        #: The resources of which it counts when too much is freed, and how much of them a pod of each class holds.
+        self._counted = device_columns(self._columns)
+        self._held: dict[int, int] = {}
         self._widest = widest
-        self._feasible = session.engine.feasible(profile)
+        #: Rows that pass every check but that of room: bool [nodes].
+        self.feasible = session.engine.feasible(profile)
         #: Rows on which the pod fits once releasing pods are gone, and the table's serial they were found at.
         self._free: set[int] = set()
         self._free_serial = -1
         #: Row to what protected pods on it when it was last looked at; "" stands for "not enough".
-        self.kept: dict[int, Counter[str]] = {}
+        self.kept: dict[int, dict[str, int]] = {}
         #: Row to the pods that could go and whose going does not help, by what is in the way all the same.
-        self.barred: dict[int, Counter[str]] = {}
+        self.barred: dict[int, dict[str, int]] = {}
         self._bounds: dict[int, Cost] = {}
         self._unseen: list[tuple[Cost, int]] = []
         self._plans: list[tuple[Cost, int, Plan]] = []
@@ -85,7 +84,7 @@ class Search:
         self._waiting: set[int] = set()
         self._taken: list[int] = []
         assert task.job is not None
-        self._bound(task)
+        self._bound(task.job)
 
     # --- free room --------------------------------------------------------------------------------------------------
 
@@ -105,43 +104,14 @@ class Search:
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
-    def _bound(self, task: Task) -> None:
+    def _bound(self, job: Job) -> None:
         """One vector pass: the rows where enough could go, each with the least it could cost."""
-        index, columns = self._index, self._columns
-        assert task.job is not None
-        chosen = np.flatnonzero(index.mask(self._scope, task.job)) if len(index.tasks) else np.zeros(0, dtype=np.intp)
-        if not len(chosen):
-            return
-        rows = index.rows[chosen]
-        starts = np.concatenate(([0], np.flatnonzero(rows[1:] != rows[:-1]) + 1))
-        rows = rows[starts]
-        requests = index.requests[chosen][:, columns]
-        table = self._session.nodes
-        future = table.allocatable[rows] - table.used[rows] + table.releasing[rows] - table.pipelined[rows]
-        deficit = np.maximum(self.profile.cls.request[columns] - future[:, columns], 0)
-        enough = (np.add.reduceat(requests, starts, axis=0) >= deficit).all(axis=1) & self._feasible[rows]
-        if not enough.any():
-            return
-        largest = np.maximum.reduceat(requests, starts, axis=0)
-        pods = np.where(deficit > 0, -(-deficit // np.maximum(largest, 1)), 0).max(axis=1, initial=0)
-        ranks, known = index.levels
-        ranks = ranks[chosen]
-        lowest = np.minimum.reduceat(ranks, starts)
-        if len(known) <= _MOST_LEVELS:
-            lowest = np.full(len(rows), len(known) - 1)
-            for level in range(len(known) - 2, -1, -1):
-                part = np.where((ranks <= level)[:, None], requests, 0)
-                lowest[(np.add.reduceat(part, starts, axis=0) >= deficit).all(axis=1)] = level
-        for position in np.flatnonzero(enough).tolist():
-            row = int(rows[position])
-            queue_priority, job_priority = known[lowest[position]]
-            if self._scope.kind == "inside" or self._widest:
-                cost: Cost = (_LEAST,)
-            else:
-                cost = (queue_priority, job_priority, 0, int(pods[position]), _LEAST)
-            self._bounds[row] = cost
-            self._unseen.append((cost, row))
-            self._waiting.add(row)
+        bounds = self._index.units.bounds(self._scope, job, self.profile.cls.request, self.feasible)
+        if self._scope.kind == "inside" or self._widest:
+            bounds = dict.fromkeys(bounds, (LEAST,))
+        self._bounds = bounds
+        self._unseen = [(cost, row) for row, cost in bounds.items()]
+        self._waiting.update(bounds)
         heapify(self._unseen)
 
     # --- plans ------------------------------------------------------------------------------------------------------
@@ -220,19 +190,18 @@ class Search:
     def units(self, row: int, task: Task, deficit: Vector | None) -> list[Unit]:
         """The units that may leave a row, first to leave first; with a `deficit`, those that help against it."""
         session, index = self._session, self._index
-        kept = Counter(index.kept.get(row, {}))
+        kept = dict(index.kept.get(row, ()))
         candidates: list[Task] = []
         for victim in index.by_row.get(row, ()):
             cause = index.outside(self._scope, task, victim)
             if cause:
-                kept[cause] += 1
+                kept[cause] = kept.get(cause, 0) + 1
             else:
                 candidates.append(victim)
         self.kept[row] = kept
         if not candidates:
             return []
-        lacking = None if deficit is None else np.flatnonzero(deficit)
-        helps = {victim.uid for victim in candidates if lacking is None or bool(victim.cls.request[lacking].any())}
+        helps = self._helping(candidates, deficit)
         useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
         rest = [victim for victim in candidates if victim.uid not in helps]
         asked = [victim for _, members in useful for victim in members] + rest
@@ -242,25 +211,46 @@ class Search:
         judgement = session.dispatch.judge(self._scope.hook, task, asked)
         allowed = {victim.uid for victim in judgement.victims}
         causes = dict(judgement.kept)
-        units = [unit for job, here in useful for unit in units_of(session, job, here, allowed, causes, singly=singly)]
+        units = [unit for job, here in useful for unit in units_of(index, job, here, allowed, causes, singly=singly)]
         for victim in candidates:
             if victim.uid not in allowed or victim.uid in causes:
-                kept[causes.get(victim.uid, self._scope.hook)] += 1
+                cause = causes.get(victim.uid, self._scope.hook)
             elif victim.uid not in helps:
-                kept["no-use"] += 1
+                cause = "no-use"
+            else:
+                continue
+            kept[cause] = kept.get(cause, 0) + 1
         return units
+
+    @staticmethod
+    def _helping(candidates: list[Task], deficit: Vector | None) -> set[str]:
+        """Uids of those that hold something of what is lacking."""
+        if deficit is None:
+            return {victim.uid for victim in candidates}
+        lacking = np.flatnonzero(deficit)
+        known: dict[int, bool] = {}
+        found: set[str] = set()
+        for victim in candidates:
+            cls = victim.cls
+            helps = known.get(cls.id)
+            if helps is None:
+                helps = known[cls.id] = bool(cls.request[lacking].any())
+            if helps:
+                found.add(victim.uid)
+        return found
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[str], task: Task) -> list[Task]:
         """Members on other nodes of gangs that could have to go whole, as far as they may go at all."""
-        index, found = self._index, []
+        running, found = self._scope.kind == "queues", []
+        asks_little = task.cls.best_effort
         for job, _ in jobs:
             if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations):
                 found += [
                     member
-                    for member in live_members(job)
+                    for member in self._index.gang(job).movable
                     if member.uid not in known
-                    and member.uid in index.movable
-                    and not index.outside(self._scope, task, member)
+                    and (not running or member.status is TaskStatus.RUNNING)
+                    and (not asks_little or member.cls.best_effort)
                 ]
         return found
 
@@ -271,10 +261,10 @@ class Search:
         if not units:
             return None
         if not deficit.any():
-            return Plan((_LEAST,), row, (), deficit, self._session.nodes.serial)
+            return Plan((LEAST,), row, (), deficit, self._session.nodes.serial)
         chosen = cover(units, deficit[self._columns], self._columns)
         if chosen is None:
-            self.kept[row][""] += 1
+            self.kept[row][""] = 1
             return None
         del self.kept[row]
         return self.priced(row, chosen, deficit)
@@ -304,26 +294,34 @@ class Search:
 
     def _surplus(self, units: list[Unit], deficit: Vector) -> int:
         """What is freed anywhere beyond need, of the devices the pod asks for; of cpu when it asks for none."""
-        ordinary = (CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN)
-        columns = [column for column in self._columns.tolist() if column not in ordinary] or [CPU_COLUMN]
-        freed = sum(int(task.cls.request[columns].sum()) for unit in units for task in unit.tasks)
-        return freed - int(deficit[columns].sum())
+        known, freed = self._held, 0
+        for unit in units:
+            for task in unit.tasks:
+                held = known.get(task.cls.id)
+                if held is None:
+                    held = known[task.cls.id] = int(task.cls.request[self._counted].sum())
+                freed += held
+        return freed - int(deficit[self._counted].sum())
 
     # --- reports ----------------------------------------------------------------------------------------------------
 
     def report(self, task: Task) -> tuple[Counter[str], int]:
         """What protected how many pods on the rows the pod could use, and on how many rows all is not enough."""
         index = self._index
-        rows = [row for row in np.flatnonzero(self._feasible).tolist() if row in index.by_row or row in index.kept]
         total: Counter[str] = Counter()
-        for position, row in enumerate(rows):
-            if position < _MOST_REPORTED:  # what was found out on the way may have been undone since
+        looked = 0
+        for row in np.flatnonzero(self.feasible).tolist():
+            if row not in index.by_row and row not in index.kept:
+                continue
+            if looked < _MOST_REPORTED:  # what was found out on the way may have been undone since
+                looked += 1
                 deficit = self.deficit(row)
                 units = self.units(row, task, deficit if deficit.any() else None)
                 if units and cover(units, deficit[self._columns], self._columns) is None:
-                    self.kept[row][""] += 1
-            total.update(self.kept.get(row, {}))
-            total.update(self.barred.get(row, {}))
+                    self.kept[row][""] = 1
+            for causes in (self.kept.get(row), self.barred.get(row)):
+                for cause, count in causes.items() if causes else ():
+                    total[cause] += count
         return total, total.pop("", 0)
 
 

@@ -236,7 +236,7 @@ def test_refused_evictions_break_nothing(conf: str, world: _World) -> None:
 @given(world=_worlds, cpu=st.integers(1, 4))
 def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: int) -> None:
     run = _Run("tide", world)
-    run.arrive([gang for gang in world.night if gang.queue == "qt"])
+    run.arrive([gang._replace(queue="qt", priority=["low", "high"][i % 2]) for i, gang in enumerate(world.night)])
     run.settle()
     run.h.group("taker", queue="qi", priority_class="high")
     run.h.pod("taker-w-0", group="taker", requests={"cpu": str(cpu)})
@@ -245,6 +245,10 @@ def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: i
     scope = Scope("queues", "reclaimable", "reclaim")
     search = Search(session, scope, session.engine.profile(queue, task), queue, task)
     plans = [search.plan(row, task) for row in range(len(session.nodes))]
+    bounds = session.victim_index().units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
+    for row, plan in enumerate(plans):
+        if plan is not None and plan.units:
+            assert bounds[row] <= plan.cost, "a node is looked at only while it may be the cheapest"
     cheapest = min((plan.cost for plan in plans if plan is not None), default=None)
     found = search.next(task)
     assert (found.cost if found is not None else None) == cheapest

@@ -6,13 +6,15 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from capcard_sched.framework.explain import explain_job, find_job
 from capcard_sched.framework.plugin import VETO, Placement, Plugin, Veto
-from capcard_sched.model.deltas import EvictFailed
+from capcard_sched.model.deltas import EvictFailed, PodChanged
 from capcard_sched.model.intents import Evict, UpdatePodCondition
+from capcard_sched.model.objects import PodObject
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.task import Task
@@ -413,6 +415,31 @@ def test_the_time_of_a_reservation_is_an_argument() -> None:
     assert w.h.step().due == w.h.now + 35
 
 
+@pytest.mark.parametrize(("graces", "waits"), [((0, 0), 60), ((5, 120), 180), ((None, 10), 90), ((-7, 0), 61)], ids=str)
+def test_a_reservation_gives_the_victims_the_time_that_they_are_given(
+    graces: tuple[int | None, ...], waits: int
+) -> None:
+    w = _World()
+    for name, grace in zip("ab", graces, strict=True):
+        said: dict[str, Any] = {} if grace is None else {"terminationGracePeriodSeconds": grace}
+        w.run(name, 4, "n1", **said)
+    w.want(8)
+    result = w.h.step()
+    assert evicted(result) == ["a-w-0", "b-w-0"]
+    assert result.due == w.h.now + waits
+
+
+def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> None:
+    w = _World()
+    w.run("a", 8, "n1", terminationGracePeriodSeconds=600)
+    w.h.terminate("a-w-0")
+    w.want(4)
+    pod = w.h._pods["default/r-w-0"]
+    pod["status"]["nominatedNodeName"] = "n1"
+    w.h._deltas.append(PodChanged(msgspec.convert(pod, PodObject)))
+    assert w.h.step().due == w.h.now + 630
+
+
 def test_others_cannot_have_idle_room_that_is_reserved() -> None:
     """Half of the room is free already, half is still leaving: nobody else gets the free half."""
     w = _World()
@@ -548,6 +575,18 @@ def test_what_allocate_can_place_is_left_to_it() -> None:
     assert w.h.binds == {"r-w-0": "n2"}
 
 
+def test_the_group_of_those_who_take_is_told_once_of_all_that_they_take() -> None:
+    w = _World(nodes=2)
+    w.run("a", 8, "n1").run("b", 2, "n2").run("c", 4, "n2").run("i", 2, "n2", queue="qj")
+    w.want(6, pods=2, least=2)
+    assert evicted(w.h.step()) == ["a-w-0", "b-w-0", "c-w-0"]
+    told = [text for reason, text in w.h.event_messages("PodGroup", "r") if reason == "Reclaimed"]
+    assert told == [f"3 pods of 3 jobs evicted on node n1, n2: default/a, default/b, default/c; waiting for {H200}: 12"]
+    assert [text for _, text in w.h.event_messages("Pod", "r-w-0") if "evicted" in text] == [
+        f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {H200}: 6"
+    ]
+
+
 # --- what people see --------------------------------------------------------------------------------------------------
 
 
@@ -566,6 +605,8 @@ def test_everybody_is_told() -> None:
         f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2",
     ) in w.h.event_messages("Pod", "chat-w-0")
     assert [reason for reason, _ in w.h.event_messages("Pod", "chat-w-1")] == ["FailedScheduling"]
+    told = [text for reason, text in w.h.event_messages("PodGroup", "chat") if reason == "Reclaimed"]
+    assert told == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
     promises = w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
     assert {promise.node for promise in promises.values()} == {"n1"}
 
