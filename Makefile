@@ -22,6 +22,7 @@ demo: $(VENV)/run.stamp ## Run a small cluster in the simulator and show who got
 controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, once, with Go; `make test` does it too
 	@$(BIN)/python -m tests.controlplane.build
 	@$(BIN)/python -m tests.manifests.helm.build
+	@$(BIN)/python -m tests.daemon.usage.build
 
 test: controlplane ## Run all tests
 	$(BIN)/python -m pytest -q -n $(JOBS)

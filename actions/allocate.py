@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.attempt import Attempt
 from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.topology_search import place_in_hyper_node
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
@@ -99,7 +100,10 @@ class Allocate(Action):
                 tasks = [task for task in session.pending_tasks(job) if not task.cls.best_effort]
             if not tasks:
                 return ()
-            dealt_with = Attempt(session, statement, queue, job, tasks).run(alone=alone)
+            if job.topology is None or not job.topology.hard:
+                dealt_with = Attempt(session, statement, queue, job, tasks).run(alone=alone)
+            else:
+                dealt_with = place_in_hyper_node(session, statement, queue, job, tasks, alone=alone)
             if session.job_ready(job):
                 statement.commit()
                 return tasks[dealt_with:] if dealt_with else ()

@@ -105,15 +105,19 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[Difference]:
     found.extend(_compare_queues(state, fresh))
     found.extend(_compare_nodes(state, fresh))
     found.extend(_compare_maps("Namespace", state.namespaces, fresh.namespaces))
+    found.extend(_compare_maps("Numatopology", state.numa, fresh.numa))
     for kind, mine, theirs in (
         ("ResourceQuota", state.quotas, fresh.quotas),
         ("PodDisruptionBudget", state.budgets, fresh.budgets),
     ):
         found.extend(_compare_maps(kind, _by_key(mine), _by_key(theirs)))
+    found.extend(_compare_maps("HyperNode", state.hyper_nodes, fresh.hyper_nodes))
     found.extend(_compare_storage(state.volumes, fresh.volumes))
     for name in ("total_allocatable", "total_used"):
         mine, theirs = getattr(state.nodes, name), getattr(fresh.nodes, name)
         found.extend(_amounts("Cluster", "", name, state, mine, fresh, theirs))
+    for one in (state, fresh):
+        one.settle_tree()  # what is wrong with HyperNodes follows from all of them, and from nodes
     problems = [
         {f"{ref.kind} {ref.namespace}/{ref.name}": text for ref, text in one.problems.items()} for one in (state, fresh)
     ]
@@ -142,7 +146,7 @@ def _carry_over(state: ClusterState, fresh: ClusterState) -> Iterator[Difference
         if carried:
             yield Difference("Pod", _name(task), "status", _standing(task), said, expected=True)
             # The watch will show this together with the node.
-            other.assigned_card = task.assigned_card
+            other.assigned_card, other.cooldown = task.assigned_card, task.cooldown
 
 
 def _bind(fresh: ClusterState, task: Task, node_name: str) -> bool:

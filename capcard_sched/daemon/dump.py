@@ -1,6 +1,7 @@
 """What the scheduler has in memory, as a file (core reference §1.5, `--cache-dump-dir`).
 
-Nodes, jobs and queues with their amounts, phases and card figures: what is needed to see why something is where it is.
+Nodes, HyperNodes, jobs and queues with their amounts, phases and card figures: what is needed to see why something is
+where it is.
 Of annotations and labels only those of cards are written, and nothing of containers: no environment, no arguments.
 """
 
@@ -62,6 +63,7 @@ def snapshot(core: Core, now: float) -> bytes:
         "queues": [_queue(state, queue, cards.get(name, {})) for name, queue in sorted(state.queues.items())],
         "jobs": [_job(state, job) for _, job in sorted(state.jobs.items())],
         "nodes": _nodes(state),
+        "hyperNodes": _hyper_nodes(state),
         "tasksWithoutJob": [_task(task) for task in _in_order(state.tasks.values()) if task.job is None],
         "unreadable": {
             f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": problem
@@ -123,8 +125,18 @@ def _job(state: ClusterState, job: Job) -> Json:
         "requested": state.columns.amounts(job.total_request),
         "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
         "conditions": [(condition.type, condition.status, condition.reason) for condition in job.conditions],
+        "networkTopology": _topology(job),
         "tasks": [_task(task) for task in _in_order(job.tasks.values())],
     }
+
+
+def _topology(job: Job) -> Json | None:
+    topology = job.topology
+    if topology is None:
+        return None
+    name = topology.highest_name
+    tier = {"highestTierName": name} if name else {"highestTierAllowed": topology.highest}
+    return {"mode": "hard" if topology.hard else "soft", **tier}
 
 
 def _task(task: Task) -> Json:
@@ -174,6 +186,23 @@ def _nodes(state: ClusterState) -> list[Json]:
         if task.node is not None and not task.node.known:
             gone.setdefault(task.node.name, []).append(f"{task.namespace}/{task.name}")
     return found + [{"name": name, "unknown": True, "tasks": sorted(tasks)} for name, tasks in sorted(gone.items())]
+
+
+def _hyper_nodes(state: ClusterState) -> list[Json]:
+    """The tree as of the last session, from the lowest tier up; `nodes` are those that stand in no lower one."""
+    tree = state.tree
+    nodes: dict[int, list[str]] = {}
+    for name, number in sorted(tree.leaf_of.items()):
+        nodes.setdefault(number, []).append(name)
+    return [
+        {
+            "name": name,
+            "tier": int(tree.tiers[number]),
+            "above": tree.names[above] if above >= 0 else "",
+            "nodes": nodes.get(number, []),
+        }
+        for number, (name, above) in enumerate(zip(tree.names, tree.parents.tolist(), strict=True))
+    ]
 
 
 def _card_figures(core: Core) -> tuple[dict[str, Json], list[str]]:

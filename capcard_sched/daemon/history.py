@@ -22,7 +22,7 @@ from capcard_sched.model.deltas import (
     PodGroupGone,
     Takeover,
 )
-from capcard_sched.model.intents import Bind, Evict, Intent, UpdatePodGroup
+from capcard_sched.model.intents import AnnotatePodGroup, Bind, Evict, Intent, UpdatePodGroup
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -105,6 +105,13 @@ class History:
                         failed=intent.failed,
                     )
                     self._groups[key] = replace(group, status=status)
+            elif isinstance(intent, AnnotatePodGroup):
+                key = intent.namespace, intent.name
+                group = self._groups.get(key)
+                if group is not None:
+                    notes = {**(group.metadata.annotations or {}), **intent.annotations}
+                    kept = {name: value for name, value in notes.items() if value is not None}
+                    self._groups[key] = replace(group, metadata=replace(group.metadata, annotations=kept))
 
     def put_back(self, state: ClusterState, then: Sequence[Intent], here: Sequence[Intent], now: float) -> None:
         """Make the core's state what it was after the recorded decisions. `now`: Unix seconds of the step."""

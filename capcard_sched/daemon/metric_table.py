@@ -113,6 +113,11 @@ METRICS: Final[tuple[Row, ...]] = (
     Row("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods that had to leave for a pod of another queue"),
     Row("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with card annotations that cannot be read"),
     Row("capacity_card_internal_errors_total", "counter", (), "plugin", "Sums of the plugin that did not add up"),
+    # The extender
+    Row("extender_calls_total", "counter", ("verb",), "plugin", "Calls made to the extender"),
+    Row("extender_failures_total", "counter", ("verb", "reason"), "plugin", "Calls without a usable answer: connection, timeout, status, size, answer; and those not made or cut short: breaker, budget, url"),
+    Row("extender_seconds_total", "counter", ("verb",), "plugin", "Time that calls to the extender took, added up"),
+    Row("extender_breaker_state", "gauge", (), "plugin", "Whether the extender is asked: 0 yes, 1 one call tries whether it is back, 2 no"),
     # The API server
     Row("api_queue_depth", "gauge", ("lane",), "counted", "Writes that wait for the API server"),
     Row("api_writes_total", "counter", ("object", "result"), "counted", "Status patches, conditions, events and annotations: written, failed, or dropped (not worth a write any more)"),
@@ -120,6 +125,10 @@ METRICS: Final[tuple[Row, ...]] = (
     Row("cache_age_seconds", "gauge", (), "counted", "Since when nothing was heard from the API server's watches"),
     Row("rest_client_requests_total", "counter", ("code", "method", "resource"), "counted", "Requests to the API server by status code; 0 when no answer came", bare=True),
     Row("rest_client_request_duration_seconds", "histogram", ("method", "resource"), "counted", "Duration of requests to the API server", REQUEST, bare=True),
+    # Measured load of nodes
+    Row("node_usage_polls_total", "counter", ("result",), "counted", "Questions to the source of measured load: measured, or failed"),
+    Row("node_usage_age_seconds", "gauge", (), "counted", "Since when the source measured no load of nodes; 0 while none is to be measured"),
+    Row("usage_nodes", "gauge", ("state",), "plugin", "Nodes by what is known of their load: measured, over_threshold (they are measured too), stale"),
     # The daemon itself
     Row("leader", "gauge", (), "counted", "1 while this replica leads"),
     Row("leader_changes_total", "counter", (), "counted", "Times this replica began or ceased to lead"),

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from capcard_sched import __version__
+from capcard_sched.framework.metrics_section import without_password
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 
@@ -126,7 +127,7 @@ def conf_document(conf: Conf) -> dict[str, Any]:
             {"name": name, "arguments": msgspec.to_builtins(arguments)}
             for name, arguments in conf.action_arguments.items()
         ],
-        "metrics": conf.metrics,
+        "metrics": {key: without_password(text) for key, text in conf.metrics.items()},
     }
 
 

@@ -387,7 +387,10 @@ def _subject(intent: Intent) -> str:
     if isinstance(intent, EmitEvent):
         ref = intent.object
         return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
-    kinds = {"UpdatePodGroup": "PodGroup", "UpdatePodCondition": "Pod", "Bind": "Pod", "Evict": "Pod"}
+    kinds = {
+        "UpdatePodGroup": "PodGroup", "AnnotatePodGroup": "PodGroup",
+        "UpdatePodCondition": "Pod", "Bind": "Pod", "Evict": "Pod",
+    }  # fmt: skip
     kind = kinds.get(type(intent).__name__, "Queue")
     namespace = getattr(intent, "namespace", "")
     return f"{kind} {namespace}/{intent.name}" if namespace else f"{kind} {intent.name}"

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
+import uvloop
 
 from capcard_sched import __version__
 from capcard_sched.daemon import comparison, dump
@@ -27,6 +28,7 @@ from capcard_sched.daemon.recording import Recording, RecordingError
 from capcard_sched.daemon.reload import ConfFile
 from capcard_sched.daemon.server import HttpServer, ServeError, Tls, health_pages, metrics_pages
 from capcard_sched.daemon.telling import Telling
+from capcard_sched.daemon.usage_source import UsageSource
 from capcard_sched.framework.conf import ConfError
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.registry import Registry, RegistryError
@@ -79,7 +81,8 @@ def run(options: Options) -> None:
     """Run until a signal ends it. Raises StartError."""
     with Logs(options.verbosity, options.log_format) as logs:
         try:
-            asyncio.run(Service(options, logs).run())
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(Service(options, logs).run())
         except (ConfError, ConnectionConfigError, RecordingError, RegistryError, ServeError) as error:
             raise StartError(str(error)) from error
 
@@ -106,6 +109,12 @@ class Service:
             str(options.kubeconfig) if options.kubeconfig is not None else None,
             options.master or None,
             options.context or None,
+        )
+        self._usage = UsageSource(
+            self._registry,
+            self._metrics,
+            lambda facts: self._scheduler.deliver(facts),  # noqa: PLW0108 - made further down
+            lambda: self._ask(_node_names),
         )
         self._conf_file = ConfFile(
             options.scheduler_conf,
@@ -236,6 +245,7 @@ class Service:
             self._watch_over_sync(),
             self._refresh_gauges(),
             self._watch_over_fence(),
+            self._usage.run(),
         ]
         if self._election is not None:
             parts.append(self._election.run())
@@ -393,12 +403,14 @@ class Service:
             for lane, waiting in self._effects.backlog().items():
                 self._metrics.backlog(lane, waiting)
             self._metrics.cache_age(self._feed.stale_for())
+            self._metrics.usage_age(self._usage.age())
             await asyncio.sleep(_GAUGE_SECONDS)
 
     # --- the scheduler-conf -----------------------------------------------------------------------------------------
 
     def _use_conf(self, conf: Conf, digest: str) -> None:
         self._metrics.conf_reload("loaded", digest)
+        self._usage.use(conf)
         if self._thread is None:
             return  # the one to start with
 
@@ -469,6 +481,10 @@ class Service:
 
         task.add_done_callback(over)
         return task
+
+
+def _node_names(core: Core) -> frozenset[str]:
+    return frozenset(core.state.nodes.by_name)
 
 
 def _sizes(core: Core) -> dict[str, int]:

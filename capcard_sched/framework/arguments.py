@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import inspect
 
-from capcard_sched.framework.problems import Path, Problems, nearest, shown, shown_text
+from capcard_sched.framework.problems import Path, Problems, nearest, path_text, shown, shown_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,6 +73,14 @@ class ArgumentReader:
         if any(field.required and field.name not in values for field in fields):
             return struct.__new__(struct)  # an error stands above: the document is rejected, nobody will read this
         return struct(**values)
+
+    def inside(self, value: object, *steps: str | int) -> tuple[ArgumentReader, Mapping[str, object]]:
+        """A reader of the map that stands under `steps`; an empty one when it is null or (said in a warning) no map."""
+        path = (*self._path, *steps)
+        if value is not None and not isinstance(value, dict):
+            self._problems.warning(path, f"expected a map, got {shown(value)}; the defaults are used")
+        reader = ArgumentReader(self._problems, path, f"{path_text(steps)} of {self._owner}")
+        return reader, value if isinstance(value, dict) else {}
 
     def unknown(self, key: str, known: Iterable[str]) -> None:
         """Say that nothing reads `key`."""

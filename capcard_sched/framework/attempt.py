@@ -15,6 +15,7 @@ from capcard_sched.framework.report import Outcome
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from capcard_sched.framework.placement import PlacementEngine
     from capcard_sched.framework.ranking import Ranking
     from capcard_sched.framework.rows import Profile, Rows
     from capcard_sched.framework.session import Session
@@ -27,15 +28,26 @@ if TYPE_CHECKING:
 class Attempt:
     """State of one visit. `run` returns when the job has what it should get now, or cannot get more."""
 
-    def __init__(self, session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        statement: Statement,
+        queue: Queue,
+        job: Job,
+        tasks: Sequence[Task],
+        engine: PlacementEngine | None = None,
+    ) -> None:
+        """`engine`: who answers for the nodes; the session's own when it is None."""
         self._session = session
-        self._engine = session.engine
+        self._engine = session.engine if engine is None else engine
         self._statement = statement
         self._queue = queue
         self._job = job
         self._tasks = tasks
         self._position = 0
         self._placed = 0
+        #: Whether everything so far followed from the amounts and the static answers of the nodes, whichever they are.
+        self.by_amounts = True
         self._failed_roles: set[str] = set()
         #: Rows taken by this visit while it used a single profile; None once it used several.
         self._rows: list[int] | None = []
@@ -101,6 +113,8 @@ class Attempt:
         rows = ranking.take(allowance.count, allowance.lanes, allowance.lane_limits)
         if not rows:
             return self._place_later(profile, task, ranking)
+        if allowance.lanes is not None:
+            self.by_amounts = False
         nodes = self._session.nodes.nodes
         self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
         ranking.applied()
@@ -166,7 +180,7 @@ class Attempt:
             self._statement.allocate(self._job, [task], [node])
         else:
             self._statement.pipeline(self._job, [task], [node])
-        self._rows = None
+        self._rows, self.by_amounts = None, False
         self._position += 1
         self._placed += 1
         return True
@@ -178,7 +192,7 @@ class Attempt:
 
     def _place_one(self, profile: Profile, task: Task) -> bool:
         """Ask all nodes before every pod: they depend on each other for this profile, or on promises."""
-        engine = self._engine
+        engine, self.by_amounts = self._engine, False
         row = engine.choose(profile, engine.candidates(profile, future=False))
         if row < 0:
             return self._place_later(profile, task, None)
@@ -192,6 +206,7 @@ class Attempt:
         """No idle room: promise room that is being released, or give up on the profile."""
         session, engine = self._session, self._engine
         if session.room_is_coming():
+            self.by_amounts = False
             row = engine.choose(profile, engine.candidates(profile, future=True))
             if row >= 0:
                 self._statement.pipeline(self._job, [task], [session.nodes.nodes[row]])

@@ -14,8 +14,10 @@ from capcard_sched.framework.outcomes import task_scheduling_reason
 from capcard_sched.framework.report import HookError, Outcome, Timing
 from capcard_sched.framework.reservations import let_go
 from capcard_sched.framework.session import reference
+from capcard_sched.framework.topology import annotation_changes, merged
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import (
+    AnnotatePodGroup,
     AnnotateQueue,
     EmitEvent,
     Intent,
@@ -61,11 +63,14 @@ class Closer:
         self._missing_groups = MissingGroups()
         #: What was written on PodGroups (by job key), and of queues (by name) in their status and their annotations.
         self._on_groups, self._on_queues, self._on_annotations = LastWord(), LastWord(), LastWord()
+        #: What was written of PodGroups in their annotations, by job key.
+        self._on_group_notes = LastWord()
 
     @property
     def due(self) -> float | None:
         """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
-        parts = (self._missing_groups, self._on_groups, self._on_queues, self._on_annotations)
+        words = (self._on_groups, self._on_group_notes, self._on_queues, self._on_annotations)
+        parts = (self._missing_groups, *words)
         return min((part.due for part in parts if part.due is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
@@ -75,6 +80,7 @@ class Closer:
             for told in (self._events, self._told, self._pod_conditions):
                 told.clear()
         again = self._on_groups.take_due(session.now)
+        session.touched_jobs.update(self._on_group_notes.take_due(session.now))
         session.touched_jobs.update(again)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
@@ -188,6 +194,11 @@ class Closer:
                 intents.append(
                     UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions)
                 )
+        if job.topology is not None:
+            notes = annotation_changes(session.tree, job)
+            if notes and self._on_group_notes.may_write(job.key, (job.uid, notes), session.now):
+                job.annotations = merged(job.annotations, notes)
+                intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
         ref = reference(job)
         if phase in (PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN):
             if job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans:
@@ -353,7 +364,7 @@ class Closer:
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
         self._told = {key: moment for key, moment in self._told.items() if moment > old}
-        for words in (self._on_groups, self._on_queues, self._on_annotations):
+        for words in (self._on_groups, self._on_group_notes, self._on_queues, self._on_annotations):
             words.prune(now)
 
 

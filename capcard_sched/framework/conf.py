@@ -15,6 +15,7 @@ import msgspec
 from capcard_sched.framework.arguments import ArgumentReader
 from capcard_sched.framework.document import DocumentError, read_document
 from capcard_sched.framework.hooks import SWITCHES
+from capcard_sched.framework.metrics_section import read_metrics
 from capcard_sched.framework.problems import ConfProblem, Path, Problems, nearest, shown, shown_text
 from capcard_sched.framework.registry import RegistryError
 
@@ -26,16 +27,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.registry import Registry
 
 _TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics")
-_METRICS_KEYS: Final = (
-    "type",
-    "address",
-    "interval",
-    "tls.insecureSkipVerify",
-    "elasticsearch.index",
-    "elasticsearch.username",
-    "elasticsearch.password",
-    "elasticsearch.hostnameFieldName",
-)
 _ACTIONS_FORM: Final = 'a string of names such as "enqueue, allocate, backfill"'
 _PLUGIN_FORM: Final = "a map such as {name: gang}"
 
@@ -60,7 +51,7 @@ class Conf(msgspec.Struct, frozen=True):
     tiers: tuple[tuple[PluginOption, ...], ...]
     #: Arguments of every action in `actions`, defaults included.
     action_arguments: dict[str, msgspec.Struct]
-    #: The `metrics` map: where node load figures come from.
+    #: The `metrics` map: where node load figures come from (`framework.metrics_section`).
     metrics: dict[str, str]
     #: 16 hexadecimal digits over what the file says, comments and layout left out: equal confs need no reload.
     hash: str
@@ -308,15 +299,7 @@ class _Parser:
             return msgspec.Struct()
 
     def _metrics(self, raw: object) -> dict[str, str]:
-        metrics = self._map(("metrics",), raw)
-        self._unknown_keys(("metrics",), metrics, _METRICS_KEYS)
-        found = {}
-        for key, value in metrics.items():
-            if isinstance(value, (dict, list)):
-                self._problems.error(("metrics", key), f"expected a string, got {shown(value)}")
-            elif value is not None:
-                found[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        return found
+        return read_metrics(self._map(("metrics",), raw), self._problems)
 
     # --- structure --------------------------------------------------------------------------------------------------
 

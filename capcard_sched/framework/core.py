@@ -146,7 +146,7 @@ class Core:
         """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
-        self.engine.open(self.state.nodes)
+        self.engine.open(self.state.nodes, self.state.tree)
         session = Session(
             self.state,
             self.dispatch,

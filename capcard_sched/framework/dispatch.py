@@ -174,8 +174,10 @@ class Dispatch:
         """Combine.VICTIMS, with the rulings of W-10, and what kept each of the others.
 
         An empty intersection ends its tier and asks the next. Every plugin of every tier is asked, so that a `Veto`
-        holds wherever its plugin stands; candidates it protects are out before the tiers are looked at.
+        holds wherever its plugin stands; candidates it protects are out before the tiers are looked at. Where one asks
+        for unanimity, all tiers are one.
         """
+        unanimous = False
         protected: dict[str, str] = {}
         barred = ""
         tiers: list[list[tuple[str, list[Any]]]] = []
@@ -192,12 +194,15 @@ class Dispatch:
                     else:
                         for uid, cause in answer.protected.items():
                             protected.setdefault(uid, cause or name)
+                    unanimous = unanimous or answer.unanimous
                     answer = answer.victims
                 if answer is not None:
                     answers.append((name, list(answer)))
             tiers.append(answers)
         if barred:
             return Judgement([], {task.uid: protected.get(task.uid, barred) for task in candidates})
+        if unanimous:
+            tiers = [[answer for tier in tiers for answer in tier]]
         chosen: list[Any] = []
         kept: dict[str, str] = protected
         for answers in tiers:

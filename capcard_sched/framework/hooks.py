@@ -19,7 +19,10 @@ class Combine(Enum):
     ANY = "true as soon as one says yes"
     VOTES = "any reject is final; a permit ends at its tier; all abstain is yes"
     FIRST_TIER_ALL = "the first tier with an answer decides; all of it must say yes"
-    VICTIMS = "intersection inside a tier; the first tier with a decision is final; a veto of any tier protects always"
+    VICTIMS = (
+        "intersection inside a tier; the first tier with a decision is final, unless a plugin asks for unanimity; "
+        "a veto of any tier protects always"
+    )
     UNION_FIRST_TIER = "union inside a tier; the first tier with any decides"
     FILTER = "each passes on what it lets through"
     VERDICT = "every plugin may reject rows"
@@ -144,6 +147,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("node_order", "(profile, node rows) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("batch_node_order", "(profile, candidates) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("best_node", "(profile, rows, scores) -> row | None", "enableBestNode", Combine.FIRST, "highest score"),
+    Hook(
+        "hyper_node_order",
+        "(job, HyperNodeRows tuple) -> scores | None: float64 [k], of HyperNodes that have room for a job in hard mode",
+        "enabledHyperNodeOrder",
+        Combine.SUM,
+        "0",
+    ),
     # events
     Hook("on_allocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
@@ -166,7 +176,6 @@ BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}
 EXTRA_SWITCHES: dict[str, bool] = {
     "enableHierarchy": False,
     "EnabledClusterOrder": False,
-    "enabledHyperNodeOrder": True,
 }
 
 #: Every switch of a plugin option with its default when absent.

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capcard_sched.framework import topology
 from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.ranking import Ranking
 from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
 from capcard_sched.framework.states import RowStates
+from capcard_sched.model.hyper_nodes import NO_TREE
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.dispatch import Dispatch, Entry
     from capcard_sched.framework.rows import Mask, Rows, Scores
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
+    from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.model.task import Task
@@ -44,6 +48,8 @@ class PlacementEngine:
         self._columns = columns
         self._class_context = dispatch.entries("class_context")
         self._task_context = dispatch.entries("task_context")
+        #: Names of the plugins that follow the tree of HyperNodes (`Plugin.follows_tree`).
+        self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if plugin.follows_tree)
         self._predicate_static = dispatch.entries("predicate_static")
         self._predicate = dispatch.entries("predicate")
         self._predicate_domain = dispatch.entries("predicate_domain")
@@ -61,10 +67,13 @@ class PlacementEngine:
         #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
         self._kinds: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
 
-    def open(self, table: NodeTable) -> None:
+    def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> None:
         """Start a session over a settled node table."""
         self._session += 1
         self.table = table
+        self.tree = tree
+        #: Who answers for the nodes under a HyperNode, by its number and whether the followers of the tree are heard.
+        self.confined: dict[tuple[int, bool], PlacementEngine] = {}
         self._profiles: dict[Hashable, Profile] = {}
         self._rankings: dict[Profile, Ranking] = {}
         self._diagnoses: dict[Profile, tuple[int, str, Diagnosis]] = {}
@@ -92,11 +101,19 @@ class PlacementEngine:
                 contexts[name] = context
         for name, context in self.task_contexts(task):
             contexts[name] = (contexts[name], context) if name in contexts else context
+        if task.job is not None and task.job.topology is not None:
+            self._confine(task.job, contexts)
         key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
         profile = self._profiles.get(key)
         if profile is None:
             profile = self._profiles[key] = Profile(cls, contexts, len(self._profiles))
         return profile
+
+    def _confine(self, job: Job, contexts: dict[str, Hashable]) -> None:
+        """A job in hard mode may use what is near to its pods that are placed, whoever places the others."""
+        bound = topology.bound_of(self.tree, job)
+        if bound is not None:
+            contexts[topology.CONTEXT] = bound
 
     def task_contexts(self, task: Task) -> list[tuple[str, Hashable]]:
         """What plugins say about this one pod beyond its class, as (plugin, context); usually nothing."""
@@ -160,6 +177,10 @@ class PlacementEngine:
         everything = self.all_rows()
         verdict = Verdict(len(everything))
         self._judge(self._predicate_static, "predicate_static", profile, everything, verdict)
+        bound = profile.contexts.get(topology.CONTEXT)
+        if bound is not None:
+            assert isinstance(bound, topology.Bound)
+            verdict.reject(~topology.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, topology.BEYOND)
         total = self._sum(self._order_static, "node_order_static", profile, everything)
         self._static[key] = (generation, self._session, verdict.ok, total)
         return verdict.ok, total
@@ -219,6 +240,10 @@ class PlacementEngine:
         """Rows that nothing rules out but what placements can change: bool [nodes]."""
         return self._static_answers(profile)[0]
 
+    def static_scores(self, profile: Profile) -> Scores | None:
+        """The part of all scores that placements cannot change: float64 [nodes]; None for no such part."""
+        return self._static_answers(profile)[1]
+
     def candidates(self, profile: Profile, *, future: bool, among: Rows | None = None) -> Rows:
         """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan.
 
@@ -245,13 +270,7 @@ class PlacementEngine:
         """The best of some candidate rows, all score hooks asked; -1 without candidates."""
         if not len(candidates):
             return -1
-        selection = NodeRows(self.table, candidates)
-        _, static = self._static_answers(profile)
-        total = self._order_scores(profile, selection)
-        if static is not None:
-            total = total + static[candidates]
-        compared = self._sum(self._batch_order, "batch_node_order", profile, selection, total)
-        total = total if compared is None else compared
+        total = self.totals(profile, NodeRows(self.table, candidates))
         for name, call in self._best_node:
             try:
                 row = call(profile, candidates, total)
@@ -260,6 +279,15 @@ class PlacementEngine:
             if row is not None:
                 return int(row)
         return int(candidates[int(np.argmax(total))])
+
+    def totals(self, profile: Profile, selection: NodeRows) -> Scores:
+        """All score hooks together, of rows that passed: float64 [k]."""
+        _, static = self._static_answers(profile)
+        total = self._order_scores(profile, selection)
+        if static is not None:
+            total = total + static[selection.rows]
+        compared = self._sum(self._batch_order, "batch_node_order", profile, selection, total)
+        return total if compared is None else compared
 
     def fits(self, profile: Profile, row: int, *, future: bool) -> bool:
         """Whether one row passes everything for one pod."""
@@ -310,6 +338,12 @@ class PlacementEngine:
         """Let all predicates say what they have against a selection."""
         if not len(selection):
             return
+        bound = profile.contexts.get(topology.CONTEXT)
+        if bound is not None:
+            assert isinstance(bound, topology.Bound)
+            diagnosis.speaker = ("", "fit")
+            allowed = topology.allowed_rows(self.tree, bound)
+            diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, topology.BEYOND)
         entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
         if self.is_domain_bound(profile):
             entries.append(("predicate_domain", self._predicate_domain))

@@ -55,6 +55,8 @@ class Veto(NamedTuple):
     protected: Mapping[str, str] | None
     #: The plugin's vote, as a plain answer would be; None abstains.
     victims: Sequence[Task] | None = None
+    #: No tier decides alone: only who is named by every plugin that votes may go.
+    unanimous: bool = False
 
 
 #: Nobody may be evicted for this task.
@@ -87,8 +89,11 @@ class Plugin:
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
     #: True when answers depend on `session.now`: then an unchanged cluster still needs sessions.
     time_dependent: ClassVar[bool] = False
-    #: Further facts whose change is a reason for a session: of `Dirty` `quotas`, `budgets`.
+    #: Further facts whose change is a reason for a session: of `Dirty` `quotas`, `budgets`, `usage`, `numa`.
     wakes_on: ClassVar[frozenset[str]] = frozenset()
+    #: True when `task_context`, `domain_bound` and `batch_node_order` go by the tree of HyperNodes and by where the job
+    #: stands, nothing else. Whether a job fits under a HyperNode is then found out without asking the plugin.
+    follows_tree: ClassVar[bool] = False
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.dispatch import HookFailed
+from capcard_sched.framework.facts import Facts
 from capcard_sched.framework.memory import Memory
 from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.framework.report import HookError, Outcome, SessionReport
@@ -33,13 +34,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.plugin import Placement
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
-    from capcard_sched.model.limits import Budget, Quota
     from capcard_sched.model.node import Node
-    from capcard_sched.model.resources import ResourceColumns, Vector
-    from capcard_sched.model.storage import Storage
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.resources import Vector
     from capcard_sched.state.cluster import ClusterState
-    from capcard_sched.state.columns import NodeTable
     from capcard_sched.state.dirty import Dirty
 
     Subject = Job | Task | Queue | Node
@@ -75,7 +72,7 @@ def reference(subject: Subject) -> ObjectRef:
     return ObjectRef("Node", "", subject.name)
 
 
-class Session:
+class Session(Facts):
     """See the module docstring. Lives for one run of the actions."""
 
     def __init__(
@@ -132,62 +129,7 @@ class Session:
         if changed.everything:
             self.touched_jobs.update(state.schedulable)
 
-    # --- facts ------------------------------------------------------------------------------------------------------
-
-    @property
-    def resources(self) -> ResourceColumns:
-        """Resource names and their columns."""
-        return self.state.columns
-
-    @property
-    def jobs(self) -> Mapping[str, Job]:
-        """Every job with a PodGroup whose queue exists, by key."""
-        return self.state.schedulable
-
-    @property
-    def queues(self) -> Mapping[str, Queue]:
-        """All queues by name."""
-        return self.state.queues
-
-    @property
-    def nodes(self) -> NodeTable:
-        """Known nodes in order of name."""
-        return self.state.nodes
-
-    @property
-    def tasks_by_uid(self) -> Mapping[str, Task]:
-        """All tasks."""
-        return self.state.tasks
-
-    @property
-    def volumes(self) -> Storage:
-        """Claims, volumes and what is assumed of them."""
-        return self.state.volumes
-
-    @property
-    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels of the namespaces that have been seen, by name."""
-        return self.state.namespaces
-
-    @property
-    def quotas(self) -> Mapping[str, Mapping[str, Quota]]:
-        """ResourceQuotas by namespace and name."""
-        return self.state.quotas
-
-    @property
-    def budgets(self) -> Mapping[str, Mapping[str, Budget]]:
-        """PodDisruptionBudgets by namespace and name."""
-        return self.state.budgets
-
-    @property
-    def classes(self) -> Iterable[TaskClass]:
-        """The classes of all tasks; some that no task has any more may be among them."""
-        return self.state.classes
-
-    @property
-    def total(self) -> Vector:
-        """Sum of allocatable over all nodes."""
-        return self.state.nodes.total_allocatable
+    # --- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self, indices: np.ndarray[Any, Any]) -> NodeRows:
         """A selection of rows."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from capcard_sched.kube import paths
 from capcard_sched.model import deltas
+from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
     NamespaceObject,
     NodeObject,
@@ -119,7 +121,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         deltas.PodChanged,
         _by_uid(deltas.PodGone),
         required=True,
-        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
+        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time", "cooldown"),
     ),
     Kind(
         "PodGroup",
@@ -170,6 +172,22 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         deltas.PodDisruptionBudgetChanged,
         _by_namespace(deltas.PodDisruptionBudgetGone),
         explained=False,
+    ),
+    Kind(
+        "Numatopology",
+        paths.NUMATOPOLOGIES,
+        NumatopologyObject,
+        deltas.NumatopologyChanged,
+        _by_name(deltas.NumatopologyGone),
+        gather=0.1,  # one on each node, written whenever a container gets or leaves its CPUs
+    ),
+    Kind(
+        "HyperNode",
+        paths.HYPER_NODES,
+        HyperNodeObject,
+        deltas.HyperNodeChanged,
+        _by_name(deltas.HyperNodeGone),
+        reads=("spec",),
     ),
     Kind(
         "PersistentVolumeClaim",

@@ -11,6 +11,8 @@ SCHEDULING: Final = "/apis/scheduling.volcano.sh/v1beta1"
 PRIORITY: Final = "/apis/scheduling.k8s.io/v1"
 STORAGE: Final = "/apis/storage.k8s.io/v1"
 POLICY: Final = "/apis/policy/v1"
+TOPOLOGY: Final = "/apis/topology.volcano.sh/v1alpha1"
+NODE_INFO: Final = "/apis/nodeinfo.volcano.sh/v1alpha1"
 COORDINATION: Final = "/apis/coordination.k8s.io/v1"
 
 PODS: Final = f"{CORE}/pods"
@@ -28,6 +30,8 @@ VOLUME_ATTACHMENTS: Final = f"{STORAGE}/volumeattachments"
 PRIORITY_CLASSES: Final = f"{PRIORITY}/priorityclasses"
 POD_GROUPS: Final = f"{SCHEDULING}/podgroups"
 QUEUES: Final = f"{SCHEDULING}/queues"
+HYPER_NODES: Final = f"{TOPOLOGY}/hypernodes"
+NUMATOPOLOGIES: Final = f"{NODE_INFO}/numatopologies"
 
 #: Names that need no quoting: nearly all, and quoting takes ten times as long as finding out.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9.-]+")

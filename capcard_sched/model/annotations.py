@@ -70,7 +70,7 @@ PREEMPTABLE: Final = "volcano.sh/preemptable"
 EVICT_SCOPE: Final = "volcano.sh/evict-scope"
 #: Node label: the zone; pod and PodGroup: `*`.
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"
-#: Pod: Go duration after its start during which it is not evicted.
+#: Pod, label or else annotation: Go duration after it was scheduled during which it is not evicted.
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
 #: PodGroup: Go duration after which a waiting job takes precedence.
 SLA_WAITING_TIME: Final = "volcano.sh/sla-waiting-time"
@@ -130,6 +130,8 @@ SIMULATION_DURATION: Final = "simulation.capcard-sched.io/duration"
 SIMULATION_EXIT_CODE: Final = "simulation.capcard-sched.io/exit-code"
 #: Pod: how long it stays Terminating, over `terminationGracePeriodSeconds`.
 SIMULATION_GRACE: Final = "simulation.capcard-sched.io/grace"
+#: Node: its measured load, `cpu=80,memory=50` in percent; it holds until another one is written.
+SIMULATION_USAGE: Final = "simulation.capcard-sched.io/usage"
 
 #: Pod annotations that decide where a pod may go or what it is charged: pods that differ here are of different classes.
 #: PREEMPTABLE is among them because `true` lets a pod onto revocable nodes (plugins reference §17).

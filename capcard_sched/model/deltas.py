@@ -6,9 +6,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.usage import NodeUsage
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -101,6 +104,18 @@ class NamespaceGone(_Fact, frozen=True):
     name: str
 
 
+class HyperNodeChanged(_Fact, frozen=True):
+    """A HyperNode was added or updated."""
+
+    hyper_node: HyperNodeObject
+
+
+class HyperNodeGone(_Fact, frozen=True):
+    """A HyperNode was deleted."""
+
+    name: str
+
+
 class ResourceQuotaChanged(_Fact, frozen=True):
     """A ResourceQuota was added or updated."""
 
@@ -124,6 +139,30 @@ class PodDisruptionBudgetGone(_Fact, frozen=True):
     """A PodDisruptionBudget was deleted."""
 
     namespace: str
+    name: str
+
+
+class NodeUsageChanged(_Fact, frozen=True):
+    """The load of some nodes was measured, by name; nodes it leaves out keep what was last said of them."""
+
+    nodes: dict[str, NodeUsage]
+
+
+class NodeUsageGone(_Fact, frozen=True):
+    """Nothing is known of a node's load any more."""
+
+    name: str
+
+
+class NumatopologyChanged(_Fact, frozen=True):
+    """A Numatopology was added or updated."""
+
+    numatopology: NumatopologyObject
+
+
+class NumatopologyGone(_Fact, frozen=True):
+    """A Numatopology was deleted."""
+
     name: str
 
 
@@ -288,6 +327,12 @@ Delta: TypeAlias = (
     | ResourceQuotaGone
     | PodDisruptionBudgetChanged
     | PodDisruptionBudgetGone
+    | HyperNodeChanged
+    | HyperNodeGone
+    | NodeUsageChanged
+    | NodeUsageGone
+    | NumatopologyChanged
+    | NumatopologyGone
     | ObjectUnreadable
     | BindFailed
     | BindRetry

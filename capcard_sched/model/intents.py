@@ -80,6 +80,15 @@ class AnnotateQueue(_Wish, frozen=True):
     annotations: dict[str, str | None]
 
 
+class AnnotatePodGroup(_Wish, frozen=True):
+    """Merge annotations into a PodGroup; None removes a key."""
+
+    namespace: str
+    name: str
+    uid: str
+    annotations: dict[str, str | None]
+
+
 class UpdatePodCondition(_Wish, frozen=True):
     """Set the `PodScheduled` condition of a pod and, where given, its nominated node."""
 
@@ -104,6 +113,8 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "StorageClass",
         "CSINode",
         "CSIStorageCapacity",
+        "Numatopology",
+        "HyperNode",
     ]
     namespace: str
     name: str
@@ -121,4 +132,13 @@ class EmitEvent(_Wish, frozen=True):
     component: str = ""
 
 
-Intent: TypeAlias = Bind | Evict | UpdatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition | EmitEvent
+Intent: TypeAlias = (
+    Bind
+    | Evict
+    | UpdatePodGroup
+    | AnnotatePodGroup
+    | UpdateQueueStatus
+    | AnnotateQueue
+    | UpdatePodCondition
+    | EmitEvent
+)

@@ -9,6 +9,7 @@ from capcard_sched.model.status import ALLOCATED_STATUSES, PodGroupPhase, TaskSt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.objects import PodGroupCondition
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.task import Task
@@ -45,6 +46,7 @@ class Job:
         "roles",
         "status_counts",
         "tasks",
+        "topology",
         "total_request",
         "uid",
     )
@@ -75,6 +77,8 @@ class Job:
     created: float
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
+    #: `spec.networkTopology`; None when unset.
+    topology: NetworkTopology | None
     #: All tasks by uid, ended ones included.
     tasks: dict[str, Task]
     #: PENDING tasks that are neither gated nor held, by uid.
@@ -109,6 +113,7 @@ class Job:
         self.created = 0.0
         self.annotations = {}
         self.labels = {}
+        self.topology = None
         self.tasks = {}
         self.pending = {}
         self.pending_best_effort = 0

@@ -29,6 +29,7 @@ from capcard_sched.model.checks import (
     check_spelling,
     is_card_resource,
 )
+from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
 from capcard_sched.model.quantity import QuantityError, base_amount
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
         yield from check_choice(keys.SERVICE_TYPE, annotations[keys.SERVICE_TYPE], SERVICE_TYPES, severity=severity)
     if keys.PREEMPTABLE in annotations:
         yield from check_choice(keys.PREEMPTABLE, annotations[keys.PREEMPTABLE], BOOLEANS)
+    yield from check_task_topology(annotations, _task_names(obj), severity=severity)
     queue, queue_field = _queue(obj, templates)
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
         known = ", ".join(sorted(inventory.quotas))
@@ -218,12 +220,22 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
             message = f'the pods name a card, but their scheduler is "{template.scheduler or "default-scheduler"}"'
             yield Finding("warning", path, message, " or ".join(sorted(OUR_SCHEDULERS)))
         return
+    yield from check_scoring(annotations, at=template.metadata_path)
+    yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
     findings = check_card_name(annotations, template.requests(), known=inventory.resources, at=template.metadata_path)
     yield from findings
     cards, _ = _cards(template, inventory)
     if cards:
         queue, _ = _queue(obj, [template])
         yield from _hopeless(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
+
+
+def _task_names(obj: Json) -> set[str] | None:
+    """The tasks of a vcjob; None for other kinds, which do not name them."""
+    if obj.get("apiVersion") != _VOLCANO_JOB:
+        return None
+    tasks = _maps(_at(obj, "spec", "tasks"))
+    return {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)}
 
 
 def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from capcard_sched.model.cooldown import Cooldown, cooldown_of
+
 #: A quantity as written: a string, or a bare number in YAML.
 RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
@@ -199,6 +201,7 @@ class PodSpec(_Object, frozen=True):
     host_network: bool | None = None
     volumes: tuple[Volume, ...] | None = None
     resources: ResourceRequirements | None = None
+    termination_grace_period_seconds: int | None = None
 
 
 class PodConditionObject(_Object, frozen=True):
@@ -206,6 +209,7 @@ class PodConditionObject(_Object, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
 class PodStatus(_Object, frozen=True):
@@ -219,6 +223,11 @@ class PodObject(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def cooldown(self) -> Cooldown | None:
+        """What it says about its cool-down: the only thing for which its conditions are read."""
+        return cooldown_of(self.metadata.labels, self.metadata.annotations, self.status.conditions)
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
@@ -259,12 +268,21 @@ class PodGroupCondition(msgspec.Struct, rename="camel", omit_defaults=True, froz
     message: str = ""
 
 
+class NetworkTopologySpec(_Object, frozen=True):
+    """How far apart in the network the pods may be placed."""
+
+    mode: str | None = None
+    highest_tier_allowed: int | None = None
+    highest_tier_name: str | None = None
+
+
 class PodGroupSpec(_Object, frozen=True):
     min_member: int | None = None
     min_task_member: dict[str, int] | None = None
     queue: str | None = None
     priority_class_name: str | None = None
     min_resources: RawAmounts | None = None
+    network_topology: NetworkTopologySpec | None = None
 
 
 class PodGroupStatus(_Object, frozen=True):

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.cooldown import Cooldown
 from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
+from capcard_sched.model.qos import own_cpus
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task import GRACE_SECONDS
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -61,6 +64,8 @@ class PodTemplate(NamedTuple):
     own_volumes: tuple[str, ...]
     priority_class_name: str
     preemption_policy: str
+    #: `qos.own_cpus`: None unless the pod is Guaranteed.
+    own_cpus: tuple[tuple[str, int], ...] | None = None
 
 
 class _Part(NamedTuple):
@@ -263,6 +268,7 @@ def template_of(pod: PodObject) -> PodTemplate:
         *(_claims(volumes, pod.metadata.name) if volumes else ((), ())),
         spec.priority_class_name or "",
         spec.preemption_policy or "",
+        own_cpus(spec) if part.limits else None,
     )
 
 
@@ -287,9 +293,13 @@ class PodFacts(msgspec.Struct, frozen=True):
     nominated_node: str
     #: As written: whether the pod accepts that card is for the reader to check.
     assigned_card: str
+    #: Seconds it is given to end when it is told to go.
+    grace: int
     #: Unix seconds, 0.0 when unset.
     created: float
     started: float
+    #: None when the pod says nothing.
+    cooldown: Cooldown | None
     #: Kind of the first owner reference, "" without one.
     owner_kind: str
     #: uid of the controlling owner, "" without one.
@@ -339,6 +349,12 @@ def role_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
     return annotations.get(keys.TASK_SPEC) or labels.get(keys.TASK_SPEC) or ""
 
 
+def _grace_of(spec: PodSpec) -> int:
+    """Seconds; a negative number reads as 1, as kubelets take it."""
+    said = spec.termination_grace_period_seconds
+    return GRACE_SECONDS if said is None else said if said >= 0 else 1
+
+
 def group_of(annotations: Mapping[str, str]) -> str:
     """The PodGroup a pod names, "" for none. Both spellings of the key count (C-14)."""
     return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
@@ -362,8 +378,10 @@ def facts_of(pod: PodObject) -> PodFacts:
         index=name_index(meta.name),
         nominated_node=pod.status.nominated_node_name or "",
         assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
+        grace=_grace_of(pod.spec),
         created=parse_time(meta.creation_timestamp),
         started=parse_time(pod.status.start_time),
+        cooldown=pod.cooldown,
         owner_kind=owners[0].kind if owners else "",
         controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
         class_annotations={key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())},

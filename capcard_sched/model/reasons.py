@@ -82,6 +82,7 @@ QUEUE_QUOTA_INSUFFICIENT = Reason("Unschedulable", "Normal", "queue resource quo
 RESOURCE_QUOTA_INSUFFICIENT = Reason(
     "Unschedulable", "Normal", "resource quota insufficient, requested: {requested}, used: {used}, limited: {limited}"
 )
+EXTENDER_REJECTED = Reason("Unschedulable", "Normal", "rejected by the extender{detail}")
 SLA_DEADLINE_REACHED = Reason(
     "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and goes first now"
 )
@@ -112,6 +113,7 @@ CONF_REJECTED = Reason(
     "The scheduler-conf was changed and cannot be used; the last good one stays: {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
+INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
 PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
 INQUEUE_TIMEOUT = Reason(
     "InqueueTimeout",
@@ -155,6 +157,28 @@ RECLAIM_FAILED = Reason("ReclaimFailed", "Warning", "0/{nodes} nodes can be recl
 RECLAIM_EXPIRED = Reason("ReclaimExpired", "Warning", "reservation on node {node} expired after {seconds}s")
 PREEMPT_EXPIRED = Reason("PreemptExpired", "Warning", "reservation on node {node} expired after {seconds}s")
 GROUP_EVICTED = Reason("Evict", "Normal", "{action}: {pods} pods evicted for {by} of queue {queue}")
+
+# --- network topology (core reference §4.3.2) ------------------------------------------------------------------------
+HYPER_NODES_NOT_READY = Reason(
+    "HyperNodesNotReady",
+    "Warning",
+    "spec.networkTopology of the PodGroup is hard, and no HyperNode is known: the job waits until there is one",
+)
+NO_SUCH_TIER = Reason(
+    "NoSuchTier",
+    "Warning",
+    "spec.networkTopology of the PodGroup is hard, and no HyperNode is of tier {tier}",
+)
+BEYOND_HYPER_NODES = Reason(
+    "BeyondHyperNodes",
+    "Warning",
+    "spec.networkTopology of the PodGroup is hard, and its pods that are placed stand in no common HyperNode",
+)
+NO_HYPER_NODE_FITS = Reason(
+    "NoHyperNodeFits",
+    "Warning",
+    "no HyperNode up to tier {tier} has room for {needed} pods of the job together: {detail}",
+)
 
 NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Warning", "Queue <{queue}> inherits no node groups: {detail}")
 NODE_GROUP_LIMITS = Reason(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.model.cooldown import Cooldown
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
     from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
     from capcard_sched.model.resources import Vector
+
+
+#: Seconds that pods are given to end when they say nothing: the default of Kubernetes.
+GRACE_SECONDS: Final = 30
 
 
 class TaskClass:
@@ -36,6 +41,7 @@ class TaskClass:
         "node_selector",
         "nonzero_cpu_milli",
         "nonzero_memory_bytes",
+        "own_cpus",
         "own_volumes",
         "owner_kind",
         "preemption_policy",
@@ -80,6 +86,9 @@ class TaskClass:
     owner_kind: str
     priority_class_name: str
     preemption_policy: str
+    #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that asks for whole
+    #: ones, and gets its own where the kubelet gives them (`model.qos`).
+    own_cpus: tuple[tuple[str, int], ...] | None
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -95,9 +104,11 @@ class Task:
     __slots__ = (
         "assigned_card",
         "cls",
+        "cooldown",
         "created",
         "deleting",
         "gated",
+        "grace",
         "held",
         "index",
         "job",
@@ -129,6 +140,8 @@ class Task:
     node: Node | None
     #: `spec.priority`, default 1; overridden by `volcano.sh/task-priority`.
     priority: int
+    #: Pod label or annotation `volcano.sh/cooldown-time` with the times it counts from; None when the pod has neither.
+    cooldown: Cooldown | None
     #: Pod annotation or label `volcano.sh/preemptable`; None when the pod says nothing (PodGroup, then True, decide).
     preemptable: bool | None
     #: Has scheduling gates: never placed, never counted.
@@ -137,6 +150,8 @@ class Task:
     held: bool
     #: Has a deletion timestamp.
     deleting: bool
+    #: Seconds it is given to end when it is told to go.
+    grace: int
     #: `spec.schedulerName` is one of ours.
     ours: bool
     #: Unix seconds.
@@ -159,9 +174,11 @@ class Task:
         self.node = None
         self.priority = 1
         self.preemptable = None
+        self.cooldown = None
         self.gated = False
         self.held = False
         self.deleting = False
+        self.grace = GRACE_SECONDS
         self.ours = True
         self.created = 0.0
         self.index = -1

@@ -81,6 +81,7 @@ class ClassTable:
             owner_kind,
             template.priority_class_name,
             template.preemption_policy,
+            template.own_cpus,
             namespace,
         )
         found = self._classes.get(key)
@@ -106,6 +107,7 @@ class ClassTable:
                 owner_kind=owner_kind,
                 priority_class_name=template.priority_class_name,
                 preemption_policy=template.preemption_policy,
+                own_cpus=template.own_cpus,
             )
             found.charge = _charge(found)
             self._made += 1

@@ -20,17 +20,21 @@ from capcard_sched.model.task import Task
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.dirty import Dirty
+from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.intake import group_facts, node_facts, queue_facts
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.limits import LimitTable
 from capcard_sched.state.namespaces import NamespaceTable
+from capcard_sched.state.numa import NumaTable
 from capcard_sched.state.placements import Placements
 from capcard_sched.state.unreadable import Unreadable
+from capcard_sched.state.usage import UsageTable
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
     from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, QueueObject
     from capcard_sched.model.pods import PodFacts
@@ -55,6 +59,8 @@ _GONE: dict[str, Callable[[str, str], deltas.Delta]] = {
     "StorageClass": lambda _, name: deltas.StorageClassGone(name),
     "CSINode": lambda _, name: deltas.CSINodeGone(name),
     "CSIStorageCapacity": deltas.CSIStorageCapacityGone,
+    "Numatopology": lambda _, name: deltas.NumatopologyGone(name),
+    "HyperNode": lambda _, name: deltas.HyperNodeGone(name),
 }
 
 
@@ -101,6 +107,18 @@ class ClusterState:
         self.quotas = self._limit_table.quotas
         self.budgets = self._limit_table.budgets
 
+        self._usage_table = UsageTable(self.dirty)
+        #: Measured load of nodes by name.
+        self.usage = self._usage_table.usage
+
+        self._hyper_node_table = HyperNodeTable(self.dirty, self._unreadable)
+        #: HyperNodes by name; the tree they form is `tree`.
+        self.hyper_nodes = self._hyper_node_table.known
+
+        self._numa_table = NumaTable(self.dirty, self._unreadable)
+        #: What Numatopology objects say, by node name.
+        self.numa = self._numa_table.numa
+
         self._volume_table = VolumeTable(self.dirty, self._unreadable)
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
@@ -116,6 +134,9 @@ class ClusterState:
         self._handlers: dict[type, Callable[[Any], None]] = {
             **self._namespace_table.handlers,
             **self._limit_table.handlers,
+            **self._hyper_node_table.handlers,
+            **self._usage_table.handlers,
+            **self._numa_table.handlers,
             **self._volume_table.handlers,
             deltas.PodChanged: lambda delta: self._apply_pod(delta.pod),
             deltas.PodGone: lambda delta: self._drop_pod(delta.namespace, delta.name, delta.uid),
@@ -153,6 +174,7 @@ class ClusterState:
         self.nodes.settle()
         self._volume_table.release_unheld(self.tasks)
         changed = self.dirty.take()
+        self._hyper_node_table.settle(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)
             if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
@@ -160,6 +182,15 @@ class ClusterState:
             else:
                 self.active.pop(key, None)
         return changed
+
+    @property
+    def tree(self) -> HyperNodeTree:
+        """HyperNodes and the nodes under them, as of the last session's opening."""
+        return self._hyper_node_table.tree
+
+    def settle_tree(self) -> None:
+        """Bring `tree`, and what is wrong with HyperNodes, up to date between two sessions. O(nodes)."""
+        self._hyper_node_table.settle(self.nodes)
 
     def _match_width(self) -> None:
         """Pad every vector and matrix when resource columns were added beyond the present width."""
@@ -207,7 +238,7 @@ class ClusterState:
         labels = self._share(meta.labels or {})
         after = (
             cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
-            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, wanted_queue,
+            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, wanted_queue, facts.cooldown,
         )  # fmt: skip
         former_job: Job | None = None
         former_node: Node | None = None
@@ -217,7 +248,7 @@ class ClusterState:
                 known.cls, known.status, known.node.name if known.node is not None else "",
                 known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
                 known.gated, known.deleting, known.ours, known.nominated_node, known.assigned_card, known.labels,
-                self._job_table.wanted_queue(known),
+                self._job_table.wanted_queue(known), known.cooldown,
             )  # fmt: skip
             if before == after:
                 return
@@ -237,6 +268,8 @@ class ClusterState:
         task.preemptable = facts.preemptable
         task.gated = facts.gated
         task.deleting = facts.deleting
+        task.cooldown = facts.cooldown
+        task.grace = facts.grace
         task.ours = ours
         task.created = facts.created
         task.index = facts.index

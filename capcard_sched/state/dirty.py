@@ -12,7 +12,8 @@ class Dirty:
     """Names of what changed. One object lives as long as the state and collects; each session takes what is there."""
 
     __slots__ = (
-        "budgets", "everything", "jobs", "namespaces", "nodes", "queues", "quotas", "recount", "regrouped", "volumes",
+        "budgets", "everything", "hyper_nodes", "jobs", "namespaces", "nodes", "numa", "queues", "quotas", "recount",
+        "regrouped", "usage", "volumes",
     )  # fmt: skip
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -32,9 +33,24 @@ class Dirty:
         #: plugin wakes on them (`Plugin.wakes_on`).
         self.quotas: set[str] = set()
         self.budgets: set[str] = set()
+        #: Nodes whose load was measured; a reason as those are.
+        self.usage: set[str] = set()
+        #: HyperNodes that changed: jobs with a network topology may go elsewhere, whatever the plugins.
+        self.hyper_nodes: set[str] = set()
+
+        #: Nodes whose Numatopology changed; a reason as those are.
+        self.numa: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.everything or self.jobs or self.queues or self.nodes or self.volumes or self.regrouped)
+        return bool(
+            self.everything
+            or self.jobs
+            or self.queues
+            or self.nodes
+            or self.volumes
+            or self.regrouped
+            or self.hyper_nodes
+        )
 
     def take(self) -> Dirty:
         """Hand over what was collected, and start collecting anew."""
@@ -42,6 +58,9 @@ class Dirty:
         taken.jobs, taken.queues, taken.nodes, taken.volumes = self.jobs, self.queues, self.nodes, self.volumes
         taken.namespaces, taken.regrouped = self.namespaces, self.regrouped
         taken.quotas, taken.budgets = self.quotas, self.budgets
+        taken.usage, self.usage = self.usage, set()
+        taken.hyper_nodes, self.hyper_nodes = self.hyper_nodes, set()
+        taken.numa, self.numa = self.numa, set()
         self.everything = self.recount = self.regrouped = False
         self.namespaces, self.quotas, self.budgets = {}, set(), set()
         self.jobs, self.queues, self.nodes, self.volumes = set(), set(), set(), set()

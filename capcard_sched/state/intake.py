@@ -5,6 +5,7 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capcard_sched.model.hyper_nodes import network_topology
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.queue import Queue
@@ -14,6 +15,7 @@ from capcard_sched.model.timestamps import parse_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.model.hyper_nodes import NetworkTopology
     from capcard_sched.model.job import Job
     from capcard_sched.model.objects import (
         NodeObject,
@@ -103,6 +105,7 @@ class GroupFacts(NamedTuple):
     status_counts: tuple[int, int, int]
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
+    topology: NetworkTopology | None
 
     def matches(self, job: Job) -> bool:
         """Whether the job already says all of this (an echo of our own write, a resync)."""
@@ -116,6 +119,7 @@ class GroupFacts(NamedTuple):
             and job.min_quota == self.min_quota
             and job.annotations == self.annotations
             and job.labels == self.labels
+            and job.topology == self.topology
             and job.conditions == self.conditions
             and job.status_counts == self.status_counts
             and job.priority_class_name == self.priority_class_name
@@ -154,6 +158,7 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         ),
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
+        topology=network_topology(spec.network_topology, problems),
     )
     return facts, "; ".join(problems)
 

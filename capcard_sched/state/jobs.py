@@ -112,7 +112,7 @@ class JobTable:
             job.implicit = True
             job.min_available = 1
             job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
-            job.annotations, job.labels = {}, {}
+            job.annotations, job.labels, job.topology = {}, {}, None
             job.conditions, job.status_counts = (), (0, 0, 0)
             self.groups_missing.pop(job.key, None)
         self._oldest[job.key] = oldest
@@ -140,6 +140,7 @@ class JobTable:
         job.min_quota = facts.min_quota
         job.annotations = facts.annotations
         job.labels = facts.labels
+        job.topology = facts.topology
         job.conditions = facts.conditions
         job.status_counts = facts.status_counts
         job.priority_class_name = facts.priority_class_name

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         "StorageClass",
         "CSINode",
         "CSIStorageCapacity",
+        "Numatopology",
+        "HyperNode",
     ]
 
 

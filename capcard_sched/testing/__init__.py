@@ -26,6 +26,7 @@ from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
+from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
 from capcard_sched.testing.storage import StorageObjects
@@ -176,6 +177,27 @@ class Harness(StorageObjects):
             **more,
         )
 
+    def hyper_node(
+        self,
+        name: str,
+        tier: int,
+        *,
+        nodes: Iterable[str] = (),
+        hyper_nodes: Iterable[str] = (),
+        members: Iterable[Mapping[str, Any]] = (),
+        tier_name: str | None = None,
+    ) -> None:
+        """Add or replace a HyperNode of nodes and HyperNodes by name; `members` are written as they are."""
+        named = [("Node", member) for member in nodes] + [("HyperNode", member) for member in hyper_nodes]
+        written = [{"type": of, "selector": {"exactMatch": {"name": member}}} for of, member in named]
+        spec = {"tier": tier, "tierName": tier_name, "members": [*written, *members]}
+        obj = {"metadata": self._meta(name, None), "spec": spec}
+        self._deltas.append(deltas.HyperNodeChanged(msgspec.convert(obj, HyperNodeObject)))
+
+    def delete_hyper_node(self, name: str) -> None:
+        """A HyperNode is gone."""
+        self._deltas.append(deltas.HyperNodeGone(name))
+
     def queue(
         self,
         name: str,
@@ -225,8 +247,9 @@ class Harness(StorageObjects):
         namespace: str = "default",
         conditions: Iterable[Mapping[str, Any]] = (),
         owner_kind: str = "",
+        topology: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add or replace a PodGroup."""
+        """Add or replace a PodGroup. `topology`: `spec.networkTopology`."""
         spec: dict[str, Any] = {"queue": queue, "minMember": min_member}
         if min_resources is not None:
             spec["minResources"] = dict(min_resources)
@@ -234,6 +257,8 @@ class Harness(StorageObjects):
             spec["minTaskMember"] = dict(min_task_member)
         if priority_class:
             spec["priorityClassName"] = priority_class
+        if topology is not None:
+            spec["networkTopology"] = dict(topology)
         owners = [{"kind": owner_kind, "name": name, "uid": f"{name}-owner", "controller": True}] if owner_kind else []
         obj = {
             "metadata": self._meta(
@@ -262,6 +287,7 @@ class Harness(StorageObjects):
         priority: int | None = None,
         scheduler: str = "capcard-sched",
         owner_kind: str = "",
+        conditions: Iterable[Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None:
         """Add or replace a pod of one container. `card`, `cards`: card.name and that many `nvidia.com/gpu`."""
@@ -292,7 +318,10 @@ class Harness(StorageObjects):
                 name, namespace, annotations=notes, labels=dict(labels or {}), ownerReferences=owners
             ),
             "spec": body,
-            "status": {"phase": phase or ("Running" if node is not None else "Pending")},
+            "status": {
+                "phase": phase or ("Running" if node is not None else "Pending"),
+                "conditions": [dict(condition) for condition in conditions],
+            },
         }
         self._pods[f"{namespace}/{name}"] = obj
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))

@@ -67,7 +67,11 @@ class Tide:
         return None if unknown and not self._arguments.strict_service_type else False
 
     def judge(self, reclaimer: Task, candidates: Sequence[Task]) -> Veto:
-        """Whom a pod may take, in the order given, and why not the others. O(candidates)."""
+        """Whom a pod may take, in the order given, and why not the others. O(candidates).
+
+        Unanimous: who is asked for a vote besides, by a switch that was left on, protects too. With gang among them no
+        gang is broken, whatever its tier (tidal reference §4, vectors 41 and 42).
+        """
         mine = self._type(reclaimer.job, reclaimer)
         takes = mine == "inference" or (mine == "unknown" and not self._arguments.strict_service_type)
         want = self._want(reclaimer)
@@ -83,7 +87,7 @@ class Tide:
                 protected[candidate.uid] = NO_USE
             else:
                 victims.append(candidate)
-        return Veto(protected, victims)
+        return Veto(protected, victims, unanimous=True)
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         """`member` for training under `gangEviction: policy`: the job's own policy ends the rest; else no opinion."""

@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, overload
@@ -327,8 +328,18 @@ async def install_crds(cluster: Cluster) -> None:
     async def served() -> bool:
         return set(names) <= set(await cluster._resources(fresh=True))
 
+    async def watched() -> bool:
+        """The caches behind watches come up one by one, and answer 429 before."""
+        for name in names:
+            path = await cluster.path(name, namespace=ALL)
+            async with cluster.session.get(path, params={"watch": "true"}) as answer:
+                if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                    return False
+        return True
+
     await cluster.wait_until(established, "the CRDs to be established", within=30)
     await cluster.wait_until(served, "the CRDs to be served", within=30)
+    await cluster.wait_until(watched, "the CRDs to be watched", within=30)
     trial = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "trial"}, "spec": {}}
     await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=trial)
     await asyncio.to_thread(cluster.control_plane.keep_what_is_there)

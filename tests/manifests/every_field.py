@@ -154,3 +154,24 @@ target:
 reason: CommandIssued
 message: maintenance
 """
+HYPER_NODE: Final = """
+apiVersion: topology.volcano.sh/v1alpha1
+kind: HyperNode
+metadata: {name: spine-0}
+spec:
+  tier: 2
+  tierName: spine
+  members:
+  - type: HyperNode
+    selector:
+      exactMatch: {name: leaf-0}
+  - type: HyperNode
+    selector:
+      regexMatch: {pattern: '^leaf-[1-3]$'}
+  - type: Node
+    selector:
+      labelMatch:
+        matchLabels: {spine: "0"}
+        matchExpressions:
+        - {key: rack, operator: In, values: [a, b]}
+"""

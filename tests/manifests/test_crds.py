@@ -13,12 +13,18 @@ import pytest
 
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.manifests.documents import MANIFESTS, Manifest, by_key, parsed, read
-from tests.manifests.every_field import COMMAND, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
+from tests.manifests.every_field import COMMAND, HYPER_NODE, JOB, JOB_STATUS, POD_GROUP, QUEUE, QUEUE_STATUS
 
 pytestmark = pytest.mark.asyncio
 
-EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND}
-PLURALS: Final = {"Queue": "queues", "PodGroup": "podgroups", "Job": "jobs.batch.volcano.sh", "Command": "commands"}
+EXAMPLES: Final = {"Queue": QUEUE, "PodGroup": POD_GROUP, "Job": JOB, "Command": COMMAND, "HyperNode": HYPER_NODE}
+PLURALS: Final = {
+    "Queue": "queues",
+    "PodGroup": "podgroups",
+    "Job": "jobs.batch.volcano.sh",
+    "Command": "commands",
+    "HyperNode": "hypernodes",
+}
 
 
 def one(text: str) -> Manifest:
@@ -109,6 +115,12 @@ REFUSED: Final = [
     ("Queue", "spec.guarantee.resource.cpu", True),
     ("Queue", "spec.dequeueStrategy", "lifo"),
     ("Queue", "spec.parent", "a" * 254),
+    ("HyperNode", "spec.tier", "1"),
+    ("HyperNode", "spec.tier", -1),
+    ("HyperNode", "spec.members[0].type", "Rack"),
+    ("HyperNode", "spec.members[0].selector", {}),
+    ("HyperNode", "spec.members[0].selector", {"exactMatch": {"name": "a"}, "regexMatch": {"pattern": "b"}}),
+    ("HyperNode", "spec.members[0].selector.exactMatch.name", ""),
     ("PodGroup", "spec.minMember", "2"),
     ("PodGroup", "spec.minMember", -1),
     ("PodGroup", "spec.minMember", 2**31),

@@ -14,8 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from capcard_sched.daemon.comparison import Difference, compare, differences, lasting, rebuild
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME
+from capcard_sched.model.hyper_nodes import HyperNode
 from capcard_sched.model.limits import Budget, Quota
+from capcard_sched.model.numa import NumaFacts, Topology
+from capcard_sched.model.objects import PodConditionObject
 from capcard_sched.model.status import TaskStatus
 from tests import objects
 from tests.accounting import raw
@@ -106,6 +109,22 @@ def shown(h: Listed, name: str, node: str) -> deltas.Delta:
     spec = msgspec.structs.replace(delta.pod.spec, node_name=node)
     status = msgspec.structs.replace(delta.pod.status, phase="Running")
     return deltas.PodChanged(msgspec.structs.replace(delta.pod, spec=spec, status=status))
+
+
+def test_since_when_a_pod_cools_down_shows_with_its_binding() -> None:
+    h = cluster()
+    h.echo = "none"
+    h.pod("e", group="runs", requests={"cpu": "2"}, annotations={COOLDOWN_TIME: "10m"})
+    h.step()
+    h.deliver()
+    bound = shown(h, "e", h.binds["e"])
+    assert isinstance(bound, deltas.PodChanged)
+    scheduled = PodConditionObject("PodScheduled", "True", last_transition_time="2026-01-01T00:00:00Z")
+    status = msgspec.structs.replace(bound.pod.status, conditions=(scheduled,))
+    there = deltas.PodChanged(msgspec.structs.replace(bound.pod, status=status))
+    assert unexpected(compare(h.state, [*h.listing(), there])) == []
+    h.state.apply(there)
+    assert [item.field for item in compare(h.state, [*h.listing(), bound])] == ["cooldown"]
 
 
 def test_a_binding_that_came_out_on_another_node_is_named() -> None:
@@ -251,6 +270,14 @@ def _budget(h: Listed) -> None:
     h.state.budgets["default"] = {"b": Budget("default", "b", None, 0, frozenset())}
 
 
+def _numa(h: Listed) -> None:
+    h.state.numa["n1"] = NumaFacts("n1", "static", "none", Topology((), (), (), ()), 0, 0, frozenset())
+
+
+def _hyper_node(h: Listed) -> None:
+    h.state.hyper_nodes["leaf"] = HyperNode("leaf", 1, "", ())
+
+
 def _unreadable(h: Listed) -> None:
     h.state.apply(objects.pod("bad", group="runs", requests={"cpu": "?"}))
 
@@ -284,6 +311,8 @@ TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
     (_namespace, "Namespace default: object: cache {'a': 'b'}, API none"),
     (_quota, "ResourceQuota default/q: object: cache Quota("),
     (_budget, "PodDisruptionBudget default/b: object: cache Budget("),
+    (_numa, "Numatopology n1: object: cache NumaFacts("),
+    (_hyper_node, "HyperNode leaf: object: cache HyperNode("),
     (_unreadable, "Cluster: unreadable: cache {'Pod default/bad': "),
 ]
 

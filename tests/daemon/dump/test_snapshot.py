@@ -93,6 +93,23 @@ def test_a_node_is_written_with_cards_amounts_and_tasks() -> None:
     assert elsewhere == {"name": "elsewhere", "unknown": True, "tasks": ["default/foreign"]}
 
 
+def test_hyper_nodes_are_written_as_the_tree_they_form() -> None:
+    h = cluster()
+    h.hyper_node("leaf", 1, nodes=["n1", "missing"])
+    h.hyper_node("spine", 2, nodes=["plain"], hyper_nodes=["leaf"])
+    h.group("waits", min_member=2, topology={"mode": "hard", "highestTierAllowed": 2})
+    h.step()
+    found = document(h)
+    assert found["hyperNodes"] == [
+        {"name": "leaf", "tier": 1, "above": "spine", "nodes": ["n1"]},
+        {"name": "spine", "tier": 2, "above": "", "nodes": ["plain"]},
+    ]
+    assert found["unreadable"]["HyperNode leaf"].endswith("there is no node missing; give the name of one that exists")
+    runs, waits = found["jobs"]
+    assert runs["networkTopology"] is None
+    assert waits["networkTopology"] == {"mode": "hard", "highestTierAllowed": 2}
+
+
 def test_the_head_says_when_under_which_conf_and_how_much() -> None:
     h = cluster()
     found = document(h)

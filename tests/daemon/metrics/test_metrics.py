@@ -24,7 +24,8 @@ _CARD = "NVIDIA-H200"
 _CONF = """
 actions: "enqueue, allocate, backfill"
 tiers:
-- plugins: [{name: gang}, {name: drf}, {name: capacity-card}, {name: proportion}]
+- plugins: [{name: gang}, {name: drf}, {name: capacity-card}, {name: proportion}, {name: usage}]
+- plugins: [{name: extender, arguments: {extender.onSessionCloseVerb: close}}] # without a URL no call leaves
 """
 #: Core reference §6, without what controllers export: name, type, labels.
 _REFERENCE: list[tuple[str, str, set[str]]] = [

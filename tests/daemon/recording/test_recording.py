@@ -92,7 +92,9 @@ def example(kind: type[Any]) -> Any:
         elif "Literal" in str(field.type):
             values[field.name] = get_args(field.type)[0]
         elif str(field.type).startswith("dict"):
-            values[field.name] = {"key": "value"}
+            held = get_args(field.type)[1]
+            nested = isinstance(held, type) and issubclass(held, msgspec.Struct)
+            values[field.name] = {"key": held() if nested else "value"}
         elif str(field.type).startswith("tuple"):
             values[field.name] = ()
         else:

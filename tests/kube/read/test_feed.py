@@ -112,6 +112,18 @@ async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
             "metadata": {"name": "n"},
             "spec": {"drivers": [{"name": "d.example.com", "nodeID": "n", "allocatable": {"count": 4}}]},
         },
+        {
+            "apiVersion": "topology.volcano.sh/v1alpha1",
+            "kind": "HyperNode",
+            "metadata": {"name": "leaf"},
+            "spec": {"tier": 1, "members": [{"type": "Node", "selector": {"exactMatch": {"name": "n"}}}]},
+        },
+        {
+            "apiVersion": "nodeinfo.volcano.sh/v1alpha1",
+            "kind": "Numatopology",
+            "metadata": {"name": "n"},
+            "spec": {"cpuDetail": {"0": {}, "1": {"core": 1}}, "numares": {"cpu": {"allocatable": "0-1"}}},
+        },
         {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d.example.com"}, "spec": {}},
         {
             "apiVersion": "storage.k8s.io/v1",

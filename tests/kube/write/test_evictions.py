@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from capcard_sched.model.deltas import EvictFailed, PodGone
+from capcard_sched.model.intents import Evict
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.manifests import gang, node, pod
 from tests.controlplane.proxy import Proxy
@@ -59,6 +61,21 @@ async def test_an_evicted_pod_says_why_and_leaves_with_its_own_grace_period(clus
         assert (events["Pod"]["type"], events["Pod"]["message"]) == ("Warning", message)
         assert (events["PodGroup"]["type"], events["PodGroup"]["message"]) == ("Normal", "reclaim")
         assert events["PodGroup"]["involvedObject"]["uid"] == group["metadata"]["uid"]
+
+
+@pytest.mark.asyncio
+async def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group(cluster: Cluster, proxy: Proxy) -> None:
+    """Whoever decided it tells the group, once for all pods that leave for the same one (tidal reference §7.4)."""
+    await cluster.create(node("n1"))
+    group, *members = gang("g", 2, grace=60)
+    await cluster.create(group)
+    made = await cluster.create_all(members)
+    await asyncio.gather(cluster.bind("g-0", "n1"), cluster.bind("g-1", "n1"))
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit(together(*made))
+        await effects.quiet()
+        told = sorted(event["involvedObject"]["name"] for event in await effects.events("Evict"))
+    assert told == ["g-0", "g-1"]
 
 
 @pytest.mark.asyncio
@@ -191,9 +208,9 @@ async def test_by_the_eviction_api_a_pod_leaves_with_the_same_words(cluster: Clu
         assert len(await effects.events("Evict")) == 1
 
 
-@pytest.mark.asyncio
-async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(cluster: Cluster, proxy: Proxy) -> None:
-    made = await running(cluster, labels={"app": "guarded"})
+async def guarded(cluster: Cluster, name: str = "p") -> Manifest:
+    """A running pod that a budget protects."""
+    made = await running(cluster, name, labels={"app": "guarded"})
     await cluster.create(budget("all-of-them", minAvailable=1))
     # Without its controller a budget allows nothing; the server asks for patience until the controller has seen it.
     guard = await cluster.get("poddisruptionbudgets", "all-of-them")
@@ -207,11 +224,17 @@ async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(clust
     await cluster.update(guard, subresource="status")
     await cluster.patch(
         "pods",
-        "p",
+        name,
         {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}},
         subresource="status",
         strategy="strategic-merge",
     )
+    return made
+
+
+@pytest.mark.asyncio
+async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(cluster: Cluster, proxy: Proxy) -> None:
+    made = await guarded(cluster)
     async with Harness(cluster, proxy, use_eviction_api=True) as effects:
         effects.effects.submit([evict_of(made)])
         await effects.until(lambda: effects.deltas, "the refusal")
@@ -221,6 +244,61 @@ async def test_a_pod_that_its_disruption_budget_protects_is_left_as_it_was(clust
         assert effects.observer.evictions == [("failed", "p", 429)]
         assert effects.requests("PATCH", "/pods/p/status") == []
     assert "deletionTimestamp" not in (await cluster.get("pods", "p"))["metadata"]
+
+
+def together(*pods: Manifest, by: str = "x/taker") -> list[Evict]:
+    """Evictions for one pod."""
+    return [msgspec.structs.replace(evict_of(each), by=by, queue="q") for each in pods]
+
+
+@pytest.mark.asyncio
+async def test_by_the_eviction_api_all_who_leave_for_one_pod_are_asked_about_first(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    p, q, r = [await running(cluster, name) for name in "pqr"]
+    proxy.answer("POST", "/pods/q/eviction", 503, times=2)
+    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
+        effects.effects.submit([*together(p, q), *together(r, by="x/other")])
+        await effects.quiet()
+        assert sorted(effects.observer.evictions) == [("evicted", name, 200) for name in "pqr"]
+        assert effects.deltas == []
+        posts = effects.requests("POST", "/eviction")
+    asked = [each.path[len("/api/v1/namespaces/") :].split("/")[2] for each in posts]
+    assert sorted(asked) == ["p", "p", "q", "q", "q", "q", "r"], "once to ask, once to do it; r leaves alone"
+    last_question = [index for index, name in enumerate(asked) if name == "q"][2]
+    assert [index for index, name in enumerate(asked) if name == "p"][1] > last_question
+
+
+@pytest.mark.asyncio
+async def test_nobody_leaves_for_a_pod_when_one_of_them_is_protected(cluster: Cluster, proxy: Proxy) -> None:
+    made = [await running(cluster, "p"), await guarded(cluster, "q"), await running(cluster, "r")]
+    other = await running(cluster, "s")
+    async with Harness(cluster, proxy, use_eviction_api=True) as effects:
+        effects.effects.submit([*together(*made), *together(other, by="x/other")])
+        await effects.quiet()
+        await effects.until(lambda: len(effects.deltas) == 3, "the refusals")
+        assert sorted(effects.observer.evictions) == [
+            ("evicted", "s", 200),
+            *[("failed", name, 429) for name in "pqr"],
+        ]
+        said = {delta.name: delta.message for delta in effects.deltas if isinstance(delta, EvictFailed)}
+    assert said["q"].startswith("Cannot evict pod as it would violate the pod's disruption budget")
+    assert said["p"] == said["r"] == f"{cluster.namespace}/q, which would go with it, stays: {said['q']}"
+    for name in "pqr":
+        found = await cluster.get("pods", name)
+        assert "deletionTimestamp" not in found["metadata"]
+        assert condition(found, "DisruptionTarget") == {}
+
+
+@pytest.mark.asyncio
+async def test_who_is_gone_keeps_nobody_from_leaving(cluster: Cluster, proxy: Proxy) -> None:
+    p, q = [await running(cluster, name) for name in "pq"]
+    await cluster.delete("pods", "q")
+    async with Harness(cluster, proxy, use_eviction_api=True, timeout=30.0) as effects:
+        effects.effects.submit(together(p, q))
+        await effects.quiet(within=25)
+        assert effects.observer.evictions == [("evicted", "p", 200)]
+        assert effects.deltas == [PodGone(cluster.namespace, "q", q["metadata"]["uid"])]
 
 
 @pytest.mark.asyncio

@@ -7,8 +7,15 @@ import asyncio
 import pytest
 import yaml
 
-from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA
-from capcard_sched.model.intents import AnnotateQueue, Intent, UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.annotations import CARD_ALLOCATED, CARD_QUOTA, JOB_ALLOCATED_HYPERNODE
+from capcard_sched.model.intents import (
+    AnnotatePodGroup,
+    AnnotateQueue,
+    Intent,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
 from capcard_sched.model.objects import PodGroupCondition
 from tests.controlplane.cluster import CRDS, Cluster, Manifest
 from tests.controlplane.manifests import pod, pod_group, queue
@@ -160,6 +167,35 @@ async def test_a_queue_shows_what_is_allocated_now_and_no_more(cluster: Cluster,
     found = await cluster.get("queues", "q")
     assert found["status"] == {"state": "Open", "allocated": {"cpu": "0", "memory": "0"}}
     assert found["metadata"]["annotations"] == {CARD_QUOTA: '{"A100": 8}'}
+
+
+@pytest.mark.asyncio
+async def test_the_annotations_of_a_group_add_up_and_are_for_nobody_of_the_same_name(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    made = await cluster.create(pod_group("g"))
+    namespace, uid = made["metadata"]["namespace"], made["metadata"]["uid"]
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit(
+            [
+                group_status(made, "Running", running=2),
+                AnnotatePodGroup(namespace, "g", uid, {JOB_ALLOCATED_HYPERNODE: "s0", "a": "b"}),
+                AnnotatePodGroup(namespace, "g", uid, {JOB_ALLOCATED_HYPERNODE: "s1"}),
+            ]
+        )
+        await effects.quiet()
+        found = await cluster.get("podgroups", "g")
+        assert found["metadata"]["annotations"] == {JOB_ALLOCATED_HYPERNODE: "s1", "a": "b"}
+        assert found["status"]["running"] == 2
+        effects.effects.submit([AnnotatePodGroup(namespace, "g", uid, {JOB_ALLOCATED_HYPERNODE: None})])
+        await effects.quiet()
+        assert (await cluster.get("podgroups", "g"))["metadata"]["annotations"] == {"a": "b"}
+        effects.effects.submit([AnnotatePodGroup(namespace, "g", "another-uid", {"a": "c"})])
+        await effects.quiet()
+        effects.effects.submit([AnnotatePodGroup(namespace, "gone", "u", {"a": "c"})])
+        await effects.quiet()
+        assert effects.observer.writes[-2:] == [("PodGroupAnnotations", 422), ("PodGroupAnnotations", 404)]
+    assert (await cluster.get("podgroups", "g"))["metadata"]["annotations"] == {"a": "b"}
 
 
 @pytest.mark.asyncio

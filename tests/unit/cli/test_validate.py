@@ -182,11 +182,27 @@ def test_a_plugins_dir_that_cannot_be_used_is_an_error(tmp_path: Path, capsys: p
     assert "not a folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["demo"])
+@pytest.mark.parametrize("name", ["demo", "tidal"])
 def test_the_shipped_examples_have_no_errors_and_no_warnings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from capcard_sched import config
 
     folder = Path(config.__file__).parent / "examples" / name
-    status, found = report(capsys, str(folder))
+    conf = folder / "conf" / "scheduler.yaml"
+    status, found = report(capsys, str(folder), scheduler_conf=conf if conf.exists() else None)
     assert status == 0
+    assert found["objects"] > 10
+    assert found["schedulerConfs"] == conf.exists()
     assert [row for row in found["findings"] if row["severity"] != "note"] == []
+
+
+def test_quotas_of_a_tide_add_up_to_more_than_the_cards_and_that_is_no_more_than_a_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from capcard_sched import config
+
+    _, found = report(capsys, str(Path(config.__file__).parent / "examples" / "tidal"))
+    (row,) = found["findings"]
+    assert (row["severity"], row["message"]) == (
+        "note",
+        "quotas of all queues add up to 28 x NVIDIA-H200, the nodes have 16",
+    )

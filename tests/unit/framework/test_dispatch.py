@@ -24,6 +24,11 @@ def _vetoing(uid: str, *, votes: str) -> Any:
     return Veto({uid: "x"}, votes)  # type: ignore[arg-type]
 
 
+def _agreed(votes: str) -> Veto:
+    """A vote that asks for unanimity; `votes` are uids, one letter each."""
+    return Veto({}, votes, unanimous=True)  # type: ignore[arg-type]
+
+
 def _dispatch(method: str, *tiers: list[Any]) -> Dispatch:
     """Plugins called a, b, c ... over all tiers, each giving one answer; _SILENT ones do not have the method."""
     names = iter("abcdefgh")
@@ -97,6 +102,13 @@ def test_victims(method: str, tiers: list[list[Any]], victims: list[int]) -> Non
         pytest.param([[_vetoing("1", votes="2")]], ["2"], {"1": "x"}, id="a veto that votes as well"),
         pytest.param([[None], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="a veto without a vote abstains"),
         pytest.param([[{1}], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="what is protected decides no tier"),
+        pytest.param([[set()], [_agreed("12")]], [], {"1": "a", "2": "a"}, id="unanimity: nobody above, nobody"),
+        pytest.param([[{1}], [_agreed("12")]], ["1"], {"2": "a"}, id="unanimity: those of every tier"),
+        pytest.param([[_agreed("12")], [{2}]], ["2"], {"1": "b"}, id="unanimity: a tier below is heard"),
+        pytest.param([[_agreed("12"), None], [None]], ["1", "2"], {}, id="unanimity: who abstains is not asked"),
+        pytest.param(
+            [[_agreed("12")], [Veto({"1": "x"})]], ["2"], {"1": "x"}, id="unanimity: a veto holds all the same"
+        ),
     ],
 )
 def test_w10_a_veto_protects_in_every_tier(tiers: list[list[Any]], victims: list[str], kept: dict[str, str]) -> None:
@@ -104,7 +116,7 @@ def test_w10_a_veto_protects_in_every_tier(tiers: list[list[Any]], victims: list
 
     def answer(one: Any) -> Any:
         if isinstance(one, Veto):
-            return one if one.victims is None else Veto(one.protected, [tasks[uid] for uid in one.victims])  # type: ignore[index,misc]
+            return one if one.victims is None else one._replace(victims=[tasks[uid] for uid in one.victims])  # type: ignore[index,misc]
         return None if one is None else [tasks[str(uid)] for uid in sorted(one)]
 
     judgement = _dispatch("reclaimable", *[[answer(one) for one in tier] for tier in tiers]).judge(

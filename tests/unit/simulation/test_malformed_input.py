@@ -12,6 +12,8 @@ POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"
 JOB = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\n"
 DEPLOYMENT = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 QUEUE = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: q}\n"
+POD_GROUP = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: g}\n"
+HYPER_NODE = "apiVersion: topology.volcano.sh/v1alpha1\nkind: HyperNode\nmetadata: {name: h}\n"
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
 SCENARIO = "apiVersion: simulation.capcard-sched.io/v1alpha1\nkind: Scenario\n"
 CONTAINERS = "containers: [{name: c}]"
@@ -117,6 +119,15 @@ CASES = [
     ("minMember as text",
      'apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: g}\nspec: {minMember: "2"}',
      "PodGroup g: spec.minMember: expected an integer"),
+    ("unknown mode of topology",
+     POD_GROUP + "spec: {networkTopology: {mode: firm}}",
+     "PodGroup g: spec.networkTopology.mode: expected one of hard, soft, got the string"),
+    ("tier of a job as text", JOB + "spec: {networkTopology: {highestTierAllowed: x}, tasks: []}",
+     "spec.networkTopology.highestTierAllowed: expected an integer, got the string"),
+    ("tier as text", HYPER_NODE + "spec: {tier: one}", "HyperNode h: spec.tier: expected an integer, got the string"),
+    ("tier below 0", HYPER_NODE + "spec: {tier: -1}", "HyperNode h: spec.tier: must be at least 0, got -1"),
+    ("unknown type of member", HYPER_NODE + "spec: {tier: 1, members: [{type: Rack}]}",
+     "spec.members[0].type: expected one of Node, HyperNode, got the string"),
     # timelines
     ("scenario version", "apiVersion: simulation.capcard-sched.io/v1\nkind: Scenario\nspec: {operations: []}",
      "expected apiVersion simulation.capcard-sched.io/v1alpha1"),

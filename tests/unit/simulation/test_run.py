@@ -221,6 +221,12 @@ def test_an_evicted_pod_says_why_terminates_and_is_gone() -> None:
     assert [at for at, deltas in scheduler.steps for delta in deltas if isinstance(delta, PodGone)] == [30]
 
 
+def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group() -> None:
+    evict = Evict("default", "a", "", "reclaim", "reclaim: cpu: 1", by="default/b", queue="q")
+    events = run(once(evict), NODE, pod(nodeName="n1"), until=SECOND).store.list("Event")
+    assert [event["involvedObject"]["kind"] for event in events if event["reason"] == "Evict"] == ["Pod"]
+
+
 def test_an_eviction_of_nobody_comes_back() -> None:
     scheduler = once(Evict("default", "x", "u", "preempt", "preempt"))
     run(scheduler)

@@ -136,6 +136,8 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
         ),
         vector("40 one of the gang is not there yet", "g:T2x4 r:I4", [], "1 gang, 1 not-running",
                pods={"g": {"each": [{}, {"phase": "Pending"}]}}),
+        vector("41 with gang's switch on no gang is broken", "g:T2x4 r:I4", [], "2 gang", conf={"gang": True}),
+        vector("41 on two nodes", ON_TWO, [], "2 gang, 2 service-type", nodes=2, conf={"gang": True}),
         vector("42 not even for more", f"{ELASTIC} r:I6", [], "2 gang, 1 not enough", conf={"gang": True}),
         vector("46 the node of the lower priority", "a:T8@40000 b:T8@20000#n2 r:I4", ["b"], nodes=2),
         vector("47 the node of fewer jobs", "a:T2 b:T2 i:I4 c:T4#n2 j:I4#n2 r:I4", ["c"], nodes=2),
