@@ -51,6 +51,9 @@ class Allocate(Action):
             if rest:
                 tasks[job.key] = rest
                 rounds.push_job(job)
+            elif queue.in_turn and session.is_unserved(job):
+                session.refuse_behind(queue, job, waiting, "overused")
+                continue
             rounds.push_queue(queue)
 
     @staticmethod
@@ -81,9 +84,7 @@ class Allocate(Action):
         """An overused queue gets nothing more in this session; its jobs are told (W-19)."""
         row = reasons.QUEUE_OVERUSED
         refusal = Refusal("overused", "", row.code, row.render(queue=queue.name), queue=queue.name)
-        for job in waiting:
-            session.refuse(job, refusal)
-            session.explain_pending(job, refusal)
+        session.refuse_all(waiting, refusal)
 
     @staticmethod
     def _visit(

@@ -50,8 +50,13 @@ class Enqueue(Action):
             rounds.add(job)
         while rounds:
             queue, waiting = rounds.pop_queue()
-            if waiting:
-                self._ask(session, waiting.pop())
+            if not waiting:
+                continue
+            job = waiting.pop()
+            self._ask(session, job)
+            if queue.in_turn and session.is_pending_phase(job):
+                session.refuse_behind(queue, job, waiting, "job_enqueueable")
+            else:
                 rounds.push_queue(queue)
 
     def _send_back(self, session: Session) -> None:

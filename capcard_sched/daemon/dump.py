@@ -99,6 +99,7 @@ def _queue(state: ClusterState, queue: Queue, cards: Json) -> Json:
         "priority": queue.priority,
         "parent": queue.parent,
         "reclaimable": queue.reclaimable,
+        "dequeueStrategy": "fifo" if queue.in_turn else "traverse",
         "capability": queue.capability,
         "deserved": queue.deserved,
         "guarantee": queue.guarantee,

@@ -171,15 +171,17 @@ class Attempt:
     # --- special ways -----------------------------------------------------------------------------------------------
 
     def _place_nominated(self, profile: Profile, task: Task) -> bool:
-        """Try only the node an earlier session promised to the task."""
+        """Try only the node an earlier session promised to the task; it waits there while the promise holds (W-14)."""
         session = self._session
         node = session.nodes.by_name.get(task.nominated_node)
-        if node is None or not self._engine.fits(profile, node.row, future=True):
+        if node is None:
             return False
         if self._engine.fits(profile, node.row, future=False):
             self._statement.allocate(self._job, [task], [node])
-        else:
+        elif task.uid in session.memory.reservations and self._engine.fits(profile, node.row, future=True):
             self._statement.pipeline(self._job, [task], [node])
+        else:
+            return False
         self._rows, self.by_amounts = None, False
         self._position += 1
         self._placed += 1

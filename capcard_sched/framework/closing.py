@@ -249,10 +249,13 @@ class Closer:
                 if job_text is None:
                     job_text = session.job_fit_error(job)
             reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
-            if written.get(task.uid) == (reason, message):
+            lapsed = task.uid in session.memory.lapsed and task.nominated_node != ""
+            session.memory.lapsed.discard(task.uid)
+            if written.get(task.uid) == (reason, message) and not lapsed:
                 continue
             written[task.uid] = (reason, message)
-            intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, nominated))
+            node = nominated or ("" if lapsed else None)
+            intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, node))
             self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                        slot="pod", normalise=True)  # fmt: skip
 

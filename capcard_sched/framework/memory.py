@@ -29,6 +29,8 @@ class Memory:
 
         #: Room taken back for a pod, by its uid: nobody else gets it until the pod is bound, gone or out of time.
         self.reservations: dict[str, Reservation] = {}
+        #: Uids of pods that wait on without the room they were promised: their nomination is to be cleared.
+        self.lapsed: set[str] = set()
         #: uid of a pod whose eviction was refused to when it may be thought of again, Unix seconds.
         self.refused_evictions: dict[str, float] = {}
         #: Key of a job to its pods that were evicted last, oldest first.
@@ -38,9 +40,15 @@ class Memory:
         """What outlives a change of the scheduler-conf: promises and what became of evictions."""
         fresh = Memory()
         fresh.reservations = self.reservations
+        fresh.lapsed = self.lapsed
         fresh.refused_evictions = self.refused_evictions
         fresh.evicted = self.evicted
         return fresh
+
+    def lapse(self, uid: str) -> None:
+        """A promise of room ends before it was used."""
+        if self.reservations.pop(uid, None) is not None:
+            self.lapsed.add(uid)
 
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
         """Whether the very same refusal (the record, not just its text) stood in the last session."""

@@ -79,7 +79,7 @@ def honour(session: Session) -> None:
         if task is None or task.job is None or task.uid not in task.job.pending or task.job.key not in session.jobs:
             del memory.reservations[promise.uid]
         elif session.now >= promise.expires:
-            del memory.reservations[promise.uid]
+            memory.lapse(promise.uid)
             row = reasons.RECLAIM_EXPIRED if promise.action == "reclaim" else reasons.PREEMPT_EXPIRED
             seconds = f"{session.now - promise.since:g}"
             session.notice(task, row, row.render(node=promise.node, seconds=seconds))
@@ -130,7 +130,7 @@ def _honour(session: Session, job: Job, tasks: list[Task]) -> None:
     try:
         for task in sorted(tasks, key=session.task_key):
             if not _promise(session, statement, job, task):
-                del memory.reservations[task.uid]
+                memory.lapse(task.uid)
         if session.job_ready(job):
             promises = statement.promises
             statement.commit()
@@ -140,7 +140,7 @@ def _honour(session: Session, job: Job, tasks: list[Task]) -> None:
         else:
             statement.discard()
             for task in tasks:
-                memory.reservations.pop(task.uid, None)
+                memory.lapse(task.uid)
             return
     except Exception:
         statement.discard()

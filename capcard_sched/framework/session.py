@@ -234,6 +234,14 @@ class Session(Facts):
         """Whether the queue has all it deserves."""
         return self.dispatch.any("overused", queue)
 
+    def is_unserved(self, job: Job) -> bool:
+        """Whether a job that was tried got neither what it needs nor the promise of it."""
+        try:
+            return not self.job_ready(job) and not self.job_pipelined(job)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self.contain(job, error)
+            return False
+
     def job_fit_error(self, job: Job) -> str:
         """Why the job is not ready: the text of core reference §2.5."""
         return job_fit_text(job, self.outcomes, self.task_key)
@@ -268,6 +276,18 @@ class Session(Facts):
         outcome = Outcome("refused", refusal.message, refusal=refusal)
         for uid in job.pending:
             self.outcomes.setdefault(uid, outcome)
+
+    def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
+        """The same answer to all of them, and to their pending tasks."""
+        for job in jobs:
+            self.refuse(job, refusal)
+            self.explain_pending(job, refusal)
+
+    def refuse_behind(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
+        """A queue that serves in turn: `first` waits, so the jobs behind it do (W-36). `hook`: where they stopped."""
+        row = reasons.QUEUE_IN_TURN
+        message = row.render(queue=queue.name, job=first.key)
+        self.refuse_all(waiting, Refusal(hook, "", row.code, message, queue=queue.name))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
         """Say something about an object in an event; the core writes it once."""

@@ -90,14 +90,14 @@ class AnnotatePodGroup(_Wish, frozen=True):
 
 
 class UpdatePodCondition(_Wish, frozen=True):
-    """Set the `PodScheduled` condition of a pod and, where given, its nominated node."""
+    """Set the `PodScheduled` condition of a pod, and its nominated node: None leaves it as it is, "" clears it."""
 
     namespace: str
     name: str
     uid: str
     reason: str
     message: str
-    nominated_node: str = ""
+    nominated_node: str | None = None
 
 
 class ObjectRef(msgspec.Struct, frozen=True, order=True):

@@ -330,6 +330,7 @@ class QueueSpec(_Object, frozen=True):
     deserved: RawAmounts | None = None
     guarantee: Guarantee | None = None
     affinity: QueueAffinity | None = None
+    dequeue_strategy: str | None = None
 
 
 class QueueStatus(_Object, frozen=True):

@@ -23,6 +23,7 @@ class Queue:
         "created",
         "deserved",
         "guarantee",
+        "in_turn",
         "jobs",
         "labels",
         "name",
@@ -43,6 +44,8 @@ class Queue:
     #: Unset reads as True.
     reclaimable: bool
     parent: str
+    #: `spec.dequeueStrategy: fifo`: nobody gets anything before the first job has what it waits for (W-36).
+    in_turn: bool
     #: Base units; None when the field is unset. Only keys the user wrote.
     capability: Mapping[str, int] | None
     deserved: Mapping[str, int] | None
@@ -68,6 +71,7 @@ class Queue:
         self.priority = 0
         self.reclaimable = True
         self.parent = ""
+        self.in_turn = False
         self.capability = None
         self.deserved = None
         self.guarantee = None

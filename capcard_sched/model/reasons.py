@@ -87,6 +87,7 @@ SLA_DEADLINE_REACHED = Reason(
     "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and goes first now"
 )
 QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
+QUEUE_IN_TURN = Reason("Unschedulable", "Normal", "Queue <{queue}> is first in, first out: <{job}> is next")
 
 # --- capacity's tree of queues (plugins reference §7.3) -------------------------------------------------------------
 QUEUE_CYCLE = Reason("InvalidQueueHierarchy", "Warning", "cycle detected in queue hierarchy for queue {queue}")

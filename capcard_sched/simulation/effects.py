@@ -140,8 +140,8 @@ class Effects:
         present = status(pod).get("conditions") or []
         conditions = with_condition(present, condition, self._store.clock.timestamp())
         patch: JsonObject = {"conditions": conditions}
-        if intent.nominated_node:
-            patch["nominatedNodeName"] = intent.nominated_node
+        if intent.nominated_node is not None:
+            patch["nominatedNodeName"] = intent.nominated_node or None
         self._store.patch(POD, intent.namespace, intent.name, {"status": patch})
 
     def _update_group(self, intent: UpdatePodGroup) -> None:

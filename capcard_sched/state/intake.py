@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 #: What objects that say nothing share: there are as many PodGroups as jobs, and most say little.
 NOTHING: Mapping[str, Any] = {}
+_TRAVERSE, _IN_TURN = "traverse", "fifo"
 NO_COUNTS = (0, 0, 0)
 
 NodeFacts = tuple[
@@ -183,6 +184,9 @@ def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
     if spec.guarantee is not None and spec.guarantee.resource is not None:
         queue.guarantee = parse_amounts(spec.guarantee.resource, "spec.guarantee.resource", problems)
     queue.affinity = spec.affinity
+    queue.in_turn = spec.dequeue_strategy == _IN_TURN
+    if spec.dequeue_strategy not in (None, "", _TRAVERSE, _IN_TURN):
+        problems.append(f"spec.dequeueStrategy: {spec.dequeue_strategy!r} is neither {_IN_TURN!r} nor {_TRAVERSE!r}")
     queue.annotations = meta.annotations or {}
     queue.labels = meta.labels or {}
     queue.state = obj.status.state or ""

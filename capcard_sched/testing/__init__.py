@@ -213,6 +213,7 @@ class Harness(StorageObjects):
         annotations: Mapping[str, str] | None = None,
         parent: str | None = None,
         affinity: Mapping[str, Any] | None = None,
+        dequeue: str | None = None,
     ) -> None:
         """Add or replace a queue. `cards` as a mapping is written as JSON, as a string verbatim."""
         notes = dict(annotations or {})
@@ -226,6 +227,7 @@ class Harness(StorageObjects):
             "reclaimable": reclaimable,
             "parent": parent,
             "affinity": affinity,
+            "dequeueStrategy": dequeue,
             "guarantee": {"resource": dict(guarantee)} if guarantee is not None else None,
         }
         obj = {"metadata": self._meta(name, None, annotations=notes), "spec": spec, "status": {"state": state}}
@@ -335,6 +337,12 @@ class Harness(StorageObjects):
         """A pod's status changes."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["status"] = {"phase": phase}
+        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+
+    def nominate(self, name: str, node: str, *, namespace: str = "default") -> None:
+        """A pod's status names the node on which room is made for it."""
+        obj = self._pods[f"{namespace}/{name}"]
+        obj["status"]["nominatedNodeName"] = node
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 
     def terminate(self, name: str, *, namespace: str = "default") -> None:

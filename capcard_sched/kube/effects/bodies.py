@@ -116,7 +116,7 @@ class Condition(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True)
 
 class _PodStatus(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     conditions: tuple[Condition, ...]
-    nominated_node_name: str = ""
+    nominated_node_name: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _PodPatch(msgspec.Struct, frozen=True):
@@ -124,9 +124,13 @@ class _PodPatch(msgspec.Struct, frozen=True):
     status: _PodStatus
 
 
-def pod_conditions(uid: str, conditions: tuple[Condition, ...], nominated_node: str = "") -> bytes:
-    """A strategic merge patch for `pods/status`: these conditions and no other field."""
-    return _encode(_PodPatch(_Meta(uid=uid), _PodStatus(conditions, nominated_node)))
+def pod_conditions(uid: str, conditions: tuple[Condition, ...], nominated_node: str | None = None) -> bytes:
+    """A strategic merge patch for `pods/status`: these conditions, and the nominated node where it is to change.
+
+    `nominated_node`: "" clears it.
+    """
+    node = msgspec.UNSET if nominated_node is None else nominated_node or None
+    return _encode(_PodPatch(_Meta(uid=uid), _PodStatus(conditions, node)))
 
 
 class _GroupStatus(msgspec.Struct, frozen=True):

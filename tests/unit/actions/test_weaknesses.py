@@ -1,4 +1,4 @@
-"""Weaknesses of the reference around evictions that have no test elsewhere: W-12, W-14, W-33 (core reference §7)."""
+"""Weaknesses of the reference that have no test elsewhere: W-12, W-14, W-33, W-36 (core reference §7)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_w14_a_plan_that_is_undone_nominates_nobody() -> None:
     _want(h, pods=2)
     result = h.step()
     assert evicted(result) == []
-    assert {intent.nominated_node for intent in result.intents if isinstance(intent, UpdatePodCondition)} == {""}
+    assert {intent.nominated_node for intent in result.intents if isinstance(intent, UpdatePodCondition)} == {None}
     assert not h.core.last_session.memory.reservations  # type: ignore[union-attr]
 
 
@@ -89,6 +89,21 @@ def test_w14_room_that_becomes_free_elsewhere_is_used_when_the_promise_has_run_o
     h.step()
     h.node("idle", cpu="4")
     h.step(h.now + 200)
+    h.step()
+    assert h.binds == {"hi-w-0": "idle"}
+
+
+def test_w14_a_pod_whose_promise_has_run_out_does_not_wait_there_and_is_nominated_no_more() -> None:
+    """The victims never end; another node is idle by now."""
+    h = _full()
+    _want(h)
+    terminate(h, h.step())
+    h.nominate("hi-w-0", "n0")
+    h.step()
+    later = h.step(h.now + 200)
+    cleared = [intent.nominated_node for intent in later.intents if isinstance(intent, UpdatePodCondition)]
+    assert cleared == [""]
+    h.node("idle", cpu="4")
     h.step()
     assert h.binds == {"hi-w-0": "idle"}
 
@@ -114,3 +129,72 @@ def test_w33_an_eviction_of_an_earlier_term_that_was_carried_out_is_not_repeated
     leave(h, *gone)
     h.step()
     assert list(h.binds) == ["hi-w-0"]
+
+
+_IN_TURN_CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang}]
+- plugins: [{name: predicates}]
+"""
+
+
+def _small_behind_big(dequeue: str | None) -> Harness:
+    h = Harness(_IN_TURN_CONF, run=True)
+    h.queue("q", dequeue=dequeue)
+    h.queue("other")
+    h.node("n0", cpu="4")
+    h.group("big", queue="q", min_member=2)
+    for i in range(2):
+        h.pod(f"big-w-{i}", group="big", requests={"cpu": "4"})
+    h.group("small", queue="q")
+    h.pod("small-w-0", group="small", requests={"cpu": "1"})
+    return h
+
+
+@pytest.mark.parametrize(
+    "dequeue, bound",
+    [pytest.param(None, {"small-w-0"}, id="unset"), ("traverse", {"small-w-0"}), ("fifo", set())],
+)
+def test_w36_a_queue_serves_in_turn_where_it_says_so(dequeue: str | None, bound: set[str]) -> None:
+    h = _small_behind_big(dequeue)
+    h.settle_for(3)
+    assert h.binds.keys() == bound
+
+
+def test_w36_who_waits_in_turn_is_told_behind_whom() -> None:
+    h = _small_behind_big("fifo")
+    h.settle_for(3)
+    assert h.pod_message("small-w-0") == "Queue <q> is first in, first out: <default/big> is next"
+    h.node("n1", cpu="5")
+    h.settle_for(3)
+    assert h.binds.keys() == {"big-w-0", "big-w-1", "small-w-0"}
+
+
+def test_w36_other_queues_do_not_wait() -> None:
+    h = _small_behind_big("fifo")
+    h.group("else", queue="other")
+    h.pod("else-w-0", group="else", requests={"cpu": "1"})
+    h.settle_for(3)
+    assert h.binds.keys() == {"else-w-0"}
+
+
+def test_w36_a_job_that_may_not_enter_keeps_those_behind_it_out() -> None:
+    conf = _IN_TURN_CONF.replace("{name: gang}]", "{name: gang}, {name: overcommit}]")
+    h = Harness(conf, run=True)
+    h.queue("q", dequeue="fifo")
+    h.node("n0", cpu="4")
+    h.group("big", queue="q", phase="Pending", min_resources={"cpu": "100"})
+    h.group("small", queue="q", phase="Pending", min_resources={"cpu": "1"})
+    h.pod("small-w-0", group="small", requests={"cpu": "1"})
+    h.settle_for(3)
+    assert h.binds == {}
+    assert h.pod_message("small-w-0") == "Queue <q> is first in, first out: <default/big> is next"
+
+
+def test_w36_an_unknown_strategy_is_told() -> None:
+    h = _small_behind_big("lifo")
+    h.settle_for(3)
+    assert h.binds.keys() == {"small-w-0"}
+    texts = [text for _, text in h.event_messages("Queue", "q")]
+    assert any("spec.dequeueStrategy: 'lifo' is neither 'fifo' nor 'traverse'" in text for text in texts)
