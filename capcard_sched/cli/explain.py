@@ -59,7 +59,9 @@ def explain(
         bound = len({bind.uid for bind in session.binds} & job.tasks.keys())
         if bound:
             print(f"note: a session held here would bind {bound} of its pods now", file=sys.stderr)
-    explanation = explain_job(found.core, job, pod=pod, now=found.now)
+    explanation = msgspec.structs.replace(
+        explain_job(found.core, job, pod=pod, now=found.now), told=() if job.implicit else found.told(job)
+    )
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode() + "\n")
     else:

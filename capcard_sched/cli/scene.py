@@ -22,17 +22,29 @@ if TYPE_CHECKING:
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.job import Job
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
 INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
+#: Of a job's evictions so many are shown.
+_SHOWN_EVENTS: Final = 5
 #: Events of kinds that the scheduler can do without, in words.
 _UNREAD: Final = {"missing": "not known to the API server", "forbidden": "may not be listed"}
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    message: str = ""
+    last_timestamp: str | None = None
+
+
+class _Events(msgspec.Struct):
+    items: list[_Event] = []
 
 
 @Parameter(name="*")
@@ -85,6 +97,8 @@ class Scene:
     report: Callable[[], int]
     #: For messages: "the simulated cluster" or the address of the API server.
     where: str
+    #: What events of a live cluster tell of evictions of a job.
+    told: Callable[[Job], tuple[str, ...]] = lambda _: ()
 
 
 def scene(source: Source, *, as_it_stands: bool = False) -> Scene:
@@ -141,7 +155,7 @@ def _live(source: Source, *, as_it_stands: bool) -> Scene:
     watched = Watched(core)
     now = time.time()
     watched.step(facts, now)
-    return Scene(core, now, watched.report, connection.server)
+    return Scene(core, now, watched.report, connection.server, lambda job: asyncio.run(_told(connection, job)))
 
 
 async def _read(source: Source, connection: Connection) -> tuple[str | None, list[Delta]]:
@@ -167,6 +181,23 @@ async def _read(source: Source, connection: Connection) -> tuple[str | None, lis
     for event, resources in unread.items():
         print(f"note: {_UNREAD[event]}, taken as none: {', '.join(resources)}", file=sys.stderr)
     return conf, facts
+
+
+async def _told(connection: Connection, job: Job) -> tuple[str, ...]:
+    """The messages of the last events `Evict` about a PodGroup, oldest first; none where events may not be read."""
+    from capcard_sched.kube.client import ApiError, Client, Unreachable
+    from capcard_sched.kube.paths import events_path
+    from capcard_sched.model.reasons import GROUP_EVICTED
+
+    about = f"involvedObject.kind=PodGroup,involvedObject.name={job.name},reason={GROUP_EVICTED.code}"
+    try:
+        async with Client(connection) as client:
+            body = await client.request("GET", events_path(job.namespace), params={"fieldSelector": about})
+    except (ApiError, Unreachable) as error:
+        print(f"note: events are left out: {error}", file=sys.stderr)
+        return ()
+    found = sorted(msgspec.json.decode(body, type=_Events).items, key=lambda event: event.last_timestamp or "")
+    return tuple(f"{event.message} ({event.last_timestamp})" for event in found[-_SHOWN_EVENTS:])
 
 
 async def _installed_conf(client: Client, name: str) -> str | None:

@@ -87,17 +87,18 @@ class Fence:
 
         Leaves the state as it is when we do not lead.
         """
-        outdated, why = await self._ask(STALE_TOKEN)
-        if outdated is None:
-            return self._found(FenceState.UNKNOWN, why)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         pause = _FIRST_PAUSE
         while election.is_leader():
             passes, why = await self._ask(f"{election.identity}/{election.transitions}")
             if passes:
+                # Not sooner: a policy that has not seen a new Lease yet refuses everybody.
+                outdated, why = await self._ask(STALE_TOKEN)
+                if outdated is None:
+                    return self._found(FenceState.UNKNOWN, why)
                 return self._found(FenceState.ABSENT if outdated else FenceState.ACTIVE, "")
-            if loop.time() + pause > deadline:
+            if passes is None or loop.time() + pause > deadline:
                 return self._found(FenceState.UNKNOWN if passes is None else FenceState.BLOCKING, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

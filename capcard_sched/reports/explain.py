@@ -142,6 +142,9 @@ def render(explanation: Explanation) -> RenderableType:
         parts.extend(_task(item, e.refusals))
     parts.extend(_victims(e.victims))
     parts.extend(_evicted(e.evicted))
+    if e.told:
+        parts.append(Text(""))
+        parts.extend(Text(f"Evicted before, says an event: {text}") for text in e.told)
     if e.ahead and (e.pending or e.refusals):
         parts.append(Text(""))
         parts.append(Text(f"Ahead in the queue: {_names(e.ahead)}"))

@@ -63,4 +63,6 @@ async def test_a_pod_that_gets_no_room_names_what_protected_whom(
         await cluster.patch("pods", "safe-w-0", {"metadata": {"annotations": {"volcano.sh/preemptable": "true"}}})
         await until_running(cluster, everybody - {"safe-w-0"} | {"r-w-0"})
         assert "no room can be taken" not in await explain("r")
+        taker = f"reclaim: 1 pods evicted for {cluster.namespace}/r-w-0 of queue"
+        assert f"Evicted before, says an event: {taker}" in await explain("safe")
         assert await daemon.stop() == 0

@@ -115,9 +115,19 @@ async def provision(cluster: Cluster, name: str, *, only: str = "") -> str:
 
 
 async def held(cluster: Cluster, name: str) -> str:
-    """The volume a claim is bound to, "" while it is not."""
-    found = await cluster.get("persistentvolumeclaims", name)
-    return str(found["spec"].get("volumeName", "")) if found["status"].get("phase") == "Bound" else ""
+    """The volume a claim is bound to, "" while it is not. The controller writes the phase after all else."""
+
+    async def look() -> tuple[str, str]:
+        found = await cluster.get("persistentvolumeclaims", name)
+        return str(found["spec"].get("volumeName", "")), str(found["status"].get("phase", ""))
+
+    async def agrees() -> bool:
+        volume, phase = await look()
+        return not volume or phase == "Bound"
+
+    await cluster.wait_until(agrees, f"claim {name} to say whether it is bound")
+    volume, phase = await look()
+    return volume if phase == "Bound" else ""
 
 
 async def owner(cluster: Cluster, name: str) -> str:
