@@ -11,7 +11,7 @@ import msgspec
 
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.eviction import Evictor
-from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.ordering import contenders
 from capcard_sched.framework.victims import Scope
 
 if TYPE_CHECKING:
@@ -68,15 +68,7 @@ class Preempt(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = Rounds(session)
-        for job in session.with_pending_tasks():
-            if session.is_pending_phase(job):
-                continue
-            try:
-                if session.job_valid(job) is None and session.job_starving(job):
-                    rounds.add(job)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(job, error)
+        rounds = contenders(session, session.job_starving)
         between = self._evictor(session, Scope("jobs", "preemptable", self.name))
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
@@ -85,7 +77,7 @@ class Preempt(Action):
         inside = self._evictor(session, Scope("inside", "preemptable", self.name))
         for queue, jobs in visited:
             for job in jobs:
-                self._visit(session, inside, queue, job, session.pending_tasks(job))
+                inside.turn(queue, job, session.pending_tasks(job), session.job_starving)
 
     def _evictor(self, session: Session, scope: Scope) -> Evictor:
         arguments = self.arguments
@@ -103,7 +95,8 @@ class Preempt(Action):
             job = waiting.pop()
             visited[job.key] = job
             tasks = rest.get(job.key)
-            tasks = self._visit(session, evictor, queue, job, session.pending_tasks(job) if tasks is None else tasks)
+            tasks = session.pending_tasks(job) if tasks is None else tasks
+            tasks = evictor.turn(queue, job, tasks, session.job_starving)
             if tasks:
                 rest[job.key] = tasks
                 try:
@@ -111,15 +104,3 @@ class Preempt(Action):
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.contain(job, error)
         return list(visited.values())
-
-    @staticmethod
-    def _visit(session: Session, evictor: Evictor, queue: Queue, job: Job, tasks: Sequence[Task]) -> Sequence[Task]:
-        """One turn of a job that is still starving. Returns the tasks to come back for."""
-        try:
-            if not tasks or not session.job_starving(job):
-                return ()
-            done = evictor.take(queue, job, tasks)
-            return tasks[done:] if done else ()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.contain(job, error)
-            return ()

@@ -11,15 +11,13 @@ import msgspec
 
 from capcard_sched.framework.action import Action
 from capcard_sched.framework.eviction import Evictor
-from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.ordering import contenders
 from capcard_sched.framework.victims import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task
 
 
@@ -43,15 +41,7 @@ class Reclaim(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = Rounds(session)
-        for job in session.with_pending_tasks():
-            if session.is_pending_phase(job):
-                continue
-            try:
-                if session.job_valid(job) is None and session.may_reclaim(job):
-                    rounds.add(job)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(job, error)
+        rounds = contenders(session, session.may_reclaim)
         scope = Scope("queues", "reclaimable", self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rest: dict[str, Sequence[Task]] = {}
@@ -68,20 +58,9 @@ class Reclaim(Action):
                 continue
             job = waiting.pop()
             known = rest.get(job.key)
-            tasks = self._visit(session, evictor, queue, job, session.pending_tasks(job) if known is None else known)
+            tasks = session.pending_tasks(job) if known is None else known
+            tasks = evictor.turn(queue, job, tasks, session.may_reclaim)
             if tasks:
                 rest[job.key] = tasks
                 rounds.push_job(job)
             rounds.push_queue(queue)
-
-    @staticmethod
-    def _visit(session: Session, evictor: Evictor, queue: Queue, job: Job, tasks: Sequence[Task]) -> Sequence[Task]:
-        """One turn of a job that still may take room. Returns the tasks to come back for."""
-        try:
-            if not tasks or not session.may_reclaim(job):
-                return ()
-            done = evictor.take(queue, job, tasks)
-            return tasks[done:] if done else ()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.contain(job, error)
-            return ()

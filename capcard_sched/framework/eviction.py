@@ -23,7 +23,7 @@ from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from capcard_sched.framework.plugin import Placement
     from capcard_sched.framework.rows import Profile
@@ -64,6 +64,17 @@ class Evictor:
         self._lacking: dict[str, Vector] = {}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def turn(self, queue: Queue, job: Job, tasks: Sequence[Task], may: Callable[[Job], bool]) -> Sequence[Task]:
+        """`take` for a job that still may; a failure is noted. Returns the tasks to come back for."""
+        try:
+            if not tasks or not may(job):
+                return ()
+            done = self.take(queue, job, tasks)
+            return tasks[done:] if done else ()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._session.contain(job, error)
+            return ()
 
     def take(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
         """One turn of a job: its minimum, or one pod beyond it. `tasks`: pending ones in task order.

@@ -88,3 +88,17 @@ class Rounds:
         """The best queue and its jobs. IndexError when no queue waits."""
         queue = self._queues.pop()
         return queue, self._jobs[queue.name]
+
+
+def contenders(session: Session, may: Callable[[Job], bool]) -> Rounds:
+    """The admitted jobs with pending tasks that are valid and of which `may` says yes."""
+    rounds = Rounds(session)
+    for job in session.with_pending_tasks():
+        if session.is_pending_phase(job):
+            continue
+        try:
+            if session.job_valid(job) is None and may(job):
+                rounds.add(job)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            session.contain(job, error)
+    return rounds
