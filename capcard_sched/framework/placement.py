@@ -63,6 +63,9 @@ class PlacementEngine:
         #: Per quota plugin (name, batch form, plain form).
         self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
         self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
+        #: Shared by all rankings that can; made when the first one is. It goes on from session to session while nodes
+        #: stay as they are, and so do kinds (`_kinds`) without it.
+        self._states: RowStates | None = None
         self._session = 0
         #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
         self._kinds: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
@@ -79,8 +82,8 @@ class PlacementEngine:
         self._diagnoses: dict[Profile, tuple[int, str, Diagnosis]] = {}
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
-        #: Shared by all rankings that can; made when the first one is. Kinds outlast a session (`_kinds`).
-        self._states: RowStates | None = None
+        if self._states is not None and not self._states.may_go_on(table):
+            self._states = None
         crowded = len(self._static) > _MOST_STATIC
         if crowded or self._session % _STATIC_SESSIONS == 0:
             old = self._session - (2 if crowded else _STATIC_SESSIONS)

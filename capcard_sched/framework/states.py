@@ -28,15 +28,18 @@ if TYPE_CHECKING:
 _FIRST_ROOM = 256
 #: States are numbered anew when there are more than so many beyond the number of rows: most are empty then.
 _MOST_EMPTY = 16384
+#: After so many entries of the log the next session begins anew.
+_LONGEST_LOG = 65536
 #: Rankings split the kinds they share into so many at the most: with each split all rows are numbered anew.
 _MOST_KINDS = 64
 
 
 class RowStates:
-    """States of rows of a node table; lives for one session. Numbers begin anew with each `epoch`."""
+    """States of rows of a node table, for as long as nodes stay. Numbers begin anew with each `epoch`."""
 
     __slots__ = (
         "_followers",
+        "_generation",
         "_is_member",
         "_numbers",
         "_synced",
@@ -72,6 +75,7 @@ class RowStates:
         size = len(table)
         self.epoch += 1
         self._synced = table.serial
+        self._generation = table.generation
         self._numbers: dict[bytes, int] = {}
         #: Class id to: state to the state that has one more pod of the class.
         self._followers: dict[int, dict[int, int]] = {}
@@ -131,6 +135,11 @@ class RowStates:
         return True
 
     # --- rows that change -------------------------------------------------------------------------------------------
+
+    def may_go_on(self, table: NodeTable) -> bool:
+        """Whether the next session may go on with these states, after `catch_up`: one pod more costs little then."""
+        same = table is self._table and table.generation == self._generation and len(table) == len(self.ids)
+        return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
 
     def catch_up(self) -> None:
         """Find the states of rows that changed in any other way than by `advance` and `settled`."""

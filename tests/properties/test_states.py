@@ -129,3 +129,64 @@ def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
                 for session in (lazy, plain):
                     own = [session.state.tasks[task.uid] for task in undone]
                     session.state.unplace(session.state.jobs[f"default/g{other}"], own)
+
+
+_news = st.lists(
+    st.one_of(
+        st.tuples(st.just("pods"), st.integers(0, len(_CLASSES) - 1), st.integers(1, 4)),
+        st.tuples(st.just("end"), st.integers(0, 99), st.just(0)),
+        st.tuples(st.just("node"), st.integers(0, 14), st.sampled_from([4, 6, 8])),
+        st.tuples(st.just("pool"), st.integers(0, 14), st.sampled_from([0, 1])),
+        st.tuples(st.just("no node"), st.integers(0, 14), st.just(0)),
+    ),
+    max_size=5,
+)
+
+
+def _days(orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, int, int]]]) -> list[dict[str, str]]:
+    """Where pods stand after each day; a session ends it."""
+    h = Harness(_CONF.format(orders=orders), run=True)
+    known = {f"n{index:02d}": node for index, node in enumerate(nodes)}
+
+    def put(name: str) -> None:
+        cpu, pool = known[name]
+        h.node(name, cpu=cpu, memory="16Gi", labels={"pool": pool, "kubernetes.io/hostname": name})
+
+    for name in known:
+        put(name)
+    h.queue("q")
+    made, found = 0, []
+    for day in days:
+        for what, which, how in day:
+            name = f"n{which:02d}"
+            if what == "pods":
+                for _ in range(how):
+                    h.group(f"g{made}")
+                    h.pod(f"g{made}-w-0", group=f"g{made}", **_CLASSES[which])
+                    made += 1
+            elif what == "end" and h.binds:
+                pod = sorted(h.binds)[which % len(h.binds)]
+                del h.binds[pod]
+                h.delete_pod(pod)
+            elif what == "node":
+                known[name] = str(how), known.get(name, ("", "a"))[1]
+                put(name)
+            elif what == "pool" and name in known:
+                known[name] = known[name][0], "ab"[how]
+                put(name)
+            elif what == "no node" and name in known:
+                del known[name]
+                h.delete_node(name)
+        h.step()
+        found.append(dict(h.binds))
+    return found
+
+
+@given(st.sampled_from(sorted(_ORDERS)), _nodes, st.lists(_news, min_size=2, max_size=8))
+def test_states_that_go_on_choose_as_new_ones(
+    orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, int, int]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(states.RowStates, "may_go_on", lambda *_: False)
+        expected = _days(_ORDERS[orders], nodes, days)
+    assert _days(_ORDERS[orders], nodes, days) == expected
