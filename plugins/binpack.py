@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from capcard_sched.framework.arguments import listed_names
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.model.resources import CPU, MEMORY
 
@@ -73,7 +74,7 @@ class Binpack(Plugin):
         given = self.arguments
         #: Weight by resource name.
         self._weights = {
-            **{name: given.resource_weights.get(name, 1) for name in listed_resources(given.resources)},
+            **{name: given.resource_weights.get(name, 1) for name in listed_names(given.resources)},
             CPU: given.cpu,
             MEMORY: given.memory,
         }
@@ -85,16 +86,9 @@ class Binpack(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> BinpackArguments:
         """Reads `binpack.resources.<name>` of the listed names too; of others it is ignored with a warning."""
-        prefix = f"{RESOURCES_KEY}."
-        keys = [key for key in raw if key.startswith(prefix)]
-        arguments = problems.decode(BinpackArguments, raw, handled=keys)
+        arguments = problems.decode_weighted(BinpackArguments, raw, RESOURCES_KEY, Weight)
         assert isinstance(arguments, BinpackArguments)
-        names = listed_resources(arguments.resources)
-        for key in keys:
-            if key.removeprefix(prefix) not in names:
-                problems.warning(key, f"the resource is not listed in {RESOURCES_KEY}; its weight is ignored")
-        weights = {name: problems.read(raw, prefix + name, Weight, 1) for name in names}
-        return msgspec.structs.replace(arguments, resource_weights=weights)
+        return arguments
 
     def open(self, session: Session) -> None:
         self._session = session
@@ -150,11 +144,6 @@ class Binpack(Plugin):
             capacity = np.where(allocatable > 0, allocatable.astype(np.float64), np.inf)
             found = self._capacities[column] = (capacity, capacity.tolist())
         return found
-
-
-def listed_resources(text: str) -> list[str]:
-    """The names in a comma-separated list, blanks trimmed."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _few_scores(terms: list[_Term], rows: list[int], used: npt.NDArray[np.int64]) -> Scores:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.arguments import listed_names
 from capcard_sched.framework.misread import Misread, misread
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.problems import shown_text
@@ -134,7 +135,7 @@ class ResourceStrategyFit(Plugin):
         #: Weight by name of the scarce resources.
         self._scarce: dict[str, int] = {}
         if scarce.enable and scarce.weight > 0:
-            self._scarce = {name: scarce.weights.get(name, 1) for name in listed(scarce.resources)}
+            self._scarce = {name: scarce.weights.get(name, 1) for name in listed_names(scarce.resources)}
         self._reserves: list[_Reserve] = []
         if proportional.enable:
             factors = proportional.proportions
@@ -144,7 +145,7 @@ class ResourceStrategyFit(Plugin):
                     Fraction(repr(factors.get(f"{name}.{CPU}", 1.0))),
                     Fraction(repr(factors.get(f"{name}.{MEMORY}", 1.0))) * _BYTES_PER_THOUSANDTH,
                 )
-                for name in listed(proportional.resources)
+                for name in listed_names(proportional.resources)
             ]
         self._session: Session
         self._terms: dict[TaskClass, list[_Term]] = {}
@@ -264,11 +265,6 @@ class ResourceStrategyFit(Plugin):
             verdict.reject(short & (free > 0), Code.UNRESOLVABLE, reason)
 
 
-def listed(text: str) -> list[str]:
-    """The names in a comma-separated list, blanks trimmed, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-
-
 def _times(amounts: npt.NDArray[np.int64], factor: Fraction) -> npt.NDArray[np.int64]:
     """Exact products, rounded up: a whole number is below the product when it is below that."""
     values, positions = np.unique(np.maximum(amounts, 0), return_inverse=True)
@@ -339,7 +335,7 @@ def _mended_scarce(given: ScarceArguments, problems: ArgumentReader) -> ScarceAr
     weights = {}
     reader, _ = problems.inside(None, "sra")
     inner, _ = reader.inside(None, "resourceWeight")
-    names = listed(given.resources)
+    names = listed_names(given.resources)
     for name, weight in given.weights.items():
         if name not in names:
             inner.warning(name, "the resource is not listed in resources; its weight is ignored")
@@ -352,7 +348,7 @@ def _mended_scarce(given: ScarceArguments, problems: ArgumentReader) -> ScarceAr
 
 
 def _mended_proportional(given: ProportionalArguments, problems: ArgumentReader) -> ProportionalArguments:
-    names = {f"{name}.{part}" for name in listed(given.resources) for part in (CPU, MEMORY)}
+    names = {f"{name}.{part}" for name in listed_names(given.resources) for part in (CPU, MEMORY)}
     inner, _ = problems.inside(None, "proportional", "resourceProportion")
     mended = {}
     for name, factor in given.proportions.items():

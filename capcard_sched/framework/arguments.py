@@ -91,6 +91,25 @@ class ArgumentReader:
             key, f'{self._owner} has no argument "{shown_text(key)}"; it is ignored', hint=hint, accepted=accepted
         )
 
+    def decode_weighted(
+        self, struct: type[msgspec.Struct], raw: Mapping[str, object], key: str, weight: Any
+    ) -> msgspec.Struct:
+        """`decode` of a struct whose field `resources`, written `key`, lists names separated by commas.
+
+        The weight of each, written `<key>.<name>` and 1 when absent, goes to `resource_weights`; `weight`: its type.
+        One of a name that is not listed is ignored with a warning.
+        """
+        prefix = f"{key}."
+        given = [each for each in raw if each.startswith(prefix)]
+        arguments: Any = self.decode(struct, raw, handled=given)
+        names = listed_names(arguments.resources)
+        for each in given:
+            if each.removeprefix(prefix) not in names:
+                self.warning(each, f"the resource is not listed in {key}; its weight is ignored")
+        weights = {name: self.read(raw, prefix + name, weight, 1) for name in names}
+        decoded: msgspec.Struct = msgspec.structs.replace(arguments, resource_weights=weights)
+        return decoded
+
     def read(self, raw: Mapping[str, object], key: str, annotation: Any, default: Any) -> Any:
         """The value of one argument, or `default` when it is absent, null or (said in a problem) wrong."""
         value = raw.get(key)
@@ -138,6 +157,11 @@ class ArgumentReader:
                     accepted=expected,
                 )
         return entries
+
+
+def listed_names(text: str) -> list[str]:
+    """The names in a list separated by commas, blanks trimmed, each once."""
+    return list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
 
 
 def _plain(declared: inspect.Type) -> tuple[inspect.Type, bool]:

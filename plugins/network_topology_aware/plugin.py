@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from capcard_sched.framework.arguments import listed_names
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.topology import standing
 from capcard_sched.model.resources import CPU, MEMORY
@@ -86,16 +87,9 @@ class NetworkTopologyAware(Plugin):
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> NetworkTopologyArguments:
         """Reads `hypernode.binpack.resources.<name>` of listed names too; of others it is ignored with a warning."""
-        prefix = f"{RESOURCES_KEY}."
-        keys = [key for key in raw if key.startswith(prefix)]
-        arguments = problems.decode(NetworkTopologyArguments, raw, handled=keys)
+        arguments = problems.decode_weighted(NetworkTopologyArguments, raw, RESOURCES_KEY, Weight)
         assert isinstance(arguments, NetworkTopologyArguments)
-        names = listed(arguments.resources)
-        for key in keys:
-            if key.removeprefix(prefix) not in names:
-                problems.warning(key, f"the resource is not listed in {RESOURCES_KEY}; its weight is ignored")
-        weights = {name: problems.read(raw, prefix + name, Weight, 1) for name in names}
-        return msgspec.structs.replace(arguments, resource_weights=weights)
+        return arguments
 
     def open(self, session: Session) -> None:
         """Take up the tree. What is placed of a job, and how full HyperNodes are, is counted when first asked for."""
@@ -114,7 +108,7 @@ class NetworkTopologyAware(Plugin):
     def _full(self) -> Fullness:
         if self._fullness is None:
             given = self.arguments
-            named = {name: given.resource_weights.get(name, 1) for name in listed(given.resources)}
+            named = {name: given.resource_weights.get(name, 1) for name in listed_names(given.resources)}
             self._fullness = Fullness(self._session, {**named, CPU: given.cpu, MEMORY: given.memory})
         return self._fullness
 
@@ -200,11 +194,6 @@ class NetworkTopologyAware(Plugin):
             leaf_of = self._tree.leaf_of
             for node in placement.nodes:
                 found[leaf_of.get(node.name, -1)] += sign
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """Names in a list separated by commas."""
-    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def nearness(tree: HyperNodeTree, anchor: int) -> Scores:
