@@ -166,7 +166,8 @@ class _Checker:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
                 row = Row(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
-            self.rows.append(row)
+            if row not in self.rows:  # the loader warns of misspelt annotations too
+                self.rows.append(row)
 
     def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
         """What the loader says; of several sentences about one field the first is enough."""

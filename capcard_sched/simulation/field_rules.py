@@ -239,6 +239,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
     "Queue": (
         (("spec", "weight"), _between(1, 65535)),
         (("spec", "priority"), _INT32),
+        (("spec", "dequeueStrategy"), _one_of("fifo", "traverse", "")),
         (("spec", "capability", "*"), quantity),
         (("spec", "deserved", "*"), quantity),
         (("spec", "guarantee", "resource", "*"), quantity),

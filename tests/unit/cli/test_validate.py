@@ -115,6 +115,14 @@ def test_wrong_structure_is_told_once_and_taken_apart(tmp_path: Path, capsys: py
     assert row["message"] == 'expected an integer, got the string "x"'
 
 
+def test_a_misspelt_annotation_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "queue.yaml", (QUEUE % '{"A": 1}').replace("card.quota", "card.qota"))
+    _, found = report(capsys, path)
+    assert [(row["field"], row["severity"]) for row in found["findings"]] == [
+        ('metadata.annotations["volcano.sh/card.qota"]', "warning")
+    ]
+
+
 def test_objects_of_lists_and_timelines_are_checked_in_their_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

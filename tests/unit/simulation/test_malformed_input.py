@@ -106,6 +106,8 @@ CASES = [
     ("circle of tasks",
      JOB + f"spec: {{tasks: [{{name: a, dependsOn: {{name: [b]}}, {template()}}}, "
      f"{{name: b, dependsOn: {{name: [a]}}, {template()}}}]}}", "spec.tasks: the tasks depend on each other"),
+    ("dequeueStrategy", QUEUE + "spec: {dequeueStrategy: lifo}",
+     'Queue q: spec.dequeueStrategy: expected one of fifo, traverse, got the string "lifo"'),
     ("weight 0", QUEUE + "spec: {weight: 0}", "Queue q: spec.weight: must be at least 1, got 0"),
     ("unknown queue state", QUEUE + "status: {state: open}", "status.state: expected one of Open, Closed, Closing"),
     ("capability is a list", QUEUE + "spec: {capability: [cpu]}", "spec.capability: expected a mapping, got a list"),
