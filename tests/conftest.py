@@ -10,7 +10,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
 from tests.controlplane.build import UnavailableError, locate, required
-from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.cluster import Cluster, prepare
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
@@ -51,11 +51,8 @@ def control_plane() -> Iterator[ControlPlane]:
 @pytest_asyncio.fixture
 async def cluster(control_plane: ControlPlane) -> AsyncIterator[Cluster]:
     """A client of the API server as its admin, with our CRDs, an empty cluster and a new namespace."""
-    control_plane.start()  # a test may have left it dead
     async with Cluster(control_plane) as client:
-        if "ours" not in control_plane.memo:
-            await install_crds(client)
-            control_plane.memo["ours"] = True
+        await prepare(client)
         client.namespace = await client.make_namespace()
         yield client
         control_plane.start()

@@ -49,6 +49,7 @@ class Resource(NamedTuple):
     plural: str
     kind: str
     namespaced: bool
+    verbs: frozenset[str] = frozenset()
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
         """Path of the collection, of one object or of its subresource."""
@@ -313,6 +314,37 @@ class Cluster:
         return resources
 
 
+async def prepare(cluster: Cluster) -> None:
+    """Has the API server run, with our CRDs, and answer for everything: whatever the test before did to it."""
+    control_plane = cluster.control_plane
+    await asyncio.to_thread(control_plane.start)
+    if "ours" not in control_plane.memo:
+        await install_crds(cluster)
+        control_plane.memo["ours"] = True
+    elif control_plane.memo.get("watched") != control_plane.starts:
+        await wait_until_watched(cluster)
+
+
+async def wait_until_watched(cluster: Cluster) -> None:
+    """Waits until no watch is refused.
+
+    A server that says it is ready still makes the caches behind its watches, one by one, those of custom resources when
+    first asked for; until then they answer 429. etcd's restart begins it all anew.
+    """
+    starts = cluster.control_plane.starts
+
+    async def watched() -> bool:
+        for resource in {*(await cluster._resources(fresh=False)).values()}:
+            if "watch" in resource.verbs:
+                async with cluster.session.get(resource.path(ALL), params={"watch": "true"}) as answer:
+                    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                        return False
+        return True
+
+    await cluster.wait_until(watched, "every resource to be watched", within=30)
+    cluster.control_plane.memo["watched"] = starts
+
+
 async def install_crds(cluster: Cluster) -> None:
     """Applies `manifests/crds`, waits until the API server serves them, and has them outlive every `wipe`.
 
@@ -328,18 +360,9 @@ async def install_crds(cluster: Cluster) -> None:
     async def served() -> bool:
         return set(names) <= set(await cluster._resources(fresh=True))
 
-    async def watched() -> bool:
-        """The caches behind watches come up one by one, and answer 429 before."""
-        for name in names:
-            path = await cluster.path(name, namespace=ALL)
-            async with cluster.session.get(path, params={"watch": "true"}) as answer:
-                if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-                    return False
-        return True
-
     await cluster.wait_until(established, "the CRDs to be established", within=30)
     await cluster.wait_until(served, "the CRDs to be served", within=30)
-    await cluster.wait_until(watched, "the CRDs to be watched", within=30)
+    await wait_until_watched(cluster)
     trial = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "trial"}, "spec": {}}
     await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=trial)
     await asyncio.to_thread(cluster.control_plane.keep_what_is_there)
@@ -352,7 +375,7 @@ def _add_group(found: dict[str, Resource], root: str, group: Manifest) -> None:
         for row in version.get("resources", []):
             path = "/".join(filter(None, (root, name, version["version"])))
             kind = row["responseKind"]["kind"]
-            resource = Resource(path, row["resource"], kind, row["scope"] == "Namespaced")
+            resource = Resource(path, row["resource"], kind, row["scope"] == "Namespaced", frozenset(row["verbs"]))
             for word in (row["resource"], kind.lower()):
                 found.setdefault(word, resource)
                 found.setdefault(f"{word}.{name}", resource)

@@ -93,6 +93,8 @@ class ControlPlane:
         self.tokens: Mapping[str, str] = {user: secrets.token_urlsafe(16) for user in USERS}
         #: Whatever belongs to this server and is worth remembering as long as it, keyed by who remembers.
         self.memo: dict[str, Any] = {}
+        #: How often one of its programs was started: whoever waited for it once has to wait again when this has grown.
+        self.starts = 0
         self._flags = list(apiserver_flags)
         self._with_audit = audit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -357,6 +359,7 @@ class ControlPlane:
 
     def _run(self, name: str, *flags: str) -> None:
         if not self.running(name):
+            self.starts += 1
             self._processes[name] = spawn([self.programs / name, *flags], log=self.log(name))
 
     def _end(self, name: str) -> None:

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane.build import UnavailableError, locate, pinned
-from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.cluster import ALL, Cluster, RequestError, prepare
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import node, pod
 from tests.controlplane.processes import end, spawn
@@ -44,6 +45,15 @@ async def test_objects_outlive_the_death_of_the_api_server_and_of_etcd(cluster: 
     await asyncio.to_thread(control_plane.restart_etcd)
     assert (await cluster.get("nodes", "n"))["metadata"]["name"] == "n"
     await cluster.create(pod("p"))
+
+
+@pytest.mark.asyncio
+async def test_no_watch_is_refused_by_a_server_that_was_prepared_after_its_restart(cluster: Cluster) -> None:
+    await asyncio.to_thread(cluster.control_plane.restart_apiserver)
+    await prepare(cluster)
+    for kind in ("pods", "queues", "podgroups", "jobs.batch.volcano.sh", "hypernodes", "numatopologies"):
+        async with cluster.session.get(await cluster.path(kind, namespace=ALL), params={"watch": "true"}) as answer:
+            assert answer.status == HTTPStatus.OK, kind
 
 
 @pytest.mark.asyncio

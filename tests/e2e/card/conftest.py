@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.controlplane.cluster import Cluster, install_crds
+from tests.controlplane.cluster import Cluster, prepare
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.e2e.card.stage import Scene, Stage, eventually, start
@@ -17,13 +17,10 @@ from tests.e2e.card.stage import Scene, Stage, eventually, start
 @pytest.fixture(scope="module")
 def stage(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A daemon for all scenarios of the module. At the end it must have had no trouble."""
-    control_plane.start()  # a test may have left it dead
 
     async def begin() -> Stage:
         async with Cluster(control_plane) as client:
-            if "ours" not in control_plane.memo:
-                await install_crds(client)
-                control_plane.memo["ours"] = True
+            await prepare(client)
             daemon = start(control_plane, tmp_path_factory.mktemp("stage"), {})
             await daemon.start()
             # It makes two queues as it begins: scenarios bring their own.
