@@ -210,7 +210,8 @@ class Election:
                 least = min(pause, self._retry_period / 20)
                 await asyncio.sleep(least)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(nudged.wait(), max(0.0, pause - least))
+                    async with asyncio.timeout(max(0.0, pause - least)):
+                        await nudged.wait()
         finally:
             watching.cancel()
             await asyncio.wait({watching})

@@ -231,7 +231,8 @@ async def test_what_on_change_raises_ends_the_election(cluster: Cluster, kubecon
     one.election._on_change = fail
     async with one.client:
         with pytest.raises(LookupError):
-            await asyncio.wait_for(one.election.run(), 10)
+            async with asyncio.timeout(10):
+                await one.election.run()
 
 
 # --- what is wrong with the cluster -----------------------------------------------------------------------------------
@@ -305,6 +306,33 @@ async def test_an_answer_that_is_no_lease_is_told_and_asked_again(cluster: Clust
         assert "the answer is no Lease" in one.told(Happening.MALFORMED)[0]
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_standby_that_is_told_of_a_change_as_it_is_stopped_stops(
+    turns: int, cluster: Cluster, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nudges: list[asyncio.Event] = []
+
+    async def watch(nudged: asyncio.Event) -> None:
+        nudges.append(nudged)
+        await asyncio.Event().wait()
+
+    async with Elector(kubeconfig, cluster.namespace, "a") as one:
+        await until(lambda: one.leads, "a leader")
+        two = Elector(kubeconfig, cluster.namespace, "b", retry_period=0.9)
+        monkeypatch.setattr(two.election, "_watch", watch)
+        async with two:
+            await until(lambda: two.election.holder == "a", "a standby")
+            await asyncio.sleep(0.2)  # it waits to be nudged
+            nudges[-1].set()
+            for _ in range(turns):  # of the loop, between the change and the end
+                await asyncio.sleep(0)
+            assert await two.election.release()
+            async with asyncio.timeout(5):
+                assert two.task is not None
+                await two.task
+
+
 # --- two replicas -----------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +351,8 @@ async def test_a_release_hands_over_at_once_with_the_usual_durations(cluster: Cl
             assert time.monotonic() - released < 1.0
             assert (await spec(cluster))["leaseTransitions"] == 1
             assert one.task is not None
-            await asyncio.wait_for(one.task, 1)  # `run` returns
+            async with asyncio.timeout(1):
+                await one.task  # `run` returns
             assert not watchman.together
 
 
