@@ -206,10 +206,14 @@ async def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: Sc
     await scene.make(gpu_node("n", H200, 4), queue("q", cards={H200: 4, A100: 1}), _job("first", 2))
     await scene.expect(bound=2, cards={H200: 2})
     await scene.cluster.patch("nodes", "n", {"metadata": {"labels": {"nvidia.com/gpu.product": A100}}})
-    work = [pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1)]
     await scene.cluster.delete("pods", "first-0")
     await scene.cluster.delete("pods", "first-1")
-    await scene.make(work)
+    await scene.expect(bound=0, cards={H200: 0})
+    await scene.make(pod("scout", queue="q", cards=A100, requests=wants()))  # nodes and pods come by different watches
+    await scene.expect(bound={"scout": "n"}, cards={A100: 1})
+    await scene.cluster.delete("pods", "scout")
+    await scene.expect(bound=0, cards={A100: 0})
+    await scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1))
     why = f"no resource name found for card <{H200}>"
     told = [unreadable("second-0", why), unreadable("second", why, kind="PodGroup")]
     await scene.expect(bound={"p": "n"}, cards={H200: 0, A100: 1}, told=told)
