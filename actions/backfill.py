@@ -71,7 +71,7 @@ def place_best_effort(session: Session, statement: Statement, queue: Queue, job:
     if refusal is not None:
         session.outcomes[task.uid] = Outcome("unfit", refusal.message, refusal=refusal)
         return
-    row = engine.choose(profile, engine.candidates(profile, future=False))
+    row = engine.best(profile)
     if row < 0:
         session.outcomes[task.uid] = Outcome("unfit", engine.diagnose(profile)[0])
         return

@@ -193,9 +193,9 @@ class Attempt:
         return bool(self._session.promised and (table.pipelined > table.releasing).any())
 
     def _place_one(self, profile: Profile, task: Task) -> bool:
-        """Ask all nodes before every pod: they depend on each other for this profile, or on promises."""
-        engine, self.by_amounts = self._engine, False
-        row = engine.choose(profile, engine.candidates(profile, future=False))
+        """One pod at a time: its nodes depend on each other, or on promises, or are told apart by more than amounts."""
+        self.by_amounts = False
+        row = self._engine.best(profile)
         if row < 0:
             return self._place_later(profile, task, None)
         self._statement.allocate(self._job, [task], [self._session.nodes.nodes[row]])

@@ -36,6 +36,7 @@ class EngineWithin(PlacementEngine):
         self._inside[rows] = True
         self._masks: dict[Profile, tuple[Mask, Scores | None]] = {}
         self._rankings = {}
+        self._scans = {}
         self._diagnoses = {}
 
     def _confine(self, job: Job, contexts: dict[str, Hashable]) -> None:

@@ -133,9 +133,16 @@ HOOKS: tuple[Hook, ...] = (
     Hook(
         "row_private",
         "(profile) -> bool: the plugin's `predicate` or `node_order` looks at more of a node than its amounts",
-        "enablePredicate",
+        None,
         Combine.ANY,
-        "private, when the plugin has either hook: each node is asked for itself, before every pod",
+        "private and dependent, when the plugin has either hook: all nodes are asked before every pod",
+    ),
+    Hook(
+        "row_dependent",
+        "(profile) -> bool: the plugin's `predicate` or `node_order` looks at what is placed on other nodes, too",
+        None,
+        Combine.ANY,
+        "independent, when the plugin answers `row_private`",
     ),
     # feasibility of nodes
     Hook("pre_predicate", "(profile) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),

@@ -1,7 +1,7 @@
 """What the plugins' node hooks say, asked once per class and kept.
 
-Static answers are kept until a node's facts change, rankings (`framework.ranking`) for one session. What must be asked
-anew before every pod goes through `candidates` and `choose`: the full scan over all nodes.
+Static answers are kept until a node's facts change, rankings (`framework.ranking`) and scans (`framework.scan`) for one
+session. Where nothing can be kept, `candidates` and `choose` ask all hooks about all nodes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from capcard_sched.framework import topology
 from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.ranking import Ranking
 from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.framework.scan import Scan
 from capcard_sched.framework.states import RowStates
 from capcard_sched.model.hyper_nodes import NO_TREE
 from capcard_sched.model.refusal import Code
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 #: more than so many. Each is a mask and scores over all nodes.
 _STATIC_SESSIONS = 64
 _MOST_STATIC = 4096
+
+#: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
+_MOST_SCANS = 64
 
 _NEVER = float("-inf")
 
@@ -79,6 +83,7 @@ class PlacementEngine:
         self.confined: dict[tuple[int, bool], PlacementEngine] = {}
         self._profiles: dict[Hashable, Profile] = {}
         self._rankings: dict[Profile, Ranking] = {}
+        self._scans: dict[Profile, Scan] = {}
         self._diagnoses: dict[Profile, tuple[int, str, Diagnosis]] = {}
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
@@ -243,6 +248,17 @@ class PlacementEngine:
         """Rows that nothing rules out but what placements can change: bool [nodes]."""
         return self._static_answers(profile)[0]
 
+    def open_to_evictions(self, profile: Profile) -> Mask:
+        """Rows that nothing rules out but what placements or evictions can change: bool [nodes]. Not kept.
+
+        Evictions in the pod's own queue give quota back, and with it the nodes that only the quota closed to it.
+        """
+        everything = self.all_rows()
+        diagnosis = Diagnosis(len(everything))
+        self._judge(self._predicate_static, "predicate_static", profile, everything, diagnosis)
+        open_rows: Mask = self.feasible(profile) | (diagnosis.codes == Code.UNSCHEDULABLE)
+        return open_rows
+
     def static_scores(self, profile: Profile) -> Scores | None:
         """The part of all scores that placements cannot change: float64 [nodes]; None for no such part."""
         return self._static_answers(profile)[1]
@@ -254,12 +270,7 @@ class PlacementEngine:
         """
         feasible, _ = self._static_answers(profile)
         rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
-        selection = NodeRows(self.table, rows)
-        requested = np.flatnonzero(profile.cls.request)
-        free = selection.future_idle[:, requested]
-        if not future:  # idle room that somebody was promised is taken
-            free = np.minimum(free, selection.idle[:, requested])
-        rows = rows[(free >= profile.cls.request[requested]).all(axis=1)]
+        rows = rows[self.has_room(profile, NodeRows(self.table, rows), future=future)]
         if not len(rows):
             return rows
         selection = NodeRows(self.table, rows)
@@ -269,11 +280,45 @@ class PlacementEngine:
             self._judge(self._predicate_domain, "predicate_domain", profile, selection, verdict)
         return rows[verdict.ok]
 
+    @staticmethod
+    def has_room(profile: Profile, selection: NodeRows, *, future: bool = False) -> Mask:
+        """Whether entries have room for one pod now (`future`: once releasing pods are gone): bool [k]."""
+        requested = np.flatnonzero(profile.cls.request)
+        free = selection.future_idle[:, requested]
+        if not future:  # idle room that somebody was promised is taken
+            free = np.minimum(free, selection.idle[:, requested])
+        room: Mask = np.logical_and.reduce(free >= profile.cls.request[requested], axis=1)
+        return room
+
+    def best(self, profile: Profile) -> int:
+        """The row for one pod now: `choose` of the `candidates`, with no more asked than may have changed; or -1."""
+        if self._undeclared or self._dispatch.any("row_dependent", profile):
+            return self.choose(profile, self.candidates(profile, future=False))
+        scan = self._scans.pop(profile, None)
+        if scan is None:
+            scan = Scan(self, profile, *self._static_answers(profile))
+            if len(self._scans) >= _MOST_SCANS:
+                del self._scans[next(iter(self._scans))]
+        self._scans[profile] = scan  # the last one now
+        candidates, scores = scan.candidates()
+        if len(candidates) and self.is_domain_bound(profile):
+            verdict = Verdict(len(candidates))
+            self._judge(self._predicate_domain, "predicate_domain", profile, NodeRows(self.table, candidates), verdict)
+            candidates, scores = candidates[verdict.ok], scores[verdict.ok]
+        if not len(candidates):
+            return -1
+        selection = NodeRows(self.table, candidates)
+        total = self._sum(self._batch_order, "batch_node_order", profile, selection, scores)
+        return self._pick(profile, candidates, scores if total is None else total)
+
     def choose(self, profile: Profile, candidates: Rows) -> int:
         """The best of some candidate rows, all score hooks asked; -1 without candidates."""
         if not len(candidates):
             return -1
-        total = self.totals(profile, NodeRows(self.table, candidates))
+        return self._pick(profile, candidates, self.totals(profile, NodeRows(self.table, candidates)))
+
+    def _pick(self, profile: Profile, candidates: Rows, total: Scores) -> int:
+        """The best of candidate rows with these scores, unless a plugin chooses."""
         for name, call in self._best_node:
             try:
                 row = call(profile, candidates, total)

@@ -106,6 +106,7 @@ class TaskTopology(Plugin):
         return profile.context(self.name) is not None
 
     row_private = domain_bound
+    row_dependent = domain_bound
 
     def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
         """Up to 100 x `task-topology.weight` per row: where the largest bucket finds room, or is already, whole."""

@@ -159,8 +159,12 @@ class Usage(Plugin):
         return self._token
 
     def row_private(self, profile: Profile) -> bool:
-        """Equal amounts may come of different pods, of which different estimates are due."""
-        return self._token is not None and self._estimates is not None
+        """Equal amounts may come of different pods, of which different estimates are due.
+
+        Where the profile does not tell which measurement counts, the scores are no part of its static answers.
+        """
+        known = profile.context(self.name) is not None
+        return self._token is not None and self._scores_anything and (self._estimates is not None or not known)
 
     def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
         """More load than the threshold: unresolvable, as evicting would not show before long."""

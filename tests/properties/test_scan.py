@@ -1,0 +1,169 @@
+"""A scan that is kept from pod to pod chooses as one that asks everything anew, whatever happens in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.framework import placement
+from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
+from capcard_sched.framework.session import Session
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.testing import Harness
+
+_CONF = """
+actions: "allocate"
+tiers: [{{plugins: [{{name: gang}}, {{name: predicates}}, {{name: nodeorder}}, {more}]}}]
+"""
+
+
+class _Guests(Plugin):
+    """Judges a node by who is there: pods of even index want to be many, and no more than three."""
+
+    name = "guests"
+
+    def open(self, session: Session) -> None:
+        self._session = session
+
+    def _even(self, rows: NodeRows) -> Scores:
+        nodes = self._session.nodes.nodes
+        guests = [[task for task in nodes[row].tasks.values() if task.name[-1] in "02468"] for row in rows.rows]
+        return np.array([len(each) for each in guests], dtype=np.float64)
+
+    def row_private(self, profile: Profile) -> bool:
+        return True
+
+    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        verdict.reject(self._even(rows) >= 3, Code.UNSCHEDULABLE, "full of even ones")
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        return 10 * self._even(rows)
+
+
+class _Relative(Plugin):
+    """Compares the candidates: those whose place among them is a multiple of three are better."""
+
+    name = "relative"
+
+    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores:
+        return np.where(np.arange(len(candidates)) % 3 == 0, 25.0, 0.0)
+
+
+class _Silent(Plugin):
+    """Judges every node by how many pods stand anywhere, and says nothing of what it looks at."""
+
+    name = "silent"
+
+    def open(self, session: Session) -> None:
+        self._session = session
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        anywhere = sum(len(node.tasks) for node in self._session.nodes.nodes)
+        scores: Scores = (anywhere * rows.rows % 7).astype(np.float64)
+        return scores
+
+
+class _Crowd(_Silent):
+    """Says it."""
+
+    name = "crowd"
+
+    def row_private(self, profile: Profile) -> bool:
+        return True
+
+    def row_dependent(self, profile: Profile) -> bool:
+        return True
+
+
+class _Chooser(Plugin):
+    """Takes the last of the best but one."""
+
+    name = "chooser"
+
+    def best_node(self, profile: Profile, rows: Any, scores: Scores) -> int:
+        return int(rows[np.argsort(scores, kind="stable")[-2:][0]])
+
+
+_PLUGINS: dict[str, tuple[type[Plugin], ...]] = {
+    "nobody": (),
+    "guests": (_Guests,),
+    "compared": (_Relative,),
+    "both": (_Guests, _Relative),
+    "a chooser": (_Guests, _Chooser),
+    "elsewhere": (_Crowd,),
+    "who says nothing": (_Silent,),
+}
+_SPREAD = {
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "pool",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"spread": "yes"}},
+        }
+    ]
+}
+_CLASSES: list[dict[str, Any]] = [
+    {"requests": {"cpu": "1"}},
+    {"requests": {"cpu": "2"}, "nodeSelector": {"pool": "a"}},
+    {"requests": {"cpu": "1"}, "labels": {"spread": "yes"}, **_SPREAD},
+    {},
+]
+_PODS = 16
+_steps = st.lists(
+    st.tuples(
+        st.integers(0, len(_CLASSES) - 1),
+        st.sampled_from(["place", "place", "place", "promise", "undo", "evict"]),
+        st.integers(0, 30),
+    ),
+    min_size=1,
+    max_size=30,
+)
+_nodes = st.lists(st.sampled_from("ab"), min_size=1, max_size=8)
+
+
+def _cluster(plugins: tuple[type[Plugin], ...], pools: list[str]) -> Session:
+    more = ", ".join(f"{{name: {plugin.name}}}" for plugin in plugins) or "{name: conformance}"
+    h = Harness(_CONF.format(more=more), plugins=plugins)
+    for index, pool in enumerate(pools):
+        h.node(f"n{index}", cpu="4", labels={"pool": pool})
+    h.queue("q")
+    for index, spec in enumerate(_CLASSES):
+        h.group(f"g{index}", min_member=1)
+        for member in range(_PODS):
+            h.pod(f"g{index}-w-{member}", group=f"g{index}", **spec)
+        h.pod(f"g{index}-w-{_PODS}", group=f"g{index}", node="n0", phase="Running", **spec)
+    return h.session()
+
+
+@pytest.mark.parametrize("most", [1, 64], ids=["one kept", "many kept"])
+@pytest.mark.parametrize("plugins", _PLUGINS)
+@given(pools=_nodes, steps=_steps)
+def test_the_best_row_is_that_of_a_full_scan(
+    plugins: str, most: int, pools: list[str], steps: list[tuple[int, str, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "_MOST_SCANS", most)
+        session = _cluster(_PLUGINS[plugins], pools)
+        engine, statement = session.engine, session.statement()
+        for index, what, which in steps:
+            job = session.state.jobs[f"default/g{index}"]
+            if what == "undo":
+                statement.rollback(max(0, len(statement) - which % 4))
+            elif what == "evict":
+                running = [task for task in job.tasks.values() if task.status is TaskStatus.RUNNING]
+                if running:
+                    statement.evict(running[which % len(running)], "test")
+            elif pending := list(session.pending_tasks(job)):
+                profile = engine.profile(session.queues["q"], pending[0])
+                row = engine.best(profile)
+                assert row == engine.choose(profile, engine.candidates(profile, future=False))
+                if row >= 0:
+                    put = statement.allocate if what == "place" else statement.pipeline
+                    put(job, [pending[0]], [session.nodes.nodes[row]])
