@@ -1,7 +1,8 @@
 """`python -m benchmarks.bench`: how fast the core places synthetic workloads. Figures, never a verdict.
 
 Everything runs in this process, without a cluster: the state is filled from JSON as the watch would fill it, then one
-session places all pods (W1 to W3), or takes cards back from pods that run (P1, R1, T1). Times are medians over fresh
+session places all pods (W1 to W3), takes cards back from pods that run (P1, R1, T1), or places pods for which nodes
+depend on each other or on more than amounts (A1, Z1, N1, U1). Times are medians over fresh
 cores, wall-clock where nothing else is said; `CPU` is the time this process computed, which other work on the machine
 does not change.
 """
@@ -19,6 +20,7 @@ from rich.table import Table
 from benchmarks import measure
 from benchmarks.eviction_scenes import SCENES
 from benchmarks.evictions import Taking, measure_taking
+from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
 from benchmarks.workloads import SIZES, WORKLOADS
 
 app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
@@ -32,8 +34,8 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: What is placed into free room, and where room is taken back.
-_ALL = (*WORKLOADS, *SCENES)
+#: What is placed into free room, where room is taken back, and where nodes differ by their neighbours.
+_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS)
 
 
 class Report(msgspec.Struct):
@@ -46,6 +48,7 @@ class Report(msgspec.Struct):
     memory: dict[str, float] = {}
     comparisons: list[measure.Comparison] = []
     takings: list[Taking] = []
+    placings: list[Placing] = []
 
 
 @app.default
@@ -81,6 +84,8 @@ def bench(
                 status.update(f"{name} at {nodes:,} nodes, {pods:,} pods")
                 if name in SCENES:
                     report.takings.append(measure_taking(name, size, nodes, pods, repeats))
+                elif name in NEIGHBOURS:
+                    report.placings.append(measure_placing(name, size, nodes, repeats))
                 else:
                     report.runs.append(measure.measure(name, size, nodes, pods, repeats))
         placing = [name for name in chosen if name in WORKLOADS]
@@ -116,6 +121,8 @@ def show(console: Console, report: Report, old: Report | None) -> None:
     if report.takings:
         console.print(_taking_times(report, old))
         console.print(_taking_victims(report))
+    if report.placings:
+        console.print(_placing_table(report, old))
     for growth in report.growth:
         series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
         console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} (CPU {series})")
@@ -175,6 +182,31 @@ def _comparison_table(report: Report) -> Table:
             f"{run.tasks_per_cpu_second / item.plain_tasks_per_second:,.0f}x" if run is not None else "not run",
             f"{item.agreed:,} of {item.engine_placed:,}",
         )
+    return table
+
+
+def _placing_table(report: Report, old: Report | None) -> Table:
+    table = Table(title="Nodes that differ by their neighbours: one session places everything")
+    table.add_column("scene")
+    for header in ("size", "placed", "session", "CPU", "tasks/CPU s", "CPU per task"):
+        table.add_column(header, justify="right")
+    if old is not None:
+        table.add_column("vs. before", justify="right")
+    before = {(run.scene, run.size): run for run in old.placings} if old is not None else {}
+    for run in report.placings:
+        cells = [
+            run.scene,
+            f"{run.size} ({run.nodes:,} x {run.pods:,})",
+            f"{run.placed:,}",
+            _time(run.session_seconds),
+            _time(run.session_cpu_seconds),
+            f"{run.tasks_per_cpu_second:,.0f}",
+            _time(run.session_cpu_seconds / run.placed),
+        ]
+        if old is not None:
+            known = before.get((run.scene, run.size))
+            cells.append(f"{run.tasks_per_cpu_second / known.tasks_per_cpu_second:.2f}x" if known is not None else "")
+        table.add_row(*cells)
     return table
 
 

@@ -78,7 +78,8 @@ class Helper:
         """Its next answer. Raises TimeoutError after so many seconds, RuntimeError when it ended."""
         assert self._process is not None
         assert self._process.stdout is not None
-        line = await asyncio.wait_for(self._process.stdout.readline(), within)
+        async with asyncio.timeout(within):
+            line = await self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._module} ended with status {await self._process.wait()}")
         return msgspec.json.decode(line, type=type)

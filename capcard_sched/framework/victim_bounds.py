@@ -49,7 +49,7 @@ class Units(NamedTuple):
     running: Mask
     #: intp [units]: pods that leave, on all nodes.
     sizes: Rows
-    #: int64 [units, resources]: freed on the row, of that by the largest pod, and freed on all nodes.
+    #: int64 [resources, units]: freed on the row, of that by the largest pod, and freed on all nodes.
     gains: Matrix
     peaks: Matrix
     totals: Matrix
@@ -117,10 +117,10 @@ class UnitTable:
         first = np.ones(count, dtype=bool)
         first[1:] = (rows[1:] != rows[:-1]) | (jobs_of[1:] != jobs_of[:-1]) | (own[1:] != own[:-1])
         starts = np.flatnonzero(first)
-        requests = requests[order]
+        requests = np.ascontiguousarray(requests[order].T)
         rows, jobs_of, gang = rows[starts], jobs_of[starts], gang[starts]
-        gains = np.add.reduceat(requests, starts, axis=0)
-        allocated = np.array([job.allocated for job in jobs], dtype=np.int64).reshape(len(jobs), requests.shape[1])
+        gains = np.add.reduceat(requests, starts, axis=1)
+        allocated = np.array([job.allocated for job in jobs], dtype=np.int64).reshape(len(jobs), len(requests)).T
         queue_of = np.array([self._queues[job.queue] for job in jobs], dtype=np.intp)
         return Units(
             rows=rows,
@@ -131,8 +131,8 @@ class UnitTable:
             running=np.logical_and.reduceat(running[order], starts),
             sizes=np.where(gang, live[jobs_of], 1),
             gains=gains,
-            peaks=np.maximum.reduceat(requests, starts, axis=0),
-            totals=np.where(gang[:, None], allocated[jobs_of], gains),
+            peaks=np.maximum.reduceat(requests, starts, axis=1),
+            totals=np.where(gang, allocated[:, jobs_of], gains),
             created=np.where(gang, oldest[jobs_of], created[order][starts]),
         )
 
@@ -181,32 +181,32 @@ class UnitTable:
         table = self._session.nodes
         columns = np.flatnonzero(request)
         future = table.allocatable[nodes] - table.used[nodes] + table.releasing[nodes] - table.pipelined[nodes]
-        deficit = np.maximum(request[columns] - future[:, columns], 0)
-        each = np.repeat(deficit, lengths, axis=0)
-        gains = units.gains[np.ix_(chosen, columns)]
+        # Resources by units from here on: what goes through all units runs along the rows of arrays.
+        deficit = np.maximum(request[columns, None] - future[:, columns].T, 0)
+        each = np.repeat(deficit, lengths, axis=1)
+        gains = units.gains[np.ix_(columns, chosen)]
         ranks = units.ranks[chosen]
-        sums = np.cumsum(gains, axis=0)
-        sums -= np.repeat(sums[starts] - gains[starts], lengths, axis=0)
-        covered = np.where((sums >= each).all(axis=1), np.arange(len(rows)), len(rows))
+        sums = np.cumsum(gains, axis=1)
+        sums -= np.repeat(sums[:, starts] - gains[:, starts], lengths, axis=1)
+        covered = np.where((sums >= each).all(axis=0), np.arange(len(rows)), len(rows))
         reached = np.minimum.reduceat(covered, starts)
         enough = reached < len(rows)
         if not enough.any():
             return {}
         lowest = ranks[np.minimum(reached, len(rows) - 1)]
         within = ranks <= np.repeat(lowest, lengths)
-        sparing = (within & ~units.breaks[chosen])[:, None]
-        spared = np.add.reduceat(np.where(sparing, gains, 0), starts, axis=0)
-        breaks: Mask = np.any(spared < deficit, axis=1)
-        peaks = np.where(within[:, None], units.peaks[np.ix_(chosen, columns)], 0)
-        largest = np.maximum(np.maximum.reduceat(peaks, starts, axis=0), 1)
-        pods = np.where(deficit > 0, -(-deficit // largest), 0).max(axis=1, initial=0)
+        spared = np.add.reduceat(np.where(within & ~units.breaks[chosen], gains, 0), starts, axis=1)
+        breaks: Mask = np.any(spared < deficit, axis=0)
+        peaks = np.where(within, units.peaks[np.ix_(columns, chosen)], 0)
+        largest = np.maximum(np.maximum.reduceat(peaks, starts, axis=1), 1)
+        pods = np.where(deficit > 0, -(-deficit // largest), 0).max(axis=0, initial=0)
         pods = np.where(pods > 0, np.maximum(pods, _two_smallest(units.sizes[chosen], within, starts)), 0)
         several = [
             (*self.priorities[rank], breaking, count, 0, LEAST)
             for rank, breaking, count in zip(lowest.tolist(), breaks.tolist(), pods.tolist(), strict=True)
         ]
         found = {row: cost for row, cost, fits in zip(nodes.tolist(), several, enough.tolist(), strict=True) if fits}
-        self._singles(found, chosen[(gains >= each).all(axis=1)], nodes, deficit, columns)
+        self._singles(found, chosen[(gains >= each).all(axis=0)], nodes, deficit, columns)
         return found
 
     def _singles(self, found: dict[int, Cost], chosen: Rows, nodes: Rows, deficit: Matrix, columns: Rows) -> None:
@@ -214,8 +214,8 @@ class UnitTable:
         units = self.units
         rows = units.rows[chosen]
         devices = device_columns(columns)
-        lacking = deficit[:, np.isin(columns, devices)].sum(axis=1)[np.searchsorted(nodes, rows)]
-        surplus = units.totals[np.ix_(chosen, devices)].sum(axis=1) - lacking
+        lacking = deficit[np.isin(columns, devices)].sum(axis=0)[np.searchsorted(nodes, rows)]
+        surplus = units.totals[np.ix_(devices, chosen)].sum(axis=0) - lacking
         ranks, breaks, sizes = units.ranks[chosen], units.breaks[chosen], units.sizes[chosen]
         created = units.created[chosen]
         order = np.lexsort((-created, surplus, sizes, breaks, ranks, rows))

@@ -78,8 +78,13 @@ class Tide:
         below = reclaimer.priority if self._arguments.reclaim_requires_higher_priority else None
         victims: list[Task] = []
         protected: dict[str, str] = {}
+        job: Job | None = None
+        kind, trains = "", False
         for candidate in candidates:
-            if not takes or self._type(candidate.job, candidate) != "training":
+            if candidate.job is not job or candidate.cls.owner_kind != kind:  # else it is as the one before
+                job, kind = candidate.job, candidate.cls.owner_kind
+                trains = takes and self._type(job, candidate) == "training"
+            if not trains:
                 protected[candidate.uid] = WRONG_TYPE
             elif below is not None and candidate.priority >= below:
                 protected[candidate.uid] = TOO_HIGH

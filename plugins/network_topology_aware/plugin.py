@@ -38,14 +38,15 @@ class NetworkTopologyArguments(msgspec.Struct, frozen=True):
 
     #: Times the scores; 0 scores nothing.
     weight: int = 1
-    #: How much each resource counts where HyperNodes are filled up one after the other.
+    #: How much cpu counts where HyperNodes are filled up one after the other.
     cpu: Weight = msgspec.field(name="hypernode.binpack.cpu", default=1)
+    #: The same for memory.
     memory: Weight = msgspec.field(name="hypernode.binpack.memory", default=1)
     #: Names of further resources that count, separated by commas.
     resources: str = msgspec.field(name=RESOURCES_KEY, default="")
     #: The weight of each of them, 1 when not given.
     resource_weights: dict[str, Weight] = msgspec.field(name=f"{RESOURCES_KEY}.<name>", default_factory=dict)
-    #: Whether pods without a network topology fill HyperNodes up, too. Every node is then asked before each of them.
+    #: Whether pods without a network topology fill HyperNodes up, too. They are then placed one by one.
     normal_pods: bool = msgspec.field(name="hypernode.binpack.normal-pod.enable", default=True)
     #: How much less each further tier counts for them.
     fading: Annotated[float, msgspec.Meta(ge=0, le=1)] = msgspec.field(

@@ -1,0 +1,165 @@
+"""Pods for which nodes are not alike: what it costs when a node's worth depends on more than its own amounts.
+
+| Scene | Pods | Nodes differ by |
+|---|---|---|
+| A1 | gangs of 8, whose members keep off each other's nodes | who is there (required anti-affinity by host name) |
+| Z1 | gangs of 8, each spread evenly over four zones | who is elsewhere (topology spread, `DoNotSchedule`) |
+| N1 | gangs of 8 without a wish of their own | how full the HyperNodes around them are (`network-topology-aware`) |
+| U1 | the same | measured load, and what was placed since (`usage`) |
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.measure import run_session
+from benchmarks.workloads import START, make_nodes, make_queue, timestamp
+from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.core import Core
+from capcard_sched.framework.registry import Registry
+from capcard_sched.model.deltas import (
+    Delta,
+    HyperNodeChanged,
+    NodeChanged,
+    NodeUsageChanged,
+    PodChanged,
+    PodGroupChanged,
+    QueueChanged,
+)
+from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model.objects import PodGroupObject, PodObject
+from capcard_sched.model.usage import NodeUsage
+from capcard_sched.process import settle_memory
+
+#: Name of the scene to the plugin that it is about; the others need no plugin of their own.
+NEIGHBOURS: Final = {"A1": "", "Z1": "", "N1": "network-topology-aware", "U1": "usage"}
+_CONF: Final = """
+actions: allocate
+tiers:
+  - plugins: [{{name: priority}}, {{name: gang}}, {{name: drf}}]
+  - plugins: [{{name: predicates}}, {{name: capacity-card}}, {{name: nodeorder}}, {{name: binpack}}{more}]
+"""
+_GANG: Final = 8
+#: Nodes under one HyperNode of the lowest tier, and HyperNodes under one of the next.
+_LEAF, _SPINE = 20, 10
+
+
+class Placing(msgspec.Struct, frozen=True):
+    """Figures of one scene at one size: the session that places everything; medians over the repeats, in seconds."""
+
+    scene: str
+    size: str
+    nodes: int
+    pods: int
+    placed: int
+    session_seconds: float
+    session_cpu_seconds: float
+    repeats: int
+
+    @property
+    def tasks_per_cpu_second(self) -> float:
+        """Pods placed per second that this process computed."""
+        return self.placed / self.session_cpu_seconds
+
+
+def measure_placing(name: str, size: str, nodes: int, repeats: int) -> Placing:
+    """Place four pods for every five nodes, `repeats` times from scratch. Raises RuntimeError when a hook fails."""
+    groups = nodes * 4 // 5 // _GANG
+    sessions = []
+    for _ in range(repeats):
+        core = scene_core(name, nodes)
+        for delta in coming(name, groups):
+            core.state.apply(delta)
+        settle_memory()
+        sessions.append(run_session(core))
+    return Placing(
+        scene=name,
+        size=size,
+        nodes=nodes,
+        pods=groups * _GANG,
+        placed=len(sessions[0].binds),
+        session_seconds=statistics.median(session.seconds for session in sessions),
+        session_cpu_seconds=statistics.median(session.cpu_seconds for session in sessions),
+        repeats=repeats,
+    )
+
+
+def scene_core(scene: str, nodes: int) -> Core:
+    """A core that has run a session over the nodes of a scene."""
+    registry, plugin = Registry.load(), NEIGHBOURS[scene]
+    conf, problems = parse_conf(_CONF.format(more=f", {{name: {plugin}}}" if plugin else ""), registry=registry)
+    if conf is None:
+        raise RuntimeError(f"the scheduler-conf of the scene: {problems}")
+    core = Core(conf, registry)
+    core.step(_standing(scene, nodes), START + 100)
+    return core
+
+
+def _standing(scene: str, count: int) -> list[Delta]:
+    """Nodes, the queue, and what the scene knows about nodes."""
+    nodes = make_nodes(count)
+    names = [node.metadata.name for node in nodes]
+    facts: list[Delta] = [*map(NodeChanged, nodes), QueueChanged(make_queue("q", {}))]
+    if scene == "N1":
+        leaves = [_hyper_node(f"leaf-{at:05d}", 1, "Node", names[at : at + _LEAF]) for at in range(0, count, _LEAF)]
+        below = [leaf.metadata.name for leaf in leaves]
+        spines = [
+            _hyper_node(f"spine-{at:05d}", 2, "HyperNode", below[at : at + _SPINE])
+            for at in range(0, len(below), _SPINE)
+        ]
+        facts += map(HyperNodeChanged, [*leaves, *spines])
+    if scene == "U1":
+        chance = random.Random(count)
+        load = {name: NodeUsage(chance.uniform(5, 60), chance.uniform(5, 60)) for name in names}
+        facts.append(NodeUsageChanged(load))
+    return facts
+
+
+def _hyper_node(name: str, tier: int, of: str, members: list[str]) -> HyperNodeObject:
+    named = [{"type": of, "selector": {"exactMatch": {"name": member}}} for member in members]
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"tier": tier, "members": named}}, HyperNodeObject)
+
+
+def coming(scene: str, groups: int) -> list[Delta]:
+    """So many gangs of a scene, all admitted."""
+    facts: list[Delta] = []
+    for number in range(groups):
+        name = f"job-{number:05d}"
+        meta = {"namespace": "default", "creationTimestamp": timestamp(number // 50)}
+        group = {
+            "metadata": {**meta, "name": name, "uid": f"group-uid-{number}"},
+            "spec": {"minMember": _GANG, "queue": "q"},
+            "status": {"phase": "Inqueue"},
+        }
+        facts.append(PodGroupChanged(msgspec.convert(group, PodGroupObject)))
+        spec = {
+            "schedulerName": "capcard-sched",
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "16", "memory": "64Gi"}}}],
+            **_wish(scene, name),
+        }
+        for member in range(_GANG):
+            named = {
+                "name": f"{name}-{member}",
+                "uid": f"pod-uid-{number}-{member}",
+                "labels": {"job": name},
+                "annotations": {"scheduling.k8s.io/group-name": name},
+            }
+            pod = {"metadata": {**meta, **named}, "spec": spec, "status": {"phase": "Pending"}}
+            facts.append(PodChanged(msgspec.convert(pod, PodObject)))
+    return facts
+
+
+def _wish(scene: str, job: str) -> dict[str, Any]:
+    """What the pods of a job want of each other."""
+    selector = {"matchLabels": {"job": job}}
+    if scene == "A1":
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+        return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    if scene == "Z1":
+        zones = {"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+        return {"topologySpreadConstraints": [{**zones, "labelSelector": selector}]}
+    return {}
