@@ -70,6 +70,10 @@ class Unreachable(Exception):  # noqa: N818 -- says what is known: no answer
         self.sent = sent
 
 
+class Withheld(Exception):  # noqa: N818 -- no error: whoever asked wanted it so
+    """The request was not to leave any more when its turn came: it has not been sent, or not a second time."""
+
+
 _STATUS = msgspec.json.Decoder(Status)
 
 

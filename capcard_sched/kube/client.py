@@ -1,7 +1,7 @@
 """Requests to a Kubernetes API server: kept-alive connections, timeouts, tokens, a client-side limit, typed errors.
 
 Errors are told apart by what the caller may conclude: `ApiError` is an answer, `Unreachable` is none, and says whether
-the request can have had an effect. Whether to try again is the caller's decision.
+the request can have had an effect. Whether to try again is the caller's decision. `Withheld` is the caller's own word.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from yarl import URL
 
-from capcard_sched.kube.answers import ApiError, Unreachable, api_error
+from capcard_sched.kube.answers import ApiError, Unreachable, Withheld, api_error
 from capcard_sched.kube.connection import ConnectionConfigError
 from capcard_sched.kube.observer import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.observer import Observer
 
-__all__ = ["ApiError", "Client", "Stream", "Unreachable"]
+__all__ = ["ApiError", "Client", "Stream", "Unreachable", "Withheld"]
 
 #: The longest wait for a free connection and for its opening, in seconds; at most half of the whole timeout.
 _CONNECT_SECONDS = 10.0
@@ -50,7 +50,7 @@ _NOT_OPEN = "the client is not open: use `async with client`"
 
 
 class _Request(NamedTuple):
-    """What is asked, and how long and large the answer may be."""
+    """What is asked, how long and large the answer may be, and whether it may be sent at all when its turn comes."""
 
     pool: int
     method: str
@@ -60,6 +60,7 @@ class _Request(NamedTuple):
     content_type: str
     seconds: float
     limit: int
+    clear: Callable[[], bool] | None
 
 
 class Client:
@@ -138,17 +139,19 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 -- told apart from the caller's own timeouts: Unreachable
         throttled: bool = True,
         limit: int = _OBJECT_BYTES,
+        clear: Callable[[], bool] | None = None,
     ) -> bytes:
-        """The body of a 2xx answer of at most `limit` bytes. Raises ApiError or Unreachable.
+        """The body of a 2xx answer of at most `limit` bytes. Raises ApiError or Unreachable, and Withheld by `clear`.
 
-        `throttled=False` goes past the limits on rate and connections: for the election. An answer 401 is asked again
-        once, with a renewed token; nothing else is.
+        `throttled=False` goes past the limits on rate and connections: for the election. `clear` is asked right before
+        the request is sent, after all waiting, whether it still may be. An answer 401 is asked again once, with a
+        renewed token; nothing else is.
         """
         if throttled:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
-        asked = _Request(pool, method, path, params, body, content_type, seconds, limit)
+        asked = _Request(pool, method, path, params, body, content_type, seconds, limit, clear)
         token = await self._present_token()
         try:
             return await self._attempt(asked, token)
@@ -163,7 +166,7 @@ class Client:
         method, path = asked.method, asked.path
         resource, collection = resource_of(path)
         verb = verb_of(method, collection=collection)
-        code = 0
+        code, sent = 0, True
         started = self._clock()
         try:
             answer = await (self._send if self.connection.proxy is None else self._send_by_proxy)(asked, token)
@@ -172,8 +175,12 @@ class Client:
             raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(error, f"{method} {path}", asked.seconds) from error
+        except Withheld:
+            sent = False
+            raise
         finally:
-            self._observer.request(verb, resource, code, self._clock() - started)
+            if sent:
+                self._observer.request(verb, resource, code, self._clock() - started)
         if not HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES:
             raise api_error(code, {"Retry-After": answer.retry_after or ""}, answer.body)
         return answer.body
@@ -198,13 +205,16 @@ class Client:
             connect=min(_CONNECT_SECONDS, asked.seconds / 2),
             limit=asked.limit,
             repeatable=asked.method in _REPEATABLE,
+            clear=asked.clear,
         )
 
     async def _send_by_proxy(self, asked: _Request, token: str | None) -> Answer:
-        """The same by way of the proxy."""
+        """The same by way of the proxy. What it takes to open a connection comes after `clear` here."""
         headers = _authorization(token)
         if asked.body is not None:
             headers["Content-Type"] = asked.content_type
+        if asked.clear is not None and not asked.clear():
+            raise Withheld
         async with self._open(asked.pool).request(
             asked.method,
             self._url(asked.path, asked.params),

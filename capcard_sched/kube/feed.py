@@ -58,6 +58,10 @@ class Feed:
         """
         return all(reflector.settled for reflector in self._reflectors)
 
+    def pending(self) -> dict[str, bool]:
+        """Resource to whether its list, the first or one that was asked for by `relist`, is still to come."""
+        return {reflector.kind.resource: reflector.pending for reflector in self._reflectors}
+
     async def wait_synced(self) -> None:
         """Return once `synced`."""
         for reflector in self._reflectors:

@@ -71,6 +71,8 @@ class Fence:
         self._on_change = on_change
         self._patience = patience
         self.state = FenceState.UNKNOWN
+        #: A probe is under way.
+        self.probing = False
 
     def token(self, election: Election) -> str | None:
         """What a Binding carries under `annotations.FENCE`; None when bindings must go without.
@@ -87,6 +89,13 @@ class Fence:
 
         Leaves the state as it is when we do not lead.
         """
+        self.probing = True
+        try:
+            return await self._probe(election)
+        finally:
+            self.probing = False
+
+    async def _probe(self, election: Election) -> FenceState:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         pause = _FIRST_PAUSE

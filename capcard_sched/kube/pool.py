@@ -15,10 +15,11 @@ from aiohappyeyeballs import start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
-from capcard_sched.kube.answers import ApiError, Unreachable
+from capcard_sched.kube.answers import ApiError, Unreachable, Withheld
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
 #: How long an unused connection stays open, in seconds.
 _KEEPALIVE_SECONDS: Final = 60.0
@@ -63,13 +64,21 @@ class Pool:
         self._closed = False
 
     async def exchange(
-        self, request: bytes, *, seconds: float, connect: float, limit: int, repeatable: bool = False
+        self,
+        request: bytes,
+        *,
+        seconds: float,
+        connect: float,
+        limit: int,
+        repeatable: bool = False,
+        clear: Callable[[], bool] | None = None,
     ) -> Answer:
         """Send a request and return the whole answer, whose body may have `limit` bytes.
 
         `seconds`: for all of it; `connect`: to wait for a place and then for a connection, each. `repeatable`: the
-        request may be sent again when a connection that rested turns out to have ended. Raises Unreachable,
-        TimeoutError when the request was sent, ApiError when the body is too large.
+        request may be sent again when a connection that rested turns out to have ended. `clear`: asked right before
+        it is sent, whether it still may be. Raises Unreachable, TimeoutError when the request was sent, ApiError when
+        the body is too large, Withheld.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -85,12 +94,12 @@ class Pool:
             connection = self._rested(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now + seconds)
+                    return await self._exchange(connection, request, limit, now + seconds, clear)
                 except Unreachable:
                     if not repeatable or connection.heard:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
-            return await self._exchange(fresh, request, limit, now + seconds)
+            return await self._exchange(fresh, request, limit, now + seconds, clear)
         finally:
             self._places.release()
 
@@ -103,7 +112,12 @@ class Pool:
         while self._open:  # noqa: ASYNC110 -- a turn of the loop or two
             await asyncio.sleep(0)
 
-    async def _exchange(self, connection: _Connection, request: bytes, limit: int, until: float) -> Answer:
+    async def _exchange(
+        self, connection: _Connection, request: bytes, limit: int, until: float, clear: Callable[[], bool] | None
+    ) -> Answer:
+        if clear is not None and not clear():
+            self._idle.append((asyncio.get_running_loop().time(), connection))
+            raise Withheld
         try:
             answer = await connection.exchange(request, limit, until)
         except BaseException:

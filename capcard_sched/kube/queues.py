@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client, Unreachable, Withheld
 from capcard_sched.kube.paths import QUEUES
 
 if TYPE_CHECKING:
@@ -47,13 +47,15 @@ async def _ensure(
     told, pause = "", _FIRST_PAUSE
     while wanted():
         try:
-            await client.request("POST", QUEUES, body=body)
+            await client.request("POST", QUEUES, body=body, clear=wanted)
         except ApiError as error:
             if error.status == HTTPStatus.CONFLICT:
                 return
             why = error.message
         except Unreachable as error:
             why = str(error)
+        except Withheld:
+            continue
         else:
             return
         if why != told:

@@ -115,6 +115,11 @@ class Reflector(Generic[T]):
         """Whether the first list was delivered, or a kind that is not required was found missing or forbidden."""
         return self._settled.is_set()
 
+    @property
+    def pending(self) -> bool:
+        """Whether the first list, or one that was asked for by `relist`, is still to come."""
+        return not self.settled or bool(self._waiting)
+
     async def wait_settled(self) -> None:
         """Return once `settled`."""
         await self._settled.wait()

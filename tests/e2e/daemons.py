@@ -78,10 +78,13 @@ class Daemon:
         """Send a signal."""
         self.process.send_signal(number)
 
-    async def stop(self, *, within: float = 6.0) -> int:
+    async def stop(self, *, within: float = 20.0) -> int:
         """SIGTERM; returns the exit status. Fails when it does not end in time."""
         self.signal(signal.SIGTERM)
-        return await asyncio.to_thread(self.process.wait, within)
+        try:
+            return await asyncio.to_thread(self.process.wait, within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it runs on {within:g} s after SIGTERM:\n{self.text[-6000:]}") from None
 
     async def kill(self) -> None:
         """SIGKILL."""
@@ -106,8 +109,9 @@ class Daemon:
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def lines(self, message: str | None = None) -> list[dict[str, Any]]:
-        """Its log lines, or those with this message."""
-        found: list[dict[str, Any]] = [json.loads(line) for line in self.text.splitlines() if line.startswith("{")]
+        """Its log lines, or those with this message; one that is not written to its end is none."""
+        whole, _, _ = self.text.rpartition("\n")
+        found: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return found if message is None else [line for line in found if line.get("msg") == message]
 
     async def logged(self, message: str, *, times: int = 1, within: float = 20.0) -> dict[str, Any]:

@@ -101,11 +101,11 @@ class Binder:
         if job.uncertain and (ending := await self._look(job, None)) is not None:
             return ending
         await self._still(bind.uid)
-        await self._permit.wait(job.term)
+        await self._permit.wait(job.term)  # before the fence is asked for its token
+        body = bodies.binding(bind, self._fence())
+        path = pod_path(bind.namespace, bind.name, "binding")
         try:
-            await self._client.request(
-                "POST", pod_path(bind.namespace, bind.name, "binding"), body=bodies.binding(bind, self._fence())
-            )
+            await self._permit.send(self._client, job.term, "POST", path, body=body)
         except (ApiError, Unreachable) as error:
             return await self._judge(job, error)
         return Ending(Fate.BOUND)

@@ -87,9 +87,9 @@ class EventWriter:
     async def _create(self, write: EventWrite, uid: str) -> None:
         series = write.series
         body = bodies.event(series, uid, format_timestamp(series.first), format_timestamp(series.last))
-        await self._permit.wait(write.term)
+        path = events_path(bodies.event_namespace(series))
         try:
-            await self._client.request("POST", events_path(bodies.event_namespace(series)), body=body)
+            await self._permit.send(self._client, write.term, "POST", path, body=body)
         except ApiError as error:
             # An earlier attempt went through and its answer was lost.
             if not (verdict(error) is Verdict.CONFLICT and write.attempts):
@@ -99,9 +99,10 @@ class EventWriter:
     async def _repeat(self, write: EventWrite) -> bool:
         """Count it up; False when the API server no longer has it."""
         series = write.series
-        await self._permit.wait(write.term)
         try:
-            await self._client.request(
+            await self._permit.send(
+                self._client,
+                write.term,
                 "PATCH",
                 events_path(bodies.event_namespace(series), series.name),
                 body=bodies.repeat(series, format_timestamp(series.last)),

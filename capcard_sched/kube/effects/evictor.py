@@ -146,37 +146,37 @@ class Evictor:
     async def _rehearse(self, job: Eviction) -> Ending:
         """Ask whether the pod may be evicted; nothing is done."""
         evict = job.evict
-        await self._permit.wait(job.term)
         body = bodies.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self._client.request("POST", path, params={"dryRun": "All"}, body=body)
+        await self._permit.send(self._client, job.term, "POST", path, params={"dryRun": "All"}, body=body)
         return Ending(Fate.WILLING)
 
     async def _ask(self, job: Eviction) -> Ending:
         """By the subresource; the conditions follow, while the pod takes leave."""
         evict = job.evict
-        await self._permit.wait(job.term)
         body = bodies.eviction(evict.namespace, evict.name, evict.uid)
-        await self._client.request("POST", pod_path(evict.namespace, evict.name, "eviction"), body=body)
+        path = pod_path(evict.namespace, evict.name, "eviction")
+        await self._permit.send(self._client, job.term, "POST", path, body=body)
         await self._mark(job)
         return Ending(Fate.EVICTED)
 
     async def _delete(self, job: Eviction) -> None:
         evict = job.evict
-        await self._permit.wait(job.term)
-        await self._client.request("DELETE", pod_path(evict.namespace, evict.name), body=bodies.deletion(evict.uid))
+        path = pod_path(evict.namespace, evict.name)
+        await self._permit.send(self._client, job.term, "DELETE", path, body=bodies.deletion(evict.uid))
 
     async def _mark(self, job: Eviction) -> Ending | None:
         """Write the conditions. Returns an ending when the pod turns out to be gone."""
         evict = job.evict
-        await self._permit.wait(job.term)
         now = self._stamp()
         conditions = (
             bodies.Condition("Ready", "False", "Evict", because(evict), now),
             bodies.Condition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
         )
         try:
-            answer = await self._client.request(
+            answer = await self._permit.send(
+                self._client,
+                job.term,
                 "PATCH",
                 pod_path(evict.namespace, evict.name, "status"),
                 body=bodies.pod_conditions(evict.uid, conditions),

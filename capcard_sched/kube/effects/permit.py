@@ -1,9 +1,11 @@
-"""The right to write: asked before every request, lost with the leadership."""
+"""The right to write: asked when a request leaves, lost with the leadership."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+
+from capcard_sched.kube.answers import Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +44,35 @@ class Permit:
             await asyncio.sleep(_ASK_AGAIN)
         raise Revoked
 
+    async def send(
+        self,
+        client: Client,
+        term: int,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """As `Client.request`, for a write of this term: every write goes through here. Raises Revoked, too.
+
+        A request waits for its turn and its connection, so it is asked again at the moment it leaves.
+        """
+        while True:
+            await self.wait(term)
+            try:
+                return await client.request(
+                    method,
+                    path,
+                    params=params,
+                    body=body,
+                    content_type=content_type,
+                    clear=lambda: term == self.term and self.may_write(),
+                )
+            except Withheld:
+                continue
+
 
 class PermittedClient:
     """The requests of somebody else's longer piece of work: each is made only while its term lasts.
@@ -64,8 +95,10 @@ class PermittedClient:
         content_type: str = "application/json",
     ) -> bytes:
         """As `Client.request`. Raises Revoked, too."""
-        if method != "GET":
-            await self._permit.wait(self._term)
-        elif self._term != self._permit.term:
-            raise Revoked
-        return await self._client.request(method, path, params=params, body=body, content_type=content_type)
+        if method == "GET":
+            if self._term != self._permit.term:
+                raise Revoked
+            return await self._client.request(method, path, params=params, body=body, content_type=content_type)
+        return await self._permit.send(
+            self._client, self._term, method, path, params=params, body=body, content_type=content_type
+        )

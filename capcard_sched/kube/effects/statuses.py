@@ -123,8 +123,7 @@ class Statuses:
         self._transitions.pop(uid, None)
 
     async def _patch(self, path: str, body: bytes, term: int, content_type: str = bodies.MERGE) -> bytes:
-        await self._permit.wait(term)
-        return await self._client.request("PATCH", path, body=body, content_type=content_type)
+        return await self._permit.send(self._client, term, "PATCH", path, body=body, content_type=content_type)
 
     async def _write_condition(self, intent: UpdatePodCondition, term: int, age: float) -> Ending:
         if age > _CONDITION_SECONDS:

@@ -60,7 +60,7 @@ class Effects:
         client: Should allow for `binders` + `LOW_WORKERS` connections, and a few for the other users of it.
         deliver: Takes deltas about writes that failed.
         observer: Hears of everything.
-        may_write: Whether this process leads right now; asked before every write.
+        may_write: Whether this process leads right now; asked of every write, at the moment it leaves.
         binders: Connections for bindings and evictions.
         scheduler_name: Source of events, and part of conditions.
         use_eviction_api: Evict by the eviction subresource, so that disruption budgets count.

@@ -181,3 +181,27 @@ async def test_what_a_leader_had_no_time_to_write_is_written_when_it_leads_again
         await prove(history, cluster.control_plane, only)
         assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
         assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"
+
+
+@pytest.mark.asyncio
+async def test_bindings_that_wait_for_their_turn_do_not_leave_after_the_lease_is_lost(
+    cluster: Cluster, history: History, proxy: Proxy, tmp_path: Path
+) -> None:
+    """At two requests a second most of the gang waits for longer than the lease lasts."""
+    await furnish(cluster, cards=16)
+    slow = ("--kube-api-qps=2", "--kube-api-burst=1")
+    async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, *slow) as only:
+        await only.logged("leading", within=30)
+        await create_gangs(cluster, ["g"], 16)
+        await until_bound(cluster, 1)
+        for verb in ("GET", "PUT"):
+            proxy.reset(verb, "/leases/", times=None)
+        await only.logged("standing by", within=30)
+        before = [text for text in _written(proxy.exchanges) if "/leases/" not in text]
+        await asyncio.sleep(4)
+        assert [text for text in _written(proxy.exchanges) if "/leases/" not in text] == before
+        assert len(await cluster.bound()) < 16, "the loss was to come in the middle"
+        proxy.mend()
+        await only.logged("leading", times=2, within=30)
+        await until_bound(cluster, 16)
+        await prove(history, cluster.control_plane, only)

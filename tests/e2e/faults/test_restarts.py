@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from capcard_sched.kube.kinds import KINDS
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.proxy import Proxy
@@ -30,7 +31,13 @@ async def test_a_daemon_that_starts_before_the_api_server_waits_for_it(
         trouble = await daemon.logged("election", within=30)
         assert trouble["happening"] == "unreachable"
         assert (await daemon.get("/healthz"))[0] == 200
-        assert (await daemon.get("/readyz"))[0] == 503
+
+        async def names_every_list() -> bool:
+            status, text = await daemon.get("/readyz")
+            assert status == 503
+            return all(f"[-]list/{kind.resource} failed: unreachable\n" in text for kind in KINDS)
+
+        await cluster.wait_until(names_every_list, "readiness to name every list", within=30)
         await asyncio.to_thread(control_plane.start_apiserver)
         await until_bound(cluster, _SIZE, within=40)
         assert (await daemon.get("/readyz"))[0] == 200

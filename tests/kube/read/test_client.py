@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from capcard_sched.kube.answers import api_error, parse_retry_after
-from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.client import ApiError, Client, Unreachable, Withheld
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.paths import PODS, node_path, pod_path
 from tests.controlplane.cluster import Cluster
@@ -275,6 +275,16 @@ async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster
 
 
 @pytest.mark.asyncio
+async def test_whether_it_may_still_be_sent_is_asked_again_when_a_new_token_repeats_it(cluster: Cluster) -> None:
+    tokens, ears, answers = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [True, False, True]
+    async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
+        with pytest.raises(Withheld):
+            await client.request("GET", "/version", clear=lambda: answers.pop(0))
+        assert (answers, len(ears.requests)) == ([True], 1), "what is withheld is no request"
+        await client.request("GET", "/version", clear=lambda: answers.pop(0))
+
+
+@pytest.mark.asyncio
 async def test_a_watch_renews_its_token_too(cluster: Cluster) -> None:
     tokens = Tokens("stale", cluster.control_plane.token("admin"))
     await cluster.create(node("n"))
@@ -377,7 +387,8 @@ async def test_urgent_requests_wait_for_no_connection(cluster: Cluster, proxy: P
     async with Client(load_connection(str(proxy.kubeconfig_for())), connections=1) as client:
         waiting = asyncio.create_task(client.request("GET", node_path("n")))
         await slow.struck()
-        await asyncio.wait_for(client.request("GET", "/version", throttled=False), 1.0)
+        async with asyncio.timeout(1.0):
+            await client.request("GET", "/version", throttled=False)
         assert not waiting.done()
         with pytest.raises(ApiError):
             await waiting

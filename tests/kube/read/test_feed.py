@@ -424,7 +424,8 @@ async def test_after_any_mixture_of_troubles_everything_is_known(
     async with watching(proxy, settings=settings) as (feed, mirror, _):
 
         async def relist() -> None:
-            await asyncio.wait_for(feed.relist(), 20)
+            async with asyncio.timeout(20):
+                await feed.relist()
 
         async def expire() -> None:
             await proxy.inject("pods|nodes", {"type": "ERROR", "object": failure(410, "too old")})
@@ -482,7 +483,9 @@ async def test_a_missing_kind_is_told_and_blocks_only_if_it_is_required(cluster:
     async with watching(cluster, kinds=[absent(required=False)]) as (feed, _, ears):
         assert feed.synced
         assert ears.heard("nothings")[0] == "missing"
-        await asyncio.wait_for(feed.relist(), 10)
+        assert feed.pending() == {"nothings": False}
+        async with asyncio.timeout(10):
+            await feed.relist()
     async with watching(cluster, kinds=[absent(required=True)], synced=False) as (feed, _, ears):
         await until(lambda: ears.heard("nothings").count("missing") >= 2, "a second attempt")
         assert not feed.synced
@@ -495,9 +498,11 @@ async def test_a_forbidden_kind_is_told_and_comes_when_it_is_granted(cluster: Cl
     async with watching(cluster, kinds=kinds, connection=connection, synced=False) as (feed, mirror, ears):
         await until(lambda: "forbidden" in ears.heard("pods") and "forbidden" in ears.heard("priorityclasses"), "no")
         assert not feed.synced  # for want of pods; PriorityClasses one can do without
+        assert feed.pending() == {"pods": True, "priorityclasses": False}
         assert feed.stale_for() > 0
         await cluster.apply(GRANT)
-        await asyncio.wait_for(feed.wait_synced(), 20)
+        async with asyncio.timeout(20):
+            await feed.wait_synced()
         assert len(mirror.pods) == 9
         assert set(ears.heard("priorityclasses")) == {"forbidden"}
 
@@ -558,7 +563,8 @@ async def test_listing_again_tells_nothing_when_nothing_has_changed(cluster: Clu
     await furnish(cluster)
     async with watching(cluster, settings=settings) as (feed, mirror, ears):
         for _ in range(3):
-            await asyncio.wait_for(feed.relist(), 10)
+            async with asyncio.timeout(10):
+                await feed.relist()
         assert len(mirror.deltas) == 13
         assert ears.heard("pods", "listed") == ["listed"] * 4
 
@@ -568,7 +574,8 @@ async def test_listing_again_tells_everything_of_kinds_that_the_scheduler_writes
     await cluster.create_all([node("n"), queue("q"), *gang("g", 2, queue="q")])
     async with watching(cluster, kinds=KINDS) as (feed, mirror, _):
         before = len(mirror.deltas)
-        await asyncio.wait_for(feed.relist(), 10)
+        async with asyncio.timeout(10):
+            await feed.relist()
         again = [type(delta).__name__ for delta in mirror.deltas[before:]]
         assert sorted(again) == ["PodGroupChanged", "QueueChanged"]
         await cluster.delete("queues", "q")
@@ -580,14 +587,16 @@ async def test_listing_again_shows_what_the_watch_still_holds_back(cluster: Clus
     async with watching(proxy, settings=BY_PAGES) as (feed, mirror, _):
         proxy.pause("pods|nodes")
         await change_everything(cluster, 1)
-        await asyncio.wait_for(feed.relist(), 10)
+        async with asyncio.timeout(10):
+            await feed.relist()
         assert await mirror.agrees_with(cluster)
 
 
 async def test_several_may_ask_for_a_new_list_at_once(cluster: Cluster) -> None:
     await furnish(cluster)
     async with watching(cluster) as (feed, mirror, _):
-        await asyncio.wait_for(asyncio.gather(*(feed.relist() for _ in range(3))), 10)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(feed.relist() for _ in range(3)))
         given_up = asyncio.create_task(feed.relist())
         await asyncio.sleep(0)
         given_up.cancel()
@@ -600,7 +609,8 @@ async def test_a_new_list_asked_for_during_the_first_one_is_waited_for(cluster: 
     slow = proxy.delay("GET", "pods", 1.0)
     async with watching(proxy, settings=BY_PAGES, synced=False) as (feed, mirror, _):
         await slow.struck()
-        await asyncio.wait_for(feed.relist(), 10)
+        async with asyncio.timeout(10):
+            await feed.relist()
         assert feed.synced
         assert await mirror.agrees_with(cluster)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from capcard_sched.kube.answers import ApiError, Unreachable
+from capcard_sched.kube.answers import ApiError, Unreachable, Withheld
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
 from capcard_sched.kube.pool import Answer, Pool
@@ -242,6 +242,21 @@ async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in
         assert told.connections == 2
     # Two go on at a time: nobody is overtaken by more than the one beside.
     assert all(abs(place - number) <= 1 for place, number in enumerate(done))
+
+
+@pytest.mark.asyncio
+async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -> None:
+    async with scripted(OK, OK) as (server, pool):
+        answers = [True, False, False, True]
+        fates = []
+        while answers:
+            try:
+                await pool.exchange(GET, seconds=8, connect=5, limit=1000, clear=lambda: answers.pop(0))
+                fates.append("sent")
+            except Withheld:
+                fates.append("withheld")
+        assert fates == ["sent", "withheld", "withheld", "sent"]
+        assert (server.connections, len(server.requests)) == (1, 2)
 
 
 @pytest.mark.asyncio

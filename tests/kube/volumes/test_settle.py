@@ -245,7 +245,8 @@ async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cl
     await asyncio.sleep(0.5)  # it has been seen there
     await cluster.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {SELECTED: None}}})
     with pytest.raises(NotSettledError, match=r"no volume can be made for claim .*/data on node n1"):
-        await asyncio.wait_for(settling, 10)
+        async with asyncio.timeout(10):
+            await settling
 
 
 @pytest.mark.asyncio

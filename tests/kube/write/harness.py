@@ -72,6 +72,8 @@ class Harness:
         fence: Callable[[], str | None] = lambda: None,
         settle: Settle | None = None,
         timeout: float = 10.0,
+        qps: float = 2000,
+        burst: int = 2000,
         user: str = "scheduler-a",
     ) -> None:
         self.cluster = cluster
@@ -82,7 +84,11 @@ class Harness:
         self.deltas: list[Delta] = []
         self.observer = Listener()
         self.client = Client(
-            load_connection(str(proxy.kubeconfig_for(user))), connections=binders + 16, timeout=timeout
+            load_connection(str(proxy.kubeconfig_for(user))),
+            connections=binders + 16,
+            qps=qps,
+            burst=burst,
+            timeout=timeout,
         )
         self.effects = Effects(
             self.client,

@@ -518,7 +518,8 @@ async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Pro
         effects.effects.submit([_with_claim(bind_of(made))])
         await effects.until(lambda: len(effects.requests("GET", "/pods/p")) > 2, "some looks")
         effects.effects.reset()
-        await asyncio.wait_for(ended.wait(), 5.0)
+        async with asyncio.timeout(5.0):
+            await ended.wait()
         await asyncio.sleep(0.2)
         assert effects.requests("POST", BINDING) == []
         assert effects.deltas == []

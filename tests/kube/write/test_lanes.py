@@ -241,7 +241,8 @@ async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
     await asyncio.sleep(0.1)
     assert not waiting.done()
     leads = True
-    await asyncio.wait_for(waiting, 1.0)
+    async with asyncio.timeout(1.0):
+        await waiting
     leads = False
     term = permit.term
     waiting = asyncio.create_task(permit.wait(term))
@@ -249,7 +250,8 @@ async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
     permit.revoke()
     leads = True
     with pytest.raises(Revoked):
-        await asyncio.wait_for(waiting, 1.0)
+        async with asyncio.timeout(1.0):
+            await waiting
     with pytest.raises(Revoked):
         await permit.wait(term)
     await permit.wait(permit.term)

@@ -75,5 +75,6 @@ async def test_who_leads_no_more_stops_trying(cluster: Cluster, proxy: Proxy) ->
     making = asyncio.create_task(ensured(proxy, failures))
     await refusal.struck(2)
     failures.wanted = False
-    await asyncio.wait_for(making, 5)
+    async with asyncio.timeout(5):
+        await making
     assert await cluster.list("queues") == []

@@ -1,0 +1,177 @@
+"""The lease is looked at when a write leaves, not when it begins to wait for its turn: for every kind of write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import pytest
+
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.queues import ensure_queues
+from capcard_sched.model.intents import (
+    AnnotatePodGroup,
+    AnnotateQueue,
+    Bind,
+    ClaimBinding,
+    EmitEvent,
+    Intent,
+    ObjectRef,
+    UpdatePodCondition,
+    UpdatePodGroup,
+    UpdateQueueStatus,
+)
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.manifests import node, pod, pod_group, queue
+from tests.controlplane.proxy import Exchange, Proxy
+from tests.kube.write.harness import Harness, bind_of, evict_of
+
+Prepare: TypeAlias = Callable[[Cluster], Awaitable[Intent]]
+#: One request in so many seconds: time enough to lose a lease while one waits for its turn.
+_TURN = 0.3
+
+
+async def _binding(cluster: Cluster) -> Intent:
+    return bind_of(await cluster.create(pod("p")))
+
+
+async def _volume(cluster: Cluster) -> Intent:
+    bind = bind_of(await cluster.create(pod("p")))
+    return Bind(bind.namespace, bind.name, bind.uid, bind.node, volumes=(ClaimBinding("c", "v"),))
+
+
+async def _eviction(cluster: Cluster) -> Intent:
+    made = await cluster.create(pod("p", grace=60))
+    await cluster.bind("p", "n1")
+    return evict_of(made)
+
+
+async def _condition(cluster: Cluster) -> Intent:
+    meta = (await cluster.create(pod("p")))["metadata"]
+    return UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no room")
+
+
+async def _group_status(cluster: Cluster) -> Intent:
+    meta = (await cluster.create(pod_group("g")))["metadata"]
+    return UpdatePodGroup(meta["namespace"], "g", meta["uid"], "Inqueue", 0, 0, 0, ())
+
+
+async def _group_annotation(cluster: Cluster) -> Intent:
+    meta = (await cluster.create(pod_group("g")))["metadata"]
+    return AnnotatePodGroup(meta["namespace"], "g", meta["uid"], {"a": "b"})
+
+
+async def _queue_status(cluster: Cluster) -> Intent:
+    await cluster.create(queue("q"))
+    return UpdateQueueStatus("q", {"cpu": "1"})
+
+
+async def _queue_annotation(cluster: Cluster) -> Intent:
+    await cluster.create(queue("q"))
+    return AnnotateQueue("q", {"a": "b"})
+
+
+async def _event(cluster: Cluster) -> Intent:
+    meta = (await cluster.create(pod("p")))["metadata"]
+    return EmitEvent(ObjectRef("Pod", meta["namespace"], "p", meta["uid"]), "Normal", "Told", "so")
+
+
+async def _settle(client: Client, bind: Bind) -> None:
+    """Stands for the volumes of a pod: one write."""
+    body = b'{"metadata": {"annotations": {"settled": "yes"}}}'
+    path, kind = pod_path(bind.namespace, bind.name), "application/merge-patch+json"
+    await client.request("PATCH", path, body=body, content_type=kind)
+
+
+WRITES: dict[str, tuple[Prepare, bool]] = {
+    "binding": (_binding, False),
+    "volume": (_volume, False),
+    "eviction by deletion": (_eviction, False),
+    "eviction by the API": (_eviction, True),
+    "pod condition": (_condition, False),
+    "PodGroup status": (_group_status, False),
+    "PodGroup annotation": (_group_annotation, False),
+    "queue status": (_queue_status, False),
+    "queue annotation": (_queue_annotation, False),
+    "event": (_event, False),
+}
+
+
+def written(proxy: Proxy) -> list[Exchange]:
+    return [each for each in proxy.exchanges if each.verb != "GET"]
+
+
+async def occupy(client: Client, turns: int = 3) -> list[asyncio.Task[bytes]]:
+    """Take the next turns, so that whatever follows waits for its own."""
+    taken = [asyncio.create_task(client.request("GET", "/version")) for _ in range(turns)]
+    await asyncio.sleep(0.05)
+    return taken
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("end", ["late", "lost"])
+@pytest.mark.parametrize("kind", WRITES)
+async def test_a_write_that_waited_for_its_turn_does_not_leave_when_the_lease_got_old_meanwhile(
+    cluster: Cluster, proxy: Proxy, kind: str, end: str
+) -> None:
+    prepare, by_api = WRITES[kind]
+    await cluster.create(node("n1"))
+    intent = await prepare(cluster)
+    async with Harness(cluster, proxy, qps=1 / _TURN, burst=1, use_eviction_api=by_api, settle=_settle) as effects:
+        taken = await occupy(effects.client)
+        effects.effects.submit([intent])
+        await asyncio.sleep(_TURN / 2)  # it waits for its turn by now
+        effects.leads = False
+        if end == "lost":
+            effects.effects.reset()
+        await asyncio.gather(*taken)
+        await asyncio.sleep(2 * _TURN)
+        assert written(proxy) == []
+        effects.leads = True
+        if end == "lost":
+            await asyncio.sleep(2 * _TURN)
+            assert written(proxy) == []
+            assert effects.deltas == []
+        else:
+            await effects.quiet(within=20)
+            assert written(proxy), "a renewal that was only late is no reason to forget"
+            assert [each.status for each in written(proxy) if each.status >= 400] == []
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_waited_for_a_connection_does_not_leave_either(cluster: Cluster, proxy: Proxy) -> None:
+    made = await cluster.create_all([pod("p"), pod("q")])
+    await cluster.create(node("n1"))
+    slow = proxy.delay("GET", "/nodes/n1", 1.0, times=None)
+    async with Harness(cluster, proxy, binders=1) as effects:
+        held = [asyncio.create_task(effects.client.request("GET", "/api/v1/nodes/n1")) for _ in range(17)]
+        await slow.struck(17)  # all there are
+        effects.effects.submit([bind_of(made[0])])
+        await asyncio.sleep(0.2)
+        effects.leads = False
+        await asyncio.gather(*held)
+        await asyncio.sleep(0.3)
+        assert written(proxy) == []
+        effects.leads = True
+        await effects.quiet()
+    assert await cluster.bound() == {"p": "n1"}
+
+
+@pytest.mark.asyncio
+async def test_missing_queues_are_not_made_by_one_whose_turn_comes_when_it_leads_no_more(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    leads = True
+    told: list[str] = []
+    async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), qps=1 / _TURN, burst=1) as client:
+        taken = await occupy(client)
+        making = asyncio.create_task(ensure_queues(client, "default", lambda name, _: told.append(name), lambda: leads))
+        await asyncio.sleep(0.2)
+        leads = False
+        await asyncio.gather(*taken)
+        async with asyncio.timeout(5):
+            await making
+    assert (written(proxy), told) == ([], [])
