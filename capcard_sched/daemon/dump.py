@@ -1,7 +1,7 @@
 """What the scheduler has in memory, as a file (core reference §1.5, `--cache-dump-dir`).
 
-Nodes, HyperNodes, jobs and queues with their amounts, phases and card figures: what is needed to see why something is
-where it is.
+Nodes, HyperNodes, jobs and queues with their amounts, phases and card figures, and every other table of the state: what
+is needed to see why something is where it is.
 Of annotations and labels only those of cards are written, and nothing of containers: no environment, no arguments.
 """
 
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from capcard_sched.daemon.dump_tables import tables
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
+from capcard_sched.model.usage import PERIOD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +34,8 @@ _UNITS: Final = {
     "pods": "pods",
     "other resources": "thousandths of a unit: one device is 1000",
     "cards": "cards",
+    "resourceQuotas": "bytes where the name means bytes, else thousandths",
+    "nodeUsage": f"percent, averages over {PERIOD}",
 }
 #: Figures of the quota plugin that are about one card of one queue.
 _CARD_FIGURES: Final = "queue_card_"
@@ -51,6 +55,8 @@ def snapshot(core: Core, now: float) -> bytes:
         "time": format_timestamp(now),
         "units": _UNITS,
         "schedulerNames": sorted(state.scheduler_names),
+        "defaultQueue": state.default_queue,
+        "terms": state.terms,
         "schedulerConf": {"hash": core.conf.hash, "actions": core.conf.actions, "tiers": tiers},
         "total": {
             "nodes": len(state.nodes),
@@ -64,6 +70,7 @@ def snapshot(core: Core, now: float) -> bytes:
         "jobs": [_job(state, job) for _, job in sorted(state.jobs.items())],
         "nodes": _nodes(state),
         "hyperNodes": _hyper_nodes(state),
+        **tables(state, now),
         "tasksWithoutJob": [_task(task) for task in _in_order(state.tasks.values()) if task.job is None],
         "unreadable": {
             f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": problem
@@ -116,6 +123,7 @@ def _job(state: ClusterState, job: Job) -> Json:
         "madeUp": job.implicit,
         "queue": job.queue,
         "visible": job.key in state.schedulable,
+        "lacks": "PodGroup" if job.key in state.groups_missing else "queue" if job.key in state.orphans else "",
         "phase": job.phase.value,
         "minMember": job.min_available,
         "minTaskMember": job.min_task_member,

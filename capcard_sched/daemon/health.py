@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: A leader without a finished turn of the loop for so many periods, and no less than so many seconds, is unwell.
 STALE_PERIODS: Final = 10
@@ -25,6 +25,8 @@ class Health:
         #: Every initial list has been applied.
         self.synced = False
         self.leading = False
+        #: What comes before the lists are applied, in order: name to why it is not done, "" when it is.
+        self.steps: Callable[[], Mapping[str, str]] = dict
         #: When the loop last finished a turn, or this replica began to lead; by the clock.
         self.last_cycle = clock()
 
@@ -68,6 +70,11 @@ class Health:
             f"no less than {STALE_SECONDS:.0f} s)"
         )
 
-    def unreadiness(self) -> str:
-        """Why this replica cannot schedule or take over; "" when it can. Leading is not asked for."""
-        return "" if self.synced else "the initial lists of nodes, pods, PodGroups and queues are not applied yet"
+    def readiness(self) -> dict[str, str]:
+        """What this replica must have done to schedule or take over: name to why it is not, "" when it is.
+
+        Leading is not asked for. To be called where `steps` may be.
+        """
+        if self.synced:
+            return {**dict.fromkeys(self.steps(), ""), "lists-applied": ""}
+        return {**self.steps(), "lists-applied": "what was listed is not applied yet"}

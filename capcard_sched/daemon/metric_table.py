@@ -95,6 +95,7 @@ METRICS: Final[tuple[Row, ...]] = (
     *_amounts("allocated", "held by pods of the queue"),
     *_amounts("request", "held or waited for by pods of the queue"),
     *_amounts("deserved", "the queue deserves"),
+    *_amounts("inqueue", "promised to admitted jobs of the queue that do not hold it yet"),
     *_amounts("capacity", "the queue may use as configured (absent: no limit)"),
     *_amounts("real_capacity", "the queue may use, limited by what there is"),
     Row("queue_share", "gauge", _QUEUE, "plugin", "What the queue holds as a share of what it deserves"),

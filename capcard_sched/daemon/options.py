@@ -33,7 +33,7 @@ ENVIRONMENT: Final = {
 }
 
 #: A Kubernetes object name: what a Lease may be called.
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME: Final = 253
 #: The renew deadline must be longer than the retry period by this factor: retries are spread by as much.
 _JITTER: Final = 1.2
@@ -210,13 +210,16 @@ class Options:
 
     @property
     def lease_name(self) -> str:
-        """Name of the Lease: as given, else from the scheduler names (W-33), made to fit an object name."""
+        """Name of the Lease: as given, else from the scheduler names (W-33), made to fit an object name.
+
+        The Helm chart, which grants rights to this Lease only, names it by the same rule.
+        """
         given = self.leader_elect_resource_name or "-".join(sorted(self.scheduler_name))
         if len(given) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(given):
             return given
         # Names that differ only in what cannot be written must not share a Lease.
         digest = hashlib.sha256(given.encode()).hexdigest()[:8]
-        plain = re.sub(r"[^a-z0-9.-]+", "-", given.lower()).strip("-.")[:200].strip("-.")
+        plain = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:200].strip("-")
         return f"{plain}-{digest}" if plain else f"capcard-sched-{digest}"
 
     @property
@@ -252,7 +255,7 @@ class Options:
         if given and self.lease_name != given:
             found.append(
                 f"--leader-elect-resource-name: {given!r} is no object name; accepted: lower-case letters, digits, "
-                "'-' and '.'"
+                f"'-' and '.', {_LONGEST_NAME} at most; a letter or digit first, last and beside every '.'"
             )
         if (self.tls_cert_file is None) != (self.tls_private_key_file is None):
             found.append("--tls-cert-file and --tls-private-key-file: give both, or neither")

@@ -97,8 +97,8 @@ class HealthState(Protocol):
     def illness(self) -> str:
         """Why a restart might help, or ""."""
 
-    def unreadiness(self) -> str:
-        """Why the replica cannot schedule yet, or ""."""
+    def readiness(self) -> Mapping[str, str]:
+        """What must be done before the replica can schedule: name to why it is not, or ""."""
 
 
 class Exposition(Protocol):
@@ -228,7 +228,8 @@ def metrics_pages(metrics: Exposition, refresh: Callable[[], Awaitable[object]] 
     async def page(request: web.Request) -> web.Response:
         if refresh is not None:
             with contextlib.suppress(TimeoutError):  # a long session: the last values are served
-                await asyncio.wait_for(refresh(), _REFRESH_SECONDS)
+                async with asyncio.timeout(_REFRESH_SECONDS):
+                    await refresh()
         accepted = request.headers.get("Accept-Encoding", "")
         packed = any(coding.split(";")[0].strip() == "gzip" for coding in accepted.split(","))
         body = await asyncio.to_thread(_render, metrics, packed=packed)
@@ -246,13 +247,22 @@ def _render(metrics: Exposition, *, packed: bool) -> bytes:
 
 
 def health_pages(health: HealthState) -> dict[str, Page]:
-    """/healthz (W-46) and /readyz (W-22): 200 `ok`, or 503 and why."""
+    """/healthz (W-46) and /readyz (W-22): 200 `ok`, or 503 and why.
+
+    /readyz names what is done and what is not in the lines of the API server's own, also when asked with `?verbose`.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return _verdict(health.illness())
 
-    async def readyz(_: web.Request) -> web.Response:
-        return _verdict(health.unreadiness())
+    async def readyz(request: web.Request) -> web.Response:
+        checks = health.readiness()
+        ready = not any(checks.values())
+        if ready and "verbose" not in request.query:
+            return _verdict("")
+        lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in checks.items()]
+        text = "\n".join([*lines, f"readyz check {'passed' if ready else 'failed'}", ""])
+        return web.Response(status=200 if ready else 503, text=text)
 
     return {"/healthz": healthz, "/readyz": readyz}
 

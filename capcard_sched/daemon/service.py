@@ -24,6 +24,7 @@ from capcard_sched.daemon.log_level import LevelServer
 from capcard_sched.daemon.logs import Logs, SessionLog
 from capcard_sched.daemon.loop import SchedulerThread
 from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.readiness import steps
 from capcard_sched.daemon.recording import Recording, RecordingError
 from capcard_sched.daemon.reload import ConfFile
 from capcard_sched.daemon.server import HttpServer, ServeError, Tls, health_pages, metrics_pages
@@ -184,6 +185,7 @@ class Service:
                 settle=volumes.settle,
             )
             self._feed = Feed(self._client, thread.deliver, self._telling, self._kinds)
+            self._health.steps = lambda: steps(self._feed, self._telling, self._fence)
             await self._serve(stack)
             self._handle_signals()
             thread.start()
@@ -350,7 +352,8 @@ class Service:
         """Probe again in doubt, and now and then while it does not act: an API server may have lost sight of it."""
         while self._fence is not None and self._election is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._fence_doubt.wait(), _PROBE_SECONDS)
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    await self._fence_doubt.wait()
             doubtful = self._fence_doubt.is_set() or self._fence.state is not FenceState.ACTIVE
             self._fence_doubt.clear()
             if doubtful and self._election.is_leader():

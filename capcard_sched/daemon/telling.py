@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Happenings of a watch that need somebody's attention; the others are part of a normal day.
 _TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
+_WELL: Final = frozenset({"listed", "restarted"})
 
 
 class Telling:
@@ -25,15 +26,25 @@ class Telling:
         self._on_refused = on_refused
         #: Resource to the trouble of its watch that was told last: it is tried again and again.
         self._troubles: dict[str, tuple[str, str]] = {}
+        #: Resource to what went wrong with its watch last, until it goes well again.
+        self._trouble: dict[str, str] = {}
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """One request ended."""
         self._metrics.request(verb, resource, code, seconds)
 
+    def trouble(self, resource: str) -> str:
+        """What went wrong last with the watch of a kind, as `Observer.watch` calls it; "" while it goes well."""
+        return self._trouble.get(resource, "")
+
     def watch(self, resource: str, event: str, detail: str = "") -> None:
         """Something happened to the watch of a kind."""
         self._metrics.watch(resource, event, detail)
+        if event in _WELL:
+            self._trouble.pop(resource, None)
+        else:
+            self._trouble[resource] = event
         if event in _TROUBLE:
             news = self._troubles.get(resource) != (event, detail)
             self._troubles[resource] = (event, detail)

@@ -268,7 +268,8 @@ class UsageSource:
                 await self._tell(measured, settings)
                 wait = settings.interval - (time.monotonic() - began)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), max(0.0, wait))
+                async with asyncio.timeout(max(0.0, wait)):
+                    await self._changed.wait()
 
     async def _tell(self, measured: Mapping[str, NodeUsage], settings: PrometheusSettings) -> None:
         nodes = await self._nodes()

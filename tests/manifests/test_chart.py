@@ -142,6 +142,11 @@ def test_roles_and_accounts_of_a_release_belong_together(helm: Path) -> None:
         ),
         ({"scheduler_plugins_dir": "/plugins"}, ["--plugins-dir=/plugins"]),
         ({"ignored_provisioners": ["a/b", "c/d"]}, ["--ignored-provisioners=a/b", "--ignored-provisioners=c/d"]),
+        (
+            {"scheduler_kube_api_qps": 1_000_000, "scheduler_kube_api_burst": 1_000_000},
+            ["--kube-api-qps=1000000", "--kube-api-burst=1000000"],
+        ),
+        ({"scheduler_kube_api_qps": 0.5}, ["--kube-api-qps=0.5"]),
         ({"scheduler_log_level": 0}, ["--v=0"]),
         ({"scheduler_log_level": 4}, ["--v=4"]),
         ({"scheduler_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
@@ -160,8 +165,15 @@ def test_a_value_becomes_its_flag(helm: Path, custom: Manifest, words: list[str]
     [
         ("gpu", ["--scheduler-name=gpu"], "gpu"),
         (["volcano", "gpu"], ["--scheduler-name=volcano", "--scheduler-name=gpu"], "gpu-volcano"),
+        (["b", "a.b", "a-b"], ["--scheduler-name=b", "--scheduler-name=a.b", "--scheduler-name=a-b"], "a-b-a.b-b"),
+        ("123", ["--scheduler-name=123"], "123"),
+        ("a..b", ["--scheduler-name=a..b"], "a-b-f62b4241"),
+        (["x" * 200, "y" * 52], [f"--scheduler-name={'x' * 200}", f"--scheduler-name={'y' * 52}"],
+         f"{'x' * 200}-{'y' * 52}"),
+        (["x" * 200, "y" * 53], [f"--scheduler-name={'x' * 200}", f"--scheduler-name={'y' * 53}"],
+         f"{'x' * 200}-6899fa2c"),
     ],
-)
+)  # fmt: skip
 def test_the_lease_follows_the_scheduler_names(helm: Path, names: Any, words: list[str], lease: str) -> None:
     from capcard_sched.daemon.options import Options
 
@@ -171,6 +183,7 @@ def test_the_lease_follows_the_scheduler_names(helm: Path, names: Any, words: li
     assert f"--leader-elect-resource-name={lease}" in given
     listed = (names,) if isinstance(names, str) else tuple(names)
     assert Options(scheduler_name=listed).lease_name == lease, "the name the scheduler would choose itself"
+    assert Options(scheduler_name=listed, leader_elect_resource_name=lease).problems() == []
     found = by_key(objects)
     role = found["Role capcard-system/capcard-sched-leader-election"]
     assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [[lease]]

@@ -8,10 +8,16 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from capcard_sched.daemon.dump import snapshot, write_snapshot
 from capcard_sched.framework.plugin import Plugin
+from capcard_sched.model import deltas
+from capcard_sched.model.intents import ClaimBinding
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.numa import NumatopologyObject
+from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness
 from tests.accounting import raw
 
@@ -108,6 +114,151 @@ def test_hyper_nodes_are_written_as_the_tree_they_form() -> None:
     runs, waits = found["jobs"]
     assert runs["networkTopology"] is None
     assert waits["networkTopology"] == {"mode": "hard", "highestTierAllowed": 2}
+
+
+def test_measured_load_is_written_with_its_age() -> None:
+    h = cluster()
+    measured = {"n1": NodeUsage(cpu=42.5, memory=10.0, at=NOW - 299), "plain": NodeUsage(cpu=7.0, at=NOW - 301)}
+    h.apply(deltas.NodeUsageChanged({**measured, "gone": NodeUsage(memory=1.0)}))
+    h.step()
+    assert document(h)["nodeUsage"] == {
+        "gone": {"cpu": None, "memory": 1.0, "measured": None, "fresh": True},
+        "n1": {"cpu": 42.5, "memory": 10.0, "measured": "2025-12-31T23:55:01Z", "fresh": True},
+        "plain": {"cpu": 7.0, "memory": None, "measured": "2025-12-31T23:54:59Z", "fresh": False},
+    }
+
+
+def test_numa_facts_are_written_as_lists_of_cpus() -> None:
+    h = cluster()
+    places = {str(cpu): {"numa": cpu // 4, "socket": 0, "core": cpu // 2} for cpu in range(8)}
+    body = {
+        "metadata": {"name": "n1"},
+        "spec": {
+            "policies": {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "single-numa-node"},
+            "numares": {"cpu": {"allocatable": "1-3,6", "capacity": 8}},
+            "resReserved": {"cpu": "1"},
+            "cpuDetail": places,
+            "podAllocations": [{"namespace": "default", "name": "a"}],
+        },
+    }
+    h.apply(deltas.NumatopologyChanged(msgspec.convert(body, NumatopologyObject)))
+    h.step()
+    assert document(h)["numatopologies"] == {
+        "n1": {
+            "cpuManagerPolicy": "static",
+            "topologyManagerPolicy": "single-numa-node",
+            "numaNodes": {"0": "0-3", "1": "4-7"},
+            "reservedCpus": 1,
+            "freeCpus": "1-3,6",
+            "podsWithCpus": ["default/a"],
+        }
+    }
+
+
+def test_what_limits_namespaces_is_written() -> None:
+    h = cluster()
+    hard = {"requests.cpu": "4", "pods": "9"}
+    quota = {
+        "metadata": {"namespace": "default", "name": "rq"},
+        "status": {"hard": hard, "used": {"requests.cpu": "500m"}},
+    }
+    budget = {
+        "metadata": {"namespace": "default", "name": "pdb"},
+        "status": {"disruptionsAllowed": 2, "disruptedPods": {"b": "2026-01-01T00:00:00Z"}},
+    }
+    h.apply(
+        deltas.ResourceQuotaChanged(msgspec.convert(quota, ResourceQuotaObject)),
+        deltas.PodDisruptionBudgetChanged(msgspec.convert(budget, PodDisruptionBudgetObject)),
+        deltas.NamespaceChanged("default", {"note": SECRET}),
+    )
+    h.priority_class("low", 5, global_default=True)
+    h.priority_class("high", 1000)
+    h.step()
+    found = document(h)
+    assert found["resourceQuotas"] == {
+        "default/rq": {"hard": {"pods": 9000, "requests.cpu": 4000}, "used": {"pods": 0, "requests.cpu": 500}}
+    }
+    assert found["podDisruptionBudgets"] == {"default/pdb": {"allowed": 2, "granted": ["b"]}}
+    assert found["priorityClasses"] == {
+        "high": {"value": 1000, "globalDefault": False},
+        "low": {"value": 5, "globalDefault": True},
+    }
+    assert found["namespaces"] == ["default"]
+
+
+def test_storage_is_written_with_what_is_assumed_of_it() -> None:
+    h = cluster()
+    h.storage_class("fast")
+    h.claim("bound", storage_class="fast", volume="pv1")
+    h.claim("waits", storage_class="fast", size="2Gi")
+    h.volume("pv1", storage_class="fast", claim="bound", driver="csi.test", handle="h1", labels={"l": SECRET})
+    h.volume("pv2", storage_class="fast", size="2Gi")
+    h.csi_node("n1", csi_test=3)
+    h.csi_driver("csi.test", storage_capacity=True)
+    h.storage_capacity("left", storage_class="fast", capacity="10Gi", labels={"l": SECRET}, largest="4Gi")
+    h.attachment("at", node="n1", volume="pv1")
+    h.step()
+    h.state.assume_volumes(h.task("c"), "n1", [ClaimBinding("waits", "default-waits-uid", "pv2")])
+    found = document(h)["storage"]
+    assert found["classes"] == {"fast": {"provisioner": "csi.test", "waitsForPod": True}}
+    assert found["claims"] == {
+        "default/bound": {"class": "fast", "volume": "pv1", "bound": True, "bytes": 1 << 30},
+        "default/waits": {
+            "class": "fast",
+            "bytes": 2 << 30,
+            "assumed": {"volume": "pv2", "node": "n1", "pods": ["default-c-uid"]},
+        },
+    }
+    assert found["volumes"] == {
+        "pv1": {"class": "fast", "bytes": 1 << 30, "claim": "default/bound", "driver": "csi.test", "handle": "h1"},
+        "pv2": {"class": "fast", "bytes": 2 << 30, "available": True},
+    }
+    assert found["capacities"] == {"kube-system/left": {"class": "fast", "left": 10 << 30, "largest": 4 << 30}}
+    assert found["driversWithCapacity"] == ["csi.test"]
+    assert found["attachLimits"] == {"n1": {"csi.test": 3}}
+    assert found["attached"] == {"n1": ["pv1"]}
+
+
+def test_a_job_that_no_session_sees_says_what_it_lacks() -> None:
+    h = cluster()
+    h.group("stray", queue="nowhere")
+    h.pod("alone", group="unheard-of")
+    h.step()
+    lacks = {job["name"]: (job["visible"], job["lacks"]) for job in document(h)["jobs"]}
+    assert lacks["default/stray"] == (False, "queue")
+    assert lacks["default/unheard-of"] == (False, "PodGroup")
+    assert lacks["default/runs"] == (True, "")
+
+
+def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
+    """A table that is new must be given its place here, or its reason not to have one."""
+    places = {
+        "tasks": "jobs",
+        "jobs": "jobs",
+        "schedulable": "jobs",
+        "orphans": "jobs",
+        "groups_missing": "jobs",
+        "queues": "queues",
+        "nodes": "nodes",
+        "hyper_nodes": "hyperNodes",
+        "numa": "numatopologies",
+        "usage": "nodeUsage",
+        "namespaces": "namespaces",
+        "priority_classes": "priorityClasses",
+        "quotas": "resourceQuotas",
+        "budgets": "podDisruptionBudgets",
+        "volumes": "storage",
+        "problems": "unreadable",
+        "scheduler_names": "schedulerNames",
+        "default_queue": "defaultQueue",
+        "terms": "terms",
+    }
+    #: How the state works, not what it knows.
+    inner = {"active", "classes", "columns", "confirmed", "dirty"}
+    h = cluster()
+    tables = {name for name, value in vars(h.state).items() if not name.startswith("_") and not callable(value)}
+    assert tables - inner == set(places)
+    assert set(places.values()) <= set(document(h))
 
 
 def test_the_head_says_when_under_which_conf_and_how_much() -> None:

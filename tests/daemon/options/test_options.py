@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -40,6 +41,18 @@ def wide_help() -> str:
         [program, "run", "--help"], env={**os.environ, "COLUMNS": "300"}, capture_output=True, text=True, check=True
     )
     return done.stdout
+
+
+@pytest.mark.parametrize("columns", ["80", "60", "120"])
+def test_no_flag_is_cut_in_two_on_a_narrow_terminal(columns: str) -> None:
+    program = Path(sys.executable).with_name("capcard-sched")
+    done = subprocess.run(
+        [program, "run", "--help"], env={**os.environ, "COLUMNS": columns}, capture_output=True, text=True, check=True
+    )
+    for item in dataclasses.fields(Options):
+        if item.name not in {"ignored", "verbosity"}:
+            assert re.search(rf"│ (-v )?{spelled(item.name)}( |$)", done.stdout, re.MULTILINE), item.name
+    assert max(map(len, done.stdout.splitlines())) <= int(columns)
 
 
 # Core reference §1.5, and the flags of logging that come with it.
@@ -233,6 +246,7 @@ TOGETHER = [
     (["--leader-elect-lease-duration=10s"], "--leader-elect-lease-duration: 10s must be longer than "),
     (["--leader-elect-renew-deadline=2400ms"], "--leader-elect-renew-deadline: 2.4s must be longer than 1.2 times "),
     (["--leader-elect-resource-name=My_Lock"], "--leader-elect-resource-name: 'My_Lock' is no object name; accepted: "),
+    (["--leader-elect-resource-name=a..b"], "--leader-elect-resource-name: 'a..b' is no object name; accepted: "),
     (["--tls-cert-file=/c"], "--tls-cert-file and --tls-private-key-file: give both"),
     (["--tls-private-key-file=/k"], "--tls-cert-file and --tls-private-key-file: give both"),
     (["--ca-cert-file=/c"], "--ca-cert-file: needs --tls-cert-file"),
@@ -285,7 +299,19 @@ def test_the_lease_is_named_after_the_scheduler_unless_told(arguments: list[str]
 
 
 def test_scheduler_names_that_no_object_may_have_still_get_leases_of_their_own() -> None:
-    names = ["My_Scheduler", "my-scheduler", "my_scheduler", "x" * 300, "x" * 301, "-", "a/b", "日本"]
+    names = [
+        "My_Scheduler",
+        "my-scheduler",
+        "my_scheduler",
+        "x" * 300,
+        "x" * 301,
+        "-",
+        "a/b",
+        "日本",
+        "a..b",
+        "a.-b",
+        "b-.c",
+    ]
     leases = [parse(f"--scheduler-name={name}").lease_name for name in names]
     assert len(set(leases)) == len(names)
     for lease in leases:

@@ -68,14 +68,24 @@ def test_a_leader_that_lists_afresh_has_more_time() -> None:
 
 def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
     health, _ = make()
-    assert "nodes, pods, PodGroups and queues" in health.unreadiness()
+    not_yet = {"lists-applied": "what was listed is not applied yet"}
+    assert health.readiness() == not_yet
     health.leads(leading=True)
-    assert health.unreadiness()
+    assert health.readiness() == not_yet
     health.leads(leading=False)
     health.lists_applied()
-    assert health.unreadiness() == ""
+    assert health.readiness() == {"lists-applied": ""}
     health.lists_outdated()
-    assert health.unreadiness()
+    assert health.readiness() == not_yet
+
+
+def test_what_readiness_waits_for_is_named_one_by_one() -> None:
+    health, _ = make()
+    lists = {"list/nodes": "", "list/pods": "forbidden"}
+    health.steps = lambda: lists
+    assert health.readiness() == {**lists, "lists-applied": "what was listed is not applied yet"}
+    health.lists_applied()
+    assert health.readiness() == {"list/nodes": "", "list/pods": "", "lists-applied": ""}, "a watch that broke later"
 
 
 def test_the_limit_follows_a_period_that_is_changed() -> None:

@@ -65,8 +65,22 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
     status, text = await get(served, "/readyz")
     assert status == 503
     assert "not applied yet" in text
+    health.steps = lambda: {"list/nodes": "", "list/pods": "forbidden"}
+    status, text = await get(served, "/readyz")
+    assert status == 503
+    assert text == (
+        "[+]list/nodes ok\n"
+        "[-]list/pods failed: forbidden\n"
+        "[-]lists-applied failed: what was listed is not applied yet\n"
+        "readyz check failed\n"
+    )
+    health.steps = lambda: {"list/nodes": "", "list/pods": ""}
     health.lists_applied()
     assert await get(served, "/readyz") == (200, "ok\n")
+    assert await get(served, "/readyz?verbose") == (
+        200,
+        "[+]list/nodes ok\n[+]list/pods ok\n[+]lists-applied ok\nreadyz check passed\n",
+    )
     health.leads(leading=True)
     clock.now += 31
     status, text = await get(served, "/healthz")

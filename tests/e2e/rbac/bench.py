@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tests.controlplane.cluster import Cluster, RequestError, install_crds
 from tests.controlplane.controlplane import ControlPlane
@@ -19,6 +20,7 @@ from tests.e2e.rbac.volumes import storage_classes
 from tests.manifests.documents import MANIFESTS
 
 LEASE: Final = "capcard-sched"
+_TOLD_LINES: Final = 200
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
@@ -87,7 +89,16 @@ class Bench:
             lines = daemon.lines()[since:]
             return any(line["level"] in _LOUD and words.search(str(line)) for line in lines)
 
-        await self.cluster.wait_until(found, f"the log to say that it cannot {right}", within=60)
+        await self.wait_until(found, f"the log to say that it cannot {right}")
+
+    async def wait_until(self, check: Callable[[], Any], what: str, *, within: float = 60.0) -> None:
+        """Wait until it is so; when it is not, what the daemon said last goes with the error."""
+        try:
+            await self.cluster.wait_until(check, what, within=within)
+        except AssertionError as error:
+            lines = [] if self._daemon is None else self._daemon.lines()
+            error.add_note("\n".join(map(str, lines[-_TOLD_LINES:])))
+            raise
 
     # --- the cluster --------------------------------------------------------------------------------------------------
 
@@ -101,7 +112,7 @@ class Bench:
         async def there() -> bool:
             return set(names) <= set(await self.cluster.bound())
 
-        await self.cluster.wait_until(there, f"{', '.join(names)} to be bound", within=60)
+        await self.wait_until(there, f"{', '.join(names)} to be bound")
 
     async def binds(self, **spec: object) -> str:
         """Make a pod and wait until it is bound; returns its name."""
@@ -122,7 +133,7 @@ class Bench:
                 for event in await self.cluster.list("events")
             )
 
-        await self.cluster.wait_until(there, f"{count} events {reason} about {about}", within=60)
+        await self.wait_until(there, f"{count} events {reason} about {about}")
 
     async def has_condition(self, name: str) -> None:
         """Wait until a pod says why it is not scheduled."""
@@ -131,7 +142,7 @@ class Bench:
             found = await self.cluster.get("pods", name)
             return any(row["type"] == "PodScheduled" for row in found["status"].get("conditions", []))
 
-        await self.cluster.wait_until(there, f"a condition on {name}", within=60)
+        await self.wait_until(there, f"a condition on {name}")
 
     async def is_gone(self, name: str) -> None:
         """Wait until a pod is gone."""
@@ -143,4 +154,4 @@ class Bench:
                 return answer.status == 404
             return False
 
-        await self.cluster.wait_until(gone, f"{name} to be gone", within=60)
+        await self.wait_until(gone, f"{name} to be gone")

@@ -16,9 +16,15 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* The Lease: as the scheduler itself would name it. */ -}}
+{{- /* The Lease: as the scheduler itself would name it (Options.lease_name). */ -}}
 {{- define "capcard-sched.lease" -}}
-{{- join "-" (sortAlpha (include "capcard-sched.schedulerNames" . | fromJson).names) | trunc 253 -}}
+{{- $given := join "-" (sortAlpha (include "capcard-sched.schedulerNames" . | fromJson).names) -}}
+{{- if and (le (len $given) 253) (regexMatch "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$" $given) -}}
+{{- $given -}}
+{{- else -}}
+{{- $plain := regexReplaceAll "[^a-z0-9]+" $given "-" | trimAll "-" | trunc 200 | trimAll "-" -}}
+{{- printf "%s-%s" $plain (sha256sum $given | trunc 8) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "capcard-sched.labels" -}}
