@@ -8,6 +8,7 @@ from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.checks import check_object, with_text_quantities
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.duration import format_duration
+from capcard_sched.simulation.events import EventRecorder
 from capcard_sched.simulation.kinds import QUEUE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
@@ -15,6 +16,7 @@ from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
 from capcard_sched.simulation.workloads.deployments import DeploymentController
 from capcard_sched.simulation.workloads.garbage import GarbageCollector
 from capcard_sched.simulation.workloads.jobs.controller import JobController
+from capcard_sched.simulation.workloads.jobs.expiry import ExpiryController
 from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
 from capcard_sched.simulation.workloads.podgroups import PodGroupController
 from capcard_sched.simulation.workloads.queues import QueueController
@@ -48,6 +50,9 @@ class Cluster:
     def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:
         self.clock = VirtualClock()
         self.store = Store(self.clock)
+        #: Source of events that name none: what users of one scheduler call it.
+        self.component = scheduler_names[0] if len(scheduler_names) == 1 else "volcano"
+        self.recorder = EventRecorder(self.store, self.component)
         self.admission = Admission(self.store, scheduler_names[0], default_queue)
         self.store.admit = self.admission.admit
         self._queues = QueueController(self.store, default_queue)
@@ -56,7 +61,8 @@ class Cluster:
             DeploymentController(self.store),
             StatefulSetController(self.store),
             ReplicaSetController(self.store),
-            JobController(self.store),
+            JobController(self.store, self.recorder),
+            ExpiryController(self.store),
             PodGroupController(self.store, scheduler_names),
             VolumeController(self.store),
             QuotaController(self.store),
@@ -70,6 +76,7 @@ class Cluster:
 
     def load(self, scenario: Scenario) -> None:
         """Create the objects of the start and let everybody react to them."""
+        self.store.reserve_uids(scenario.uids)
         taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
         self._queues.ensure_queues(taken)
         for entry in scenario.entries:
@@ -106,4 +113,4 @@ class Cluster:
         problems = list(check_object(kind, merged(present, operation.body)))
         if problems:
             raise InputError([f"{operation}: {problem.path}: {problem.text}" for problem in problems])
-        self.store.patch(kind, namespace, name, with_text_quantities(kind, operation.body))
+        self.store.patch(kind, namespace, name, with_text_quantities(kind, operation.body), by_user=True)

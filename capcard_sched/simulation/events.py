@@ -40,9 +40,8 @@ class EventRecorder:
                 count = int(present.get("count") or 1) + 1
                 self._store.patch(EVENT, *known, {"count": count, "lastTimestamp": stamp})
                 return
-        self._made += 1
         namespace = target.namespace or "default"
-        name = f"{target.name}.{self._made:016x}"
+        name = self._fresh_name(namespace, target.name)
         involved: JsonObject = {
             "kind": target.kind,
             "apiVersion": BY_NAME[target.kind].api_version,
@@ -69,3 +68,11 @@ class EventRecorder:
                 "reportingComponent": component,
             },
         )
+
+    def _fresh_name(self, namespace: str, about: str) -> str:
+        """Not that of an event which came with the input."""
+        while True:
+            self._made += 1
+            name = f"{about}.{self._made:016x}"
+            if self._store.get(EVENT, namespace, name) is None:
+                return name

@@ -136,8 +136,8 @@ def labels_of(obj: JsonObject) -> dict[str, str]:
 
 
 def controller_of(obj: JsonObject) -> JsonObject | None:
-    """The owner reference with `controller: true`."""
+    """The owner reference with `controller: true`, if it says whom it means: an API server takes no other."""
     for owner in meta(obj).get("ownerReferences") or ():
         if owner.get("controller"):
-            return dict(owner)
+            return dict(owner) if owner.get("uid") and owner.get("kind") and owner.get("name") else None
     return None

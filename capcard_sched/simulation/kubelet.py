@@ -40,6 +40,7 @@ class Kubelet:
         self._nodes: dict[str, None] = {}
         #: By pod uid: the end of a running pod, or the removal of a terminating one.
         self._timers: dict[str, Timer] = {}
+        self._started: dict[str, int] = {}
         self._terminating: set[str] = set()
         self._on_node: dict[str, dict[tuple[str, str], None]] = {}
         self._orphans: dict[str, Timer] = {}
@@ -104,14 +105,25 @@ class Kubelet:
                 self._start(pod)
         elif phase == "Running" and self._stamp_conditions(pod):
             pass  # it is looked at again
-        elif phase == "Running" and uid not in self._timers:
+        elif phase == "Running":
+            self._keep_end(pod, uid)
+
+    def _keep_end(self, pod: JsonObject, uid: str) -> None:
+        """The end of a running pod: so long after it was first seen to run as it says now."""
+        started = self._started.setdefault(uid, self._clock.now)
+        try:
             duration = annotations_of(pod).get(SIMULATION_DURATION)
-            if duration is not None:
-                try:
-                    delay = parse_duration(duration)
-                except DurationError:
-                    return
-                self._timers[uid] = self._clock.after(delay, lambda: self._finish(pod))
+            due = None if duration is None else max(self._clock.now, started + parse_duration(duration))
+        except DurationError:
+            due = None  # refused where objects come in
+        timer = self._timers.pop(uid, None)
+        if timer is not None and timer.due == due:
+            self._timers[uid] = timer
+            return
+        if timer is not None:
+            timer.cancel()
+        if due is not None:
+            self._timers[uid] = self._clock.after(due - self._clock.now, lambda: self._finish(pod))
 
     def _stamp_conditions(self, pod: JsonObject) -> bool:
         """Say since when a pod with a cool-down runs that was written down as running, unless it says so itself."""
@@ -193,6 +205,7 @@ class Kubelet:
         if timer is not None:
             timer.cancel()
         self._terminating.discard(uid)
+        self._started.pop(uid, None)
 
     # --- nodes ---
 

@@ -66,6 +66,8 @@ def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[Document
         if name == "-":
             yield from parse_manifest("-", _decoded("-", _standard_input(stdin)))
             continue
+        if not name:
+            raise ManifestError('"": an empty name: expected a file, a folder or - for standard input')
         path = Path(name)
         if path.is_dir():
             files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())

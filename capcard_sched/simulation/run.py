@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import Cluster
 from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.effects import Effects, Eviction
-from capcard_sched.simulation.events import EventRecorder
 from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.kinds import POD_GROUP, status
 
 if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
@@ -102,10 +103,7 @@ class _Run:
         self._clock = self._cluster.clock
         self._feed = Feed(self._cluster.store)
         self._cluster.store.observe(self._feed.observe)
-        names = options.scheduler_names
-        component = names[0] if len(names) == 1 else "volcano"
-        recorder = EventRecorder(self._cluster.store, component)
-        self._effects = Effects(self._cluster.store, self._feed, recorder, component)
+        self._effects = Effects(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
         self._sessions = 0
         #: When the scheduler will have something to do although nothing changes, microseconds.
         self._scheduler_due: int | None = None
@@ -121,9 +119,9 @@ class _Run:
         at = quiet = late = empty = 0
         while until is None or at <= until:
             self._advance(at)
-            moved, idle = self._session()
+            moved, decided, idle = self._session()
             quiet = 0 if moved else quiet + 1
-            empty = 0 if moved or self._next_due() is not None else empty
+            empty = 0 if decided or self._next_due() is not None else empty
             late = late + 1 if at > self._last_operation else 0
             coming = min((due for due in (self._next_due(), self._scheduler_due) if due is not None), default=None)
             if coming is None and quiet >= _QUIET_SESSIONS and (idle or until is None or quiet > _PATIENT_SESSIONS):
@@ -151,16 +149,26 @@ class _Run:
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
         return Outcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
 
-    def _session(self) -> tuple[bool, bool]:
-        """One step of the scheduler: (whether the cluster moved, before it or through it; whether it was idle)."""
+    def _session(self) -> tuple[bool, bool, bool]:
+        """One step of the scheduler: whether the cluster moved, before it or through it; whether it decided anything.
+
+        Other words about what waits as before are a move and no decision. Last: whether the step was idle.
+        """
         deltas = self._feed.drain()
         result = self._scheduler.step(deltas, self._clock.unix)
         self._sessions += 1
+        decided = any(self._decides(intent) for intent in result.intents)
         for intent in result.intents:
             self._effects.apply(intent)
         self._cluster.settle()
         self._scheduler_due = None if result.due is None else round((result.due - EPOCH) * SECOND)
-        return bool(deltas) or self._feed.pending, result.idle
+        return bool(deltas) or self._feed.pending, decided, result.idle
+
+    def _decides(self, intent: Intent) -> bool:
+        if isinstance(intent, UpdatePodGroup):
+            group = self._cluster.store.get(POD_GROUP, intent.namespace, intent.name)
+            return group is not None and status(group).get("phase") != intent.phase
+        return isinstance(intent, (Bind, Evict))
 
     def _advance(self, moment: int) -> None:
         """Let everything happen that is due up to `moment`, in order of time; operations before timers."""

@@ -11,7 +11,9 @@ from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_dur
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
     BY_NAME,
+    COMMAND,
     EVENT,
+    JOB,
     KINDS,
     NAMESAKES,
     NAMESPACE,
@@ -36,6 +38,8 @@ Verb: TypeAlias = Literal["create", "delete", "patch"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 #: Controllers and scheduler make and remove these themselves, so that only the run can tell whether one exists.
 _GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
+#: Those may be gone by themselves too, as is a Command once obeyed and a Job after its `ttlSecondsAfterFinished`.
+_PASSING = _GENERATED | {COMMAND, JOB}
 #: Set by the API server; a patch of them would be refused or ignored there.
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp")
 _SHOWN_ERRORS = 20
@@ -101,6 +105,8 @@ class Scenario(NamedTuple):
     entries: tuple[Entry, ...]
     operations: tuple[Operation, ...]
     warnings: tuple[str, ...] = ()
+    #: The uids that objects come with, at the start or later.
+    uids: frozenset[str] = frozenset()
 
 
 def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()) -> Scenario:
@@ -112,6 +118,7 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
     except ManifestError as error:
         loader.problems.append(str(error))
     loader.check_names(existing_queues)
+    uids = loader.check_uids()
     if loader.problems:
         raise InputError(loader.problems)
     entries = sorted(
@@ -124,7 +131,7 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
         ),
     )
     operations = sorted(loader.operations, key=lambda operation: operation.at)
-    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings))
+    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings), uids)
 
 
 class _Loader:
@@ -146,7 +153,7 @@ class _Loader:
         if names is None:
             return
         api_version, kind = names
-        if kind.endswith("List") and "items" in value:
+        if kind == "List" or (kind.endswith("List") and "items" in value):
             self._add_list(origin, value, api_version, kind)
         elif kind == SCENARIO or api_version.partition("/")[0] == SIMULATION_API.partition("/")[0]:
             self._add_scenario(origin, value, api_version, kind)
@@ -172,7 +179,7 @@ class _Loader:
         return found[0], found[1]
 
     def _add_list(self, origin: Origin, value: JsonObject, api_version: str, kind: str) -> None:
-        items = value["items"]
+        items = value.get("items")
         if items is None:
             return
         if not isinstance(items, list):
@@ -333,6 +340,17 @@ class _Loader:
 
     # --- names over time ---
 
+    def check_uids(self) -> frozenset[str]:
+        """All uids that users give: no two objects may have one."""
+        given: dict[str, tuple[str, str, str]] = {}
+        created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
+        for kind, obj, origin in (*self.entries, *created):
+            uid, key = obj["metadata"].get("uid"), (kind, *_address(kind, obj))
+            if uid and (first := given.setdefault(uid, key)) != key:
+                text = f"{shown(uid)} is that of {first[0]} {display_name(*first[1:])}; when left out, it gets its own"
+                self._report(origin, obj, [Problem("metadata.uid", text)])
+        return frozenset(given)
+
     def check_names(self, existing_queues: Iterable[str]) -> None:
         """Objects defined twice, and operations on objects that cannot exist at their time."""
         alive: dict[tuple[str, str, str], Origin | None] = {("Queue", "", name): None for name in existing_queues}
@@ -347,9 +365,8 @@ class _Loader:
             alive[key] = entry.origin
         for operation in sorted(self.operations, key=lambda operation: operation.at):
             key = (operation.kind, operation.namespace, operation.name)
-            generated = operation.kind in _GENERATED or not is_known(operation.kind)
             if operation.verb == "create":
-                if key in alive and not generated:
+                if key in alive and operation.kind not in _PASSING and is_known(operation.kind):
                     self.problems.append(f"{operation}: metadata.name: such an object exists at that time already")
                 alive[key] = operation.origin
             elif key not in alive:

@@ -91,13 +91,14 @@ class Store:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        #: Asked for the object to store when one is created: the place of defaulting.
+        #: Asked for the object to store when a user creates or changes one: the place of defaulting.
         self.admit: Callable[[str, JsonObject], JsonObject] = lambda _, obj: obj
         self._objects: dict[str, dict[tuple[str, str], JsonObject]] = {}
         self._owned: dict[str, dict[Reference, None]] = {}
         self._observers: list[Callable[[Change], None]] = []
         self._version = 0
         self._created = 0
+        self._given_uids: frozenset[str] = frozenset()
         #: Everything that ever existed: to tell a typing error from an object that is gone.
         self._past: set[Reference] = set()
 
@@ -131,6 +132,10 @@ class Store:
 
     # --- writing ---
 
+    def reserve_uids(self, uids: frozenset[str]) -> None:
+        """Uids that users give to objects, now or later: no other object gets one of them."""
+        self._given_uids = uids
+
     def create(self, kind: str, obj: JsonObject) -> JsonObject:
         """Store a new object; given uids, creation times and status stand. Raises AlreadyExistsError."""
         metadata = dict(meta(obj))
@@ -142,9 +147,8 @@ class Store:
         objects = self._objects.setdefault(kind, {})
         if reference[1:] in objects:
             raise AlreadyExistsError(f"{kind} {display_name(reference.namespace, reference.name)} already exists")
-        self._created += 1
         if not metadata.get("uid"):
-            metadata["uid"] = f"{self._created:08x}-0000-4000-8000-{self._created:012x}"
+            metadata["uid"] = self._fresh_uid()
         if not metadata.get("creationTimestamp"):
             metadata["creationTimestamp"] = self.clock.timestamp()
         self._version += 1
@@ -157,12 +161,17 @@ class Store:
         self._tell(Change("added", kind, None, obj))
         return obj
 
-    def patch(self, kind: str, namespace: str, name: str, patch: JsonObject) -> JsonObject:
-        """Merge-patch an object; no write at all when it changes nothing. Raises NotFoundError."""
+    def patch(self, kind: str, namespace: str, name: str, patch: JsonObject, *, by_user: bool = False) -> JsonObject:
+        """Merge-patch an object; no write at all when it changes nothing. Raises NotFoundError.
+
+        What `by_user` leaves out of a list it replaces, or sets to null, is defaulted anew.
+        """
         old = self.get(kind, namespace, name)
         if old is None:
             raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
         new = merged(old, patch)
+        if by_user and new is not old:
+            new = self.admit(kind, new)
         if new is old:
             return old
         self._version += 1
@@ -205,6 +214,13 @@ class Store:
         self._tell(Change("removed", kind, old, None))
 
     # --- inside ---
+
+    def _fresh_uid(self) -> str:
+        while True:
+            self._created += 1
+            uid = f"{self._created:08x}-0000-4000-8000-{self._created:012x}"
+            if uid not in self._given_uids:
+                return uid
 
     def _tell(self, change: Change) -> None:
         for observer in self._observers:

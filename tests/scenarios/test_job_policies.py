@@ -185,6 +185,34 @@ def test_a_put_off_action_is_called_off_when_the_pod_runs_again() -> None:
     assert _happen(job, HAPPENINGS["PodEvicted"], "60s").phase == "Aborted", "another pod, another uid"
 
 
+@pytest.mark.parametrize(
+    ("policies", "told"),
+    [
+        ([{"event": "PodEvicted", "action": "AbortJob"}], ["Start to execute action AbortJob "]),
+        ([{"event": "*", "action": "RestartTask"}], ["Start to execute action RestartTask "]),
+        ([{"event": "PodFailed", "action": "RestartJob"}], []),
+        (
+            [{"event": "PodEvicted", "action": "TerminateJob", "timeout": "20s"}],
+            ["Execute action TerminateJob after 20s", "Start to execute action TerminateJob "],
+        ),
+    ],
+    ids=["at once", "on a task", "no policy for it", "put off"],
+)
+def test_an_event_on_the_job_tells_the_action_that_a_policy_executes(policies: list[Manifest], told: list[str]) -> None:
+    deletion = {"at": "10s", **HAPPENINGS["PodEvicted"][0]}
+    scenario: Manifest = {
+        "apiVersion": "simulation.capcard-sched.io/v1alpha1",
+        "kind": "Scenario",
+        "spec": {"operations": [deletion]},
+    }
+    items = run([NODE, _job(policies), scenario], {"conf": PLAIN}, "60s")
+    events = [item for item in items if item["kind"] == "Event" and item["involvedObject"]["kind"] == "Job"]
+    assert [(each["type"], each["reason"], each["message"]) for each in events] == [
+        ("Normal", "ExecuteAction", message) for message in told
+    ]
+    assert {each["source"]["component"] for each in events} <= {"vc-controller-manager"}
+
+
 # --- the scheduler is told ------------------------------------------------------------------------------------------
 
 

@@ -395,9 +395,21 @@ def test_a_deleted_namespace_takes_everything_in_it_along() -> None:
 def test_a_scheduler_that_is_always_due_and_never_does_anything_comes_to_an_end() -> None:
     class Restless(Scripted):
         def step(self, deltas: Sequence[Delta], now: float) -> Result:
-            return super().step(deltas, now)._replace(due=now + 3600)
+            return super().step(deltas, now)._replace(due=now // 3600 * 3600 + 3600)
 
-    scheduler = Restless(nothing)
-    run(scheduler, NODE)
-    hours = [seconds for seconds, _ in scheduler.steps if seconds >= 3600]
-    assert 10 < len(hours) < 40
+    said = []
+
+    def in_other_words(_: Sequence[Delta], now: float) -> list[Intent]:
+        """Says at every hour something else about a pod that waits as before."""
+        text = f"no room in hour {now // 3600}"
+        if text in said:
+            return []
+        said.append(text)
+        return [UpdatePodCondition("default", "a", "", "Unschedulable", text)]
+
+    for answer in (nothing, in_other_words):
+        scheduler = Restless(answer)
+        outcome = run(scheduler, NODE, pod())
+        hours = {seconds // 3600 for seconds, _ in scheduler.steps if seconds >= 3600}
+        assert 10 < len(hours) < 40
+        assert outcome.warnings == ()

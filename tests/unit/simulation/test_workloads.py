@@ -211,6 +211,31 @@ def test_an_orphaned_job_member_of_the_start_belongs_to_its_job_and_is_not_made_
     assert bench.get("Job", "j")["status"]["state"]["phase"] == "Running"
 
 
+PREEMPTABLE = "volcano.sh/preemptable"
+
+
+@pytest.mark.parametrize(
+    ("template", "annotation", "label"),
+    [
+        ({}, "true", "true"),
+        ({"annotations": {PREEMPTABLE: "false"}}, "false", None),
+        ({"labels": {PREEMPTABLE: "false"}}, None, "false"),
+    ],
+    ids=["nothing of its own", "an annotation of its own", "a label of its own"],
+)
+def test_a_job_s_word_reaches_the_pods_whose_template_says_nothing(
+    template: dict[str, Any], annotation: str | None, label: str | None
+) -> None:
+    bench = Workbench()
+    of_job = {"annotations": {PREEMPTABLE: "true"}, "labels": {PREEMPTABLE: "true"}}
+    tasks = [{"name": "t", "replicas": 1, "template": {"metadata": template, "spec": POD_SPEC}}]
+    bench.create("Job", "j", apiVersion="batch.volcano.sh/v1alpha1", metadata=of_job, spec={"tasks": tasks})
+    bench.patch("PodGroup", bench.names("PodGroup")[0], {"status": {"phase": "Inqueue"}})
+    metadata = bench.get("Pod", "j-t-0")["metadata"]
+    assert metadata["annotations"].get(PREEMPTABLE) == annotation
+    assert metadata["labels"].get(PREEMPTABLE) == label
+
+
 def test_min_resources_take_the_important_tasks_first() -> None:
     bench = Workbench()
     bench.create("PriorityClass", "high", value=10)

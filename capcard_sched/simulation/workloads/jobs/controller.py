@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.simulation.admission import DEFAULT_MAX_RETRY
+from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.kinds import (
     BATCH_API,
     COMMAND,
@@ -35,22 +37,26 @@ from capcard_sched.simulation.workloads.jobs.phases import (
     after_running,
     census,
 )
-from capcard_sched.simulation.workloads.jobs.policies import SYNC, Answer, Request, answer
+from capcard_sched.simulation.workloads.jobs.policies import SYNC, Answer, Request, answer, exit_code, restarts
 from capcard_sched.simulation.workloads.templates import owner_reference
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.clock import Timer
+    from capcard_sched.simulation.events import EventRecorder
     from capcard_sched.simulation.store import Change, Store
 
 _Key = tuple[str, str]
 _LIVE_PHASES = ("Pending", "Running")
+#: Source of the events on Jobs.
+_COMPONENT = "vc-controller-manager"
 
 
 class JobController:
     """Runs every Job through its phases."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, recorder: EventRecorder) -> None:
         self._store = store
+        self._recorder = recorder
         self._requests: dict[_Key, list[Request]] = {}
         #: Pods we delete ourselves: their leaving is no event (C-01).
         self._ours: set[str] = set()
@@ -101,11 +107,11 @@ class JobController:
                 self._evicted.discard(uid)
             return
         if phase == before:
-            if phase in _LIVE_PHASES and _restarts(pod):
+            if phase in _LIVE_PHASES and restarts(pod):
                 requests.append(Request("TaskFailed", owner["uid"], pod))
             return
         if phase == "Failed":
-            requests.append(Request("PodFailed", owner["uid"], pod, _exit_code(pod)))
+            requests.append(Request("PodFailed", owner["uid"], pod, exit_code(pod)))
         elif phase == "Succeeded":
             requests.append(Request("TaskCompleted", owner["uid"], pod))
         elif phase == "Running":
@@ -158,8 +164,10 @@ class JobController:
         if found.action == SYNC:
             return
         if found.delay:
-            self._delay(key, request, found)
+            if self._delay(key, request, found):
+                self._tell(job, f"Execute action {found.action} after {format_duration(found.delay)}")
             return
+        self._tell(job, f"Start to execute action {found.action} ")
         self._cancel_timers(meta(job)["uid"])
         self._act(key, found.action, request)
 
@@ -178,16 +186,22 @@ class JobController:
             for pod in self._store.owned(meta(job)["uid"], POD)
             if Request("", pod=pod).task == name and status(pod).get("phase") in _LIVE_PHASES
         )
-        return sum(map(_restarts, live)) >= most
+        return sum(map(restarts, live)) >= most
 
-    def _delay(self, key: _Key, request: Request, found: Answer) -> None:
+    def _tell(self, job: JsonObject, message: str) -> None:
+        about = ObjectRef("Job", meta(job)["namespace"], meta(job)["name"], meta(job)["uid"])
+        self._recorder.record(EmitEvent(about, "Normal", "ExecuteAction", message, _COMPONENT))
+
+    def _delay(self, key: _Key, request: Request, found: Answer) -> bool:
+        """Put the action off; False when it is put off already."""
         slot = (meta(self._job(key))["uid"], request.pod_uid)
         present = self._timers.get(slot)
         if present is not None and present[2] == found.action and present[0].live:
-            return
+            return False
         due = request._replace(action=found.action)
         timer = self._store.clock.after(found.delay, lambda: self._requests.setdefault(key, []).append(due))
         self._timers[slot] = (timer, request, found.action)
+        return True
 
     def _cancel_outdated(self, job: JsonObject, request: Request) -> None:
         slot = (meta(job)["uid"], request.pod_uid)
@@ -376,18 +390,3 @@ def _job_of(obj: JsonObject) -> JsonObject | None:
 
 def _phase(job: JsonObject) -> str:
     return str((status(job).get("state") or {}).get("phase") or PENDING)
-
-
-def _restarts(pod: JsonObject) -> int:
-    """How often containers of a pod, init containers too, were started anew."""
-    rows = (*(status(pod).get("containerStatuses") or ()), *(status(pod).get("initContainerStatuses") or ()))
-    return sum(int(row.get("restartCount") or 0) for row in rows)
-
-
-def _exit_code(pod: JsonObject) -> int:
-    """The first exit code that is not 0 (C-18)."""
-    for container in status(pod).get("containerStatuses") or ():
-        code = ((container.get("state") or {}).get("terminated") or {}).get("exitCode", 0)
-        if code:
-            return int(code)
-    return 0

@@ -145,7 +145,11 @@ def pod_for(job: JsonObject, task: JsonObject, index: int, group: str) -> JsonOb
     if task.get("topologyPolicy"):
         notes[NUMA_TOPOLOGY_POLICY] = task["topologyPolicy"]
     budget = JDB_MIN_AVAILABLE if JDB_MIN_AVAILABLE in own else JDB_MAX_UNAVAILABLE
-    notes.update({key: own[key] for key in (*_COPIED_ANNOTATIONS, budget) if key in own})
+    template = task["template"]
+    # What a template says of its own pods, be it in an annotation or a label, is closer to them than the Job.
+    described = template.get("metadata") or {}
+    said = {*(described.get("annotations") or {}), *(described.get("labels") or {})}
+    notes.update({key: own[key] for key in (*_COPIED_ANNOTATIONS, budget) if key in own and key not in said})
     marks = {
         TASK_INDEX: str(index),
         JOB_NAME: name,
@@ -153,8 +157,7 @@ def pod_for(job: JsonObject, task: JsonObject, index: int, group: str) -> JsonOb
         JOB_NAMESPACE: meta(job)["namespace"],
         QUEUE_NAME: spec(job)["queue"],
     }
-    marks.update({key: labels_of(job)[key] for key in _COPIED_LABELS if key in labels_of(job)})
-    template = task["template"]
+    marks.update({key: value for key, value in labels_of(job).items() if key in _COPIED_LABELS and key not in said})
     own_spec = template.get("spec") or {}
     more: JsonObject = {"schedulerName": own_spec.get("schedulerName") or spec(job)["schedulerName"]}
     class_name = own_spec.get("priorityClassName") or spec(job).get("priorityClassName")

@@ -82,3 +82,18 @@ def _matches(policy: JsonObject, request: Request) -> bool:
     if request.event in events or "*" in events:
         return True
     return bool(request.exit_code) and policy.get("exitCode") == request.exit_code
+
+
+def restarts(pod: JsonObject) -> int:
+    """How often containers of a pod, init containers too, were started anew."""
+    rows = (*(status(pod).get("containerStatuses") or ()), *(status(pod).get("initContainerStatuses") or ()))
+    return sum(int(row.get("restartCount") or 0) for row in rows)
+
+
+def exit_code(pod: JsonObject) -> int:
+    """The first exit code that is not 0 (C-18)."""
+    for container in status(pod).get("containerStatuses") or ():
+        code = ((container.get("state") or {}).get("terminated") or {}).get("exitCode", 0)
+        if code:
+            return int(code)
+    return 0
