@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.action import Action
+from capcard_sched.framework.action import Action, PlacingArguments
 from capcard_sched.framework.attempt import Attempt
 from capcard_sched.framework.ordering import Rounds
 from capcard_sched.framework.topology_search import place_in_hyper_node
@@ -29,6 +29,8 @@ class Allocate(Action):
     """
 
     name = "allocate"
+    Arguments = PlacingArguments
+    arguments: PlacingArguments
 
     def execute(self, session: Session) -> None:
         """Run the action."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.action import Action
+from capcard_sched.framework.action import Action, PlacingArguments
 from capcard_sched.framework.ordering import Rounds
 from capcard_sched.framework.report import Outcome
 
@@ -24,6 +24,8 @@ class Backfill(Action):
     """
 
     name = "backfill"
+    Arguments = PlacingArguments
+    arguments: PlacingArguments
 
     def execute(self, session: Session) -> None:
         """Run the action."""

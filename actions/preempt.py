@@ -38,7 +38,9 @@ class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
     candidate_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] = msgspec.field(
         name="minCandidateNodesPercentage", default=10
     )
+    #: No fewer than so many, if there are.
     fewest_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="minCandidateNodesAbsolute", default=1)
+    #: No more than so many.
     most_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="maxCandidateNodesAbsolute", default=100)
     #: Room that was made is kept for its pod for so long after the victims should be gone.
     reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)

@@ -37,7 +37,9 @@ class BinpackArguments(msgspec.Struct, frozen=True):
 
     #: Times the score; 0 scores nothing, a negative one spreads instead.
     weight: int = msgspec.field(name="binpack.weight", default=1)
+    #: How much cpu counts beside the others; 0 leaves it out.
     cpu: Weight = msgspec.field(name="binpack.cpu", default=1)
+    #: The same for memory.
     memory: Weight = msgspec.field(name="binpack.memory", default=1)
     #: Names of further resources that count, separated by commas.
     resources: str = msgspec.field(name=RESOURCES_KEY, default="")

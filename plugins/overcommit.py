@@ -34,8 +34,9 @@ _UNLIMITED = 2**62
 
 
 class OvercommitArguments(msgspec.Struct, frozen=True):
-    """`overcommit-factor`: how many times the cluster's room may be promised; at least 1."""
+    """Arguments as users write them."""
 
+    #: How many times the cluster's room may be promised to admitted jobs.
     factor: Annotated[float, msgspec.Meta(ge=1)] = msgspec.field(name="overcommit-factor", default=DEFAULT_FACTOR)
 
 
@@ -81,6 +82,7 @@ class Overcommit(Plugin):
             queue=job.queue,
             figures=Figures(first, need[first], need[first] + taken, limit),
             event=True,
+            type=CLUSTER_OVERUSED.type,
         )
 
     def job_enqueued(self, job: Job) -> None:

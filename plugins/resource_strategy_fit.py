@@ -57,6 +57,7 @@ class Choice(msgspec.Struct, frozen=True):
 class ScarceArguments(msgspec.Struct, frozen=True):
     """Scarce resource avoidance: nodes without what a pod does not need come first."""
 
+    #: Off unless it is true.
     enable: bool = False
     #: Names of the scarce resources, separated by commas.
     resources: str = ""
@@ -71,6 +72,7 @@ class ScarceArguments(msgspec.Struct, frozen=True):
 class ProportionalArguments(msgspec.Struct, frozen=True):
     """What pods that ask for none of the resources must leave to them."""
 
+    #: Off unless it is true.
     enable: bool = False
     #: Names of the resources, separated by commas.
     resources: str = ""
@@ -85,7 +87,9 @@ class ResourceStrategyFitArguments(msgspec.Struct, frozen=True):
     weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)] = msgspec.field(name=WEIGHT_KEY, default=10)
     #: By resource name, or by the beginnings of names: `nvidia.com/*`. Without any, cpu and memory: LeastAllocated.
     resources: dict[str, Choice | None] = {}
+    #: Scarce resource avoidance: nodes without what a pod does not need come first.
     sra: ScarceArguments = ScarceArguments()
+    #: What pods that ask for none of the resources must leave to them.
     proportional: ProportionalArguments = ProportionalArguments()
 
 

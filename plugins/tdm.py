@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -219,11 +221,12 @@ class Tdm(Plugin):
         return min((moment for moment in (change, again) if moment is not None), default=None)
 
     def _concerns_anybody(self) -> bool:
-        """Whether there are nodes with hours, and pods that are on them or wait."""
+        """Whether there are nodes with hours, and pods that are on them or wait and may go there."""
         rows = [row for zone, members in self._rows.items() if zone in self._windows for row in members]
         nodes = self._session.nodes.nodes
         return bool(rows) and (
-            any(nodes[row].tasks for row in rows) or any(job.pending for job in self._session.with_pending_tasks())
+            any(nodes[row].tasks for row in rows)
+            or any(is_revocable(task) for job in self._session.with_pending_tasks() for task in job.pending.values())
         )
 
     # --- nodes ------------------------------------------------------------------------------------------------------
@@ -293,7 +296,7 @@ class Tdm(Plugin):
             and (zone := _zone_of(each)) in self._windows
             and zone not in self._active
         ]
-        victims = _within_budgets(overdue)
+        victims = _within_budgets(overdue, _budgets_of_overdue(overdue))
         self._unfinished = bool(overdue)
         if overdue:
             self._evicted_at = self._now
@@ -312,9 +315,25 @@ def _zone_of(task: Task) -> str:
     return task.node.labels.get(REVOCABLE_ZONE, "") if task.node is not None else ""
 
 
-def _within_budgets(candidates: Iterable[Task]) -> list[Task]:
-    """The first candidates of each job, as many as its budget allows."""
-    left: dict[str, int] = {}
+def _budgets_of_overdue(overdue: Iterable[Task]) -> dict[str, int]:
+    """Jobs that leave lent nodes whole, with how many pods that are.
+
+    One pod at a time would leave a gang without spare members there for ever: shuffle breaks none. It goes at once when
+    the hours are over for all of it and it has no budget of its own.
+    """
+    found: dict[str, int] = {}
+    for job, count in Counter(task.job for task in overdue).items():
+        assert job is not None
+        budgeted = JDB_MIN_AVAILABLE in job.annotations or JDB_MAX_UNAVAILABLE in job.annotations
+        live = job.ready_tasks - job.counts[TaskStatus.SUCCEEDED]
+        if not budgeted and count == live and job.min_available > 1 and job.ready_tasks <= job.min_available:
+            found[job.key] = count
+    return found
+
+
+def _within_budgets(candidates: Iterable[Task], budgets: Mapping[str, int] = MappingProxyType({})) -> list[Task]:
+    """The first candidates of each job, as many as its budget allows: that of `budgets` by key, else its own."""
+    left = dict(budgets)
     victims = []
     for task in candidates:
         job = task.job

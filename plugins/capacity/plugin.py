@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 class CapacityArguments(msgspec.Struct, frozen=True):
-    """`ancestorReclaimLevel`: so many queues above a victim's must be above what they deserve too, 0 for none.
+    """Arguments as users write them."""
 
-    The DRA keys are accepted so that confs load; nothing here acts on them.
-    """
-
+    #: So many queues above a victim's must be above what they deserve too, 0 for none.
     ancestor_reclaim_level: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="ancestorReclaimLevel", default=0)
+    #: Accepted, so that files load; without effect.
     dynamic_resource_allocation: bool = msgspec.field(name="capacity.DynamicResourceAllocationEnable", default=False)
+    #: Accepted, so that files load; without effect.
     dra_consumable_capacity: bool = msgspec.field(name="capacity.DRAConsumableCapacityEnable", default=False)
 
 
@@ -224,10 +224,10 @@ class Capacity(Plugin):
         self._moved(placement, -1)
 
     def metrics(self) -> Iterator[Sample]:
-        requests = self._requests()
+        requests, inqueue = self._sums(self._requested), self._sums(self._inqueue)
         for name, branch in self._tree.branches.items():
             if name in self._session.queues:
-                yield from samples(branch, requests[name], self._session.resources)
+                yield from samples(branch, requests[name], inqueue[name], self._session.resources)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -253,14 +253,14 @@ class Capacity(Plugin):
                 branch.reserve(self._inqueue.of(name) - self._elastic.of(name))
         self._stale.clear()
 
-    def _requests(self) -> dict[str, Vector]:
-        """What pods of each queue, and of those below it, hold or wait for."""
+    def _sums(self, of_jobs: JobSums) -> dict[str, Vector]:
+        """Of the jobs of each queue, and of those below it."""
         branches = self._tree.branches
         totals = {name: self._session.resources.zeros() for name in branches}
         for name, branch in branches.items():
             for above in branch.chain() if self.hierarchy else (branch,):
                 if above.name in totals:
-                    totals[above.name] += self._requested.of(name)
+                    totals[above.name] += of_jobs.of(name)
         return totals
 
     def _needs_of(self, cls: TaskClass) -> Needs:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity.branch import Branch
 
 
-def samples(branch: Branch, request: Vector, resources: ResourceColumns) -> Iterator[Sample]:
-    """All series of a queue; `request` is what its pods hold or wait for. A capability is there where one is set."""
+def samples(branch: Branch, request: Vector, inqueue: Vector, resources: ResourceColumns) -> Iterator[Sample]:
+    """All series of a queue. A capability is there where one is set.
+
+    `request` is what its pods hold or wait for, `inqueue` what admitted jobs were promised and do not hold yet.
+    """
     labels = {"queue_name": branch.name}
     kinds = {
         "allocated": branch.allocated,
         "request": request,
         "deserved": branch.deserved,
+        "inqueue": inqueue,
         "real_capacity": branch.real_capability,
     }
     if branch.queue is not None and branch.queue.capability:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from capcard_sched.framework.plugin import Sample, Veto
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
+    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
     from capcard_sched.framework.session import Session
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
 
 class CapacityCard(Plugin):
-    """Quotas per card model. Holds the parts together and passes hooks on to them; no rule stands here."""
+    """Quotas per card model: who of a queue is admitted and placed, and who has to give cards back.
+
+    Holds the parts together and passes hooks on to them; no rule stands here.
+    """
 
     name = "capacity-card"
     Arguments = CapacityCardArguments
@@ -112,8 +115,10 @@ class CapacityCard(Plugin):
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         found = self._allocatable.refusal("preemptive", queue, task)
-        told = self._refused.get((reference(task), "allocatable")) if found is not None else None
-        return quietly(found) if found is not None and told is not None and told.message == found.message else found
+        if found is None or found.also:  # its second event says what only this hook denies
+            return found
+        told = self._refused.get((reference(task), "allocatable"))
+        return quietly(found) if told is not None and told.message == found.message else found
 
     def queue_order(self, queue: Queue) -> tuple[int, float]:
         return queue_key(self.ledger, queue)
@@ -128,6 +133,9 @@ class CapacityCard(Plugin):
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         return self._tide.evict_scope(job)
+
+    def alternatives(self, profile: Profile) -> Rows | None:
+        return self.selection.positions(profile)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 

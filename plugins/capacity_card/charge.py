@@ -57,7 +57,7 @@ class Demand:
 
     def on(self, card: str) -> Charge:
         """The charge once the card is known."""
-        if not self.several or not card:
+        if not card or card == self.claim.card:
             return self.claim
         charge = self._by_card.get(card)
         if charge is None:
@@ -96,10 +96,10 @@ class Demands:
         was charged before, else the first alternative the cluster knows (R12).
         """
         demand = self.of(task.cls)
+        if demand.alternatives and task.assigned_card in demand.names:
+            return demand.on(task.assigned_card)  # also one that no node offers any more
         if not demand.several:
             return demand.claim
-        if task.assigned_card in demand.names:
-            return demand.on(task.assigned_card)
         if node is not None:
             offered = self._inventory.offered_by(node)
             for card in demand.alternatives:

@@ -178,13 +178,17 @@ class Minimum:
     def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> Tally:
         """What the annotation asks beyond the pods that exist, so that reservations do not dip meanwhile.
 
-        Compared key by key as the pods asked for it, before they got a node. Pods that have ended exist as well: what
-        they gave back is not reserved again.
+        Compared key by key as the pods asked for it, before they got a node, be it with or without the alternatives
+        that no node offers. Pods that have ended exist as well: what they gave back is not reserved again.
         """
-        asked = total_of(self._demands.of(task.cls).claim for task in tasks).cards
+        asked: dict[tuple[str, str], int] = {}
+        for task in tasks if request else ():
+            demand = self._demands.of(task.cls)
+            keys = "|".join(demand.names), demand.claim.card
+            asked[keys] = asked.get(keys, 0) + demand.amount
         short = Tally()
         for key, amount in request.items():
-            there = sum(value for other, value in asked.items() if same_set(key, other))
+            there = sum(value for keys, value in asked.items() if any(same_set(key, other) for other in keys))
             short.add_card(key, max(0, amount - there))
         return short
 

@@ -81,6 +81,11 @@ class Selection:
         """Index of the alternative a pod would get on each node, -1 where none is usable: intp [nodes]."""
         return self._inventory.lanes(choice.alternatives, choice.usable)
 
+    def positions(self, profile: Profile) -> Rows | None:
+        """Index of the first alternative each node offers, whatever is left of its quota: intp [nodes]."""
+        demand = self._demands.of(profile.cls)
+        return self._inventory.lanes(demand.alternatives, demand.alternatives) if demand.several else None
+
     def of_profile(self, profile: Profile) -> CardChoice | None:
         """The choice that is part of a profile; None when there is nothing to choose."""
         choice: CardChoice | None = profile.context(self._plugin)

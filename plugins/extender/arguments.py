@@ -40,19 +40,31 @@ class ExtenderArguments(msgspec.Struct, frozen=True):
     url_prefix: str = msgspec.field(name=URL_KEY, default="")
     #: How long one call may take.
     http_timeout: str = msgspec.field(name=f"{_PREFIX}httpTimeout", default=DEFAULT_TIMEOUT)
+    #: Told of the cluster when a session opens. Of this verb and the others: one that is empty is not asked.
     session_open_verb: str = msgspec.field(name=f"{_PREFIX}onSessionOpenVerb", default="")
+    #: Told when a session is over.
     session_close_verb: str = msgspec.field(name=f"{_PREFIX}onSessionCloseVerb", default="")
+    #: Asked whether a pod may go to a node.
     predicate_verb: str = msgspec.field(name=f"{_PREFIX}predicateVerb", default="")
     #: Ours: `predicateVerb` for several nodes in one call, instead of it.
     predicate_batch_verb: str = msgspec.field(name=f"{_PREFIX}predicateBatchVerb", default="")
+    #: Asked how good nodes are for a pod.
     prioritize_verb: str = msgspec.field(name=f"{_PREFIX}prioritizeVerb", default="")
+    #: Asked who of a queue may be evicted for a pod of the same queue.
     preemptable_verb: str = msgspec.field(name=f"{_PREFIX}preemptableVerb", default="")
+    #: Asked who may be evicted for a pod of another queue.
     reclaimable_verb: str = msgspec.field(name=f"{_PREFIX}reclaimableVerb", default="")
+    #: Asked whether a queue gets nothing more in this session.
     queue_overused_verb: str = msgspec.field(name=f"{_PREFIX}queueOverusedVerb", default="")
+    #: Asked whether a job may be admitted.
     job_enqueueable_verb: str = msgspec.field(name=f"{_PREFIX}jobEnqueueableVerb", default="")
+    #: Told that a job was admitted.
     job_enqueued_verb: str = msgspec.field(name=f"{_PREFIX}jobEnqueuedVerb", default="")
+    #: Asked whether what is placed of a job may start.
     job_ready_verb: str = msgspec.field(name=f"{_PREFIX}jobReadyVerb", default="")
+    #: Told that a pod got room; may object.
     allocate_verb: str = msgspec.field(name=f"{_PREFIX}allocateFuncVerb", default="")
+    #: Told that a pod is about to lose it.
     deallocate_verb: str = msgspec.field(name=f"{_PREFIX}deallocateFuncVerb", default="")
     #: What a call that fails means: true, go on without the webhook; false, its answer is no.
     ignorable: bool = msgspec.field(name=f"{_PREFIX}ignorable", default=False)
@@ -68,7 +80,7 @@ class ExtenderArguments(msgspec.Struct, frozen=True):
     prioritize_nodes: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name=f"{_PREFIX}prioritizeNodes", default=0)
     #: Ours: after so many failures in a row the webhook is left alone; 0 is never.
     breaker_failures: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name=f"{_PREFIX}breakerFailures", default=5)
-    #: Ours: for how long.
+    #: Ours: for how long it is left alone.
     breaker_period: str = msgspec.field(name=f"{_PREFIX}breakerPeriod", default=DEFAULT_BREAKER_PERIOD)
     #: Ours: how soon there is another session when the webhook stood in the way and nothing else changes.
     retry_period: str = msgspec.field(name=f"{_PREFIX}retryPeriod", default=DEFAULT_RETRY_PERIOD)

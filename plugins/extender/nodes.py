@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.plugin import OutsideError
 from capcard_sched.framework.rows import Diagnosis
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.extender import wire
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _MOST_KEPT: Final = 200_000
 
 
-class ScoringFailed(Exception):  # noqa: N818 - it says what happened
+class ScoringFailed(OutsideError):  # noqa: N818 - it says what happened
     """The webhook has no scores for a pod that may not be placed without."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.framework.plugin import OutsideError, Plugin, Sample
 from capcard_sched.model.reasons import EXTENDER_REJECTED
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
@@ -35,7 +35,7 @@ _CONSEQUENCES: Final = {
 }
 
 
-class EventRefused(Exception):  # noqa: N818 - it says what happened
+class EventRefused(OutsideError):  # noqa: N818 - it says what happened
     """The webhook does not agree with a placement, or could not be told of it."""
 
 

@@ -10,7 +10,7 @@ from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.rows import Diagnosis
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.plugins.predicates import node_checks, pod_affinity
-from capcard_sched.plugins.predicates.arguments import PredicatesArguments
+from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, PredicatesArguments
 from capcard_sched.plugins.predicates.host_ports import HostPorts
 from capcard_sched.plugins.predicates.rules import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import TopologySpread
@@ -76,8 +76,11 @@ class Predicates(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        arguments = problems.decode(cls.Arguments, raw)
+        moved = {key: plugin for key in raw for prefix, plugin in MOVED_KEYS if key.startswith(prefix)}
+        arguments = problems.decode(cls.Arguments, raw, handled=moved)
         assert isinstance(arguments, PredicatesArguments)
+        for key, plugin in moved.items():
+            problems.warning(key, "is not read here any more", hint=f"it is a matter of plugin {plugin}")
         shape = arguments.volume_binding_shape or ()
         if any(left.utilization >= right.utilization for left, right in pairwise(shape)):
             problems.error("volumebinding.shape", "the points must stand by rising utilization")

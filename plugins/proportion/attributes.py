@@ -13,7 +13,7 @@ from capcard_sched.plugins.proportion.filling import fill
 from capcard_sched.plugins.proportion.iteration import EPSILON, iterate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -112,10 +112,13 @@ def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
     return beyond
 
 
-def share_out(queues: Sequence[QueueAttributes], total: Vector, requests: Matrix, *, literally: bool) -> Matrix:
+def share_out(
+    queues: Sequence[QueueAttributes], total: Vector, requests: Matrix, *, rounds_among: Container[str] | None = None
+) -> Matrix:
     """Set `real_capability` of every queue and answer what each deserves: int64 [queues, resources].
 
-    Exactly, one resource at a time; or `literally` by the rounds of the reference, rounded down.
+    Exactly, one resource at a time; or by the rounds of the reference, rounded down, among the queues of these names:
+    a queue takes its part of the first round even when it asks for nothing, so those without jobs get their guarantee.
     """
     guarantees = np.array([queue.guarantee for queue in queues])
     free = np.maximum(total - guarantees.sum(axis=0), 0)
@@ -123,14 +126,10 @@ def share_out(queues: Sequence[QueueAttributes], total: Vector, requests: Matrix
     for queue, capability in zip(queues, capabilities, strict=True):
         queue.real_capability = capability
     weights = [queue.weight for queue in queues]
-    if literally:
+    if rounds_among is not None:
+        parts = [max(queue.weight, 0) if queue.name in rounds_among else 0 for queue in queues]
         rounds = iterate(
-            total,
-            np.maximum(np.array(weights, dtype=np.int64), 0),
-            guarantees,
-            capabilities,
-            requests,
-            pods_column=PODS_COLUMN,
+            total, np.array(parts, dtype=np.int64), guarantees, capabilities, requests, pods_column=PODS_COLUMN
         )
         return np.floor(rounds + EPSILON).astype(np.int64)
     deserved: Matrix = np.maximum(guarantees, np.minimum(capabilities, requests))

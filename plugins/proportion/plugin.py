@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 
 class ProportionArguments(msgspec.Struct, frozen=True):
-    """`proportion.iterative: true` shares out by the rounds of the reference instead of exactly."""
+    """Arguments as users write them."""
 
+    #: Share out by the rounds of the reference, instead of exactly.
     iterative: bool = msgspec.field(name="proportion.iterative", default=False)
 
 
@@ -80,7 +81,8 @@ class Proportion(Plugin):
         queues = list(self._attributes.values())
         requests = np.array([self._requested.of(queue.name) for queue in queues])
         total = resources.fit(session.total)
-        deserved = share_out(queues, total, requests, literally=self.arguments.iterative)
+        owners = {job.queue for job in session.jobs.values()} if self.arguments.iterative else None
+        deserved = share_out(queues, total, requests, rounds_among=owners)
         for queue, request, amounts in zip(queues, requests, deserved, strict=True):
             queue.settle(request, amounts)
 
@@ -195,6 +197,7 @@ class Proportion(Plugin):
             yield from self._amounts("allocated", queue.name, queue.allocated)
             yield from self._amounts("request", queue.name, attributes.request)
             yield from self._amounts("deserved", queue.name, attributes.deserved)
+            yield from self._amounts("inqueue", queue.name, self._inqueue.of(queue.name))
             yield Sample("queue_share", labels, self.queue_order(queue)[1])
             yield Sample("queue_weight", labels, queue.weight)
             yield Sample("queue_overused", labels, float(self.overused(queue)))

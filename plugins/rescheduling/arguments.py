@@ -57,6 +57,7 @@ class ReschedulingArguments(msgspec.Struct, frozen=True):
     interval: str = DEFAULT_INTERVAL
     #: The period of the averages; there is one only, the one that is measured.
     period: str = msgspec.field(name=PERIOD_KEY, default=PERIOD)
+    #: What to look at: `lowNodeUtilization`, with its `params` (docs/load.md).
     strategies: tuple[Strategy, ...] = (Strategy(),)
 
 

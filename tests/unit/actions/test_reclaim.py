@@ -587,6 +587,16 @@ def test_the_group_of_those_who_take_is_told_once_of_all_that_they_take() -> Non
     ]
 
 
+def test_who_is_refused_by_quota_is_not_told_that_no_node_has_anybody_to_give() -> None:
+    """Tidal reference §5 and §7.4: the quota's word is the answer; no node was ever asked for the second pod."""
+    w = _World(_conf("enqueue, allocate, reclaim", "enableReclaimable: false", "cards"), nodes=2)
+    w.run("a", 8, "n1").run("b", 8, "n2").want(8, pods=2, least=2)
+    assert evicted(w.h.step()) == []
+    told = [reason for name in ("r-w-0", "r-w-1") for reason, _ in w.h.event_messages("Pod", name)]
+    assert "Full" in told
+    assert "ReclaimFailed" not in told
+
+
 # --- what people see --------------------------------------------------------------------------------------------------
 
 
@@ -609,6 +619,19 @@ def test_everybody_is_told() -> None:
     assert told == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
     promises = w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
     assert {promise.node for promise in promises.values()} == {"n1"}
+
+
+def test_all_that_is_lacking_is_told_in_order_of_name() -> None:
+    """Tidal reference §7.4: cards, and cpu and memory likewise."""
+    w = _World()
+    w.run("a", 8, "n1", requests={"cpu": "190", "memory": "2Ti"})
+    w.want(4, requests={"cpu": "6", "memory": "4Gi"})
+    result = w.h.step()
+    intents = {intent.name: intent for intent in result.intents if isinstance(intent, Evict)}
+    lacking = f"{H200}: 4, cpu: 4, memory: 4Gi"
+    assert intents["a-w-0"].message == f"reclaim: {lacking} on node n1 for default/r-w-0 of queue qi"
+    told = [text for reason, text in w.h.event_messages("Pod", "r-w-0") if reason == "Reclaimed"]
+    assert told == [f"1 pods of 1 jobs evicted on node n1: default/a; waiting for {lacking}"]
 
 
 def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:

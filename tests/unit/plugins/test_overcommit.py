@@ -29,6 +29,7 @@ def _refusal(*figures: Figures, names: str) -> Refusal:
         queue="q",
         figures=figures[0],
         event=True,
+        type="Normal",
     )
 
 

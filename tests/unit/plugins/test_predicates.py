@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from capcard_sched.framework.conf import parse_conf
 from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
 from capcard_sched.model.refusal import Code
-from capcard_sched.testing import Harness
+from capcard_sched.testing import Harness, registry
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -717,3 +718,21 @@ def test_every_argument_of_the_reference_is_accepted() -> None:
     assert (arguments.bind_timeout_seconds, arguments.filter_timeout_seconds) == (30, 5)
     assert [(point.utilization, point.score) for point in arguments.volume_binding_shape] == [(0, 10), (100, 0)]
     assert arguments.dynamic_resources
+
+
+@pytest.mark.parametrize(
+    ("argument", "plugin"),
+    [
+        ("predicate.GPUSharingEnable: true", "deviceshare"),
+        ("predicate.GPUNumberEnable: true", "deviceshare"),
+        ("predicate.ProportionalEnable: true", "resource-strategy-fit, argument proportional"),
+        ("predicate.resources: nvidia.com/gpu", "resource-strategy-fit, argument proportional"),
+        ("predicate.resources.nvidia.com/gpu.cpu: 4", "resource-strategy-fit, argument proportional"),
+    ],
+)
+def test_keys_of_older_guides_are_told_with_the_plugin_that_took_them_over(argument: str, plugin: str) -> None:
+    result = parse_conf(CONF.format(arguments=argument), registry=registry())
+    assert result.conf is not None
+    (problem,) = result.problems
+    assert (problem.severity, problem.message) == ("warning", "is not read here any more")
+    assert problem.hint == f"it is a matter of plugin {plugin}"

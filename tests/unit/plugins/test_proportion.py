@@ -88,6 +88,18 @@ def test_the_iterative_argument_gives_guarantees_their_head_start() -> None:
     assert _deserved(h) == pytest.approx({"a": 9500, "b": 2000, "d": 8500}, abs=1)
 
 
+def test_queues_without_jobs_take_no_part_of_the_rounds() -> None:
+    h = _cluster("20", arguments="proportion.iterative: true")
+    h.queue("a", guarantee={"cpu": "6"})
+    h.queue("b", weight=2)
+    h.queue("d")
+    h.queue("jobless", weight=100)
+    for queue, pods in (("a", 20), ("b", 2), ("d", 20)):
+        _work(h, queue, waits=pods)
+    h.session()
+    assert _deserved(h) == pytest.approx({"a": 9500, "b": 2000, "d": 8500, "jobless": 0}, abs=1)
+
+
 def test_a_capability_of_zero_limits_cards_but_not_cpu() -> None:
     h = _cluster(resources={"nvidia.com/gpu": 8})
     h.queue("q", capability={"cpu": "0", "nvidia.com/gpu": "0"})
@@ -412,6 +424,17 @@ def test_series_of_every_queue_are_there() -> None:
         ("queue_overused", "idle"): 1,
     }
     assert {key: samples[key] for key in expected} == expected
+
+
+def test_what_admitted_jobs_were_promised_is_a_series() -> None:
+    h = _cluster("8", resources={"nvidia.com/gpu": 8})
+    h.queue("q")
+    h.group("g", queue="q", phase="Inqueue", min_member=2, min_resources={"cpu": "6", "nvidia.com/gpu": "3"})
+    h.pod("p", group="g", node="n1", requests={"cpu": "2", "nvidia.com/gpu": 1})
+    h.session()
+    samples = {(s.name, *s.labels.values()): s.value for s in h.plugin("proportion").metrics()}
+    assert samples["queue_inqueue_milli_cpu", "q"] == 4000
+    assert samples["queue_inqueue_scalar_resources", "q", "nvidia.com/gpu"] == 2000
 
 
 def test_deserved_never_adds_up_to_more_than_the_cluster() -> None:

@@ -354,10 +354,11 @@ def test_a_slip_is_a_warning_with_its_place(arguments: dict[str, Any], place: st
 
 ERRORS: list[tuple[dict[str, Any], str, str]] = [
     ({"resources": ["cpu"]}, f"{PLACE}.resources", "Expected object, got array"),
-    ({"resources": {"cpu": {"weight": "2"}}}, f"{PLACE}.resources", "Expected int, got str"),
+    ({"resources": {"cpu": {"weight": "2"}}}, f"{PLACE}.resources", 'Expected int, got str at ["cpu"].weight'),
+    ({"resources": {"cpu": {}, GPU: "x"}}, f"{PLACE}.resources", f'got str at ["{GPU}"]'),
     ({"resources": {"cpu": {"weight": 2**31}}}, f"{PLACE}.resources", "<= 2147483647"),
     ({"sra": {"enable": "yes"}}, f"{PLACE}.sra", "Expected bool, got str at .enable"),
-    ({"sra": {"resourceWeight": {"a": 1.5}}}, f"{PLACE}.sra", "Expected int, got float"),
+    ({"sra": {"resourceWeight": {"b": 1, "a": 1.5}}}, f"{PLACE}.sra", 'got float at .resourceWeight["a"]'),
     ({"proportional": True}, f"{PLACE}.proportional", "Expected object, got bool"),
     ({"proportional": {"resourceProportion": {"a.cpu": "4"}}}, f"{PLACE}.proportional", "Expected float, got str"),
 ]

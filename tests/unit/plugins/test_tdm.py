@@ -188,11 +188,13 @@ def test_hours_that_concern_nobody_wake_nobody() -> None:
     h.pod("waits", requests={"cpu": "999"})
     assert h.step(at("21:00:00")).due is None, "no node of the zone"
     h.node("lent", labels={ZONE: "night"})
-    assert h.step(at("21:00:01")).due == at("22:00:00")
-    h.delete_pod("waits")
-    assert h.step(at("21:00:02")).due is None, "nobody waits"
+    assert h.step(at("21:00:01")).due is None, "who waits may not go there"
+    h.pod("may-go", annotations={ZONE: "*"}, requests={"cpu": "999"})
+    assert h.step(at("21:00:02")).due == at("22:00:00")
+    h.delete_pod("may-go")
+    assert h.step(at("21:00:03")).due is None, "nobody waits"
     h.pod("there", node="lent")
-    assert h.step(at("21:00:03")).due == at("22:00:00"), "somebody is there"
+    assert h.step(at("21:00:04")).due == at("22:00:00"), "somebody is there"
 
 
 def test_a_revocable_pod_prefers_lent_nodes() -> None:
@@ -389,6 +391,37 @@ def test_shuffle_empties_lent_nodes_in_the_morning() -> None:
     result = h.step(at("06:00:01"))
     evicted = [intent.name for intent in result.intents if isinstance(intent, Evict)]
     assert sorted(evicted) == ["a0", "a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "least", "notes", "gone"),
+    [
+        pytest.param(3, 3, {}, ["a0", "a1", "a2"], id="a gang that needs all goes whole"),
+        pytest.param(3, 2, {}, ["a0"], id="one at a time while it can do without"),
+        pytest.param(3, 1, {}, ["a0"], id="one at a time when each runs alone"),
+        pytest.param(3, 3, {"volcano.sh/jdb-max-unavailable": "1"}, [], id="its own budget keeps it together"),
+    ],
+)
+def test_shuffle_neither_breaks_a_gang_nor_leaves_it_on_lent_nodes(
+    pods: int, least: int, notes: dict[str, str], gone: list[str]
+) -> None:
+    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
+    h.group("a", min_member=least, annotations=notes)
+    for index in range(pods):
+        h.pod(f"a{index}", group="a", node="lent")
+    h.step(at("05:59:00"))
+    result = h.step(at("06:00:01"))
+    assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
+
+
+def test_a_gang_with_members_on_nodes_of_its_own_stays_together() -> None:
+    h = cluster("05:59:00", _conf(actions="allocate, shuffle"))
+    h.group("a", min_member=2)
+    h.pod("a0", group="a", node="lent")
+    h.pod("a1", group="a", node="own")
+    h.step(at("05:59:00"))
+    result = h.step(at("06:00:01"))
+    assert [intent for intent in result.intents if isinstance(intent, Evict)] == []
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------

@@ -83,6 +83,15 @@ def test_a_wrong_threshold_leaves_the_other_as_it_is() -> None:
     assert _parsed("thresholds: {cpu: no, mem: 55}")[0].thresholds == Thresholds(80, 55)
 
 
+def test_thresholds_may_be_written_under_names_of_their_own() -> None:
+    assert _parsed("thresholds.cpu: 50, thresholds.mem: 60") == (UsageArguments(thresholds=Thresholds(50, 60)), [])
+    assert _parsed("thresholds.cpu: 50, thresholds: {cpu: 70, mem: 60}")[0].thresholds == Thresholds(50, 60)
+    found, problems = _parsed('thresholds.mem: "60"')
+    assert found == UsageArguments()
+    assert len(problems) == 1
+    assert problems[0].startswith(_PLACE + '["thresholds.mem"]')
+
+
 def test_null_sections_are_absent_ones() -> None:
     assert _parsed("thresholds: null, estimator: null") == (UsageArguments(estimator=Estimator()), [])
 

@@ -396,6 +396,19 @@ def test_series_of_every_queue_are_there() -> None:
     assert ("queue_capacity_memory_bytes", "q") not in samples
 
 
+@pytest.mark.parametrize(("tree", "above"), [(False, 0), (True, 4000)])
+def test_what_admitted_jobs_were_promised_is_a_series_of_all_queues_above_too(tree: bool, above: int) -> None:
+    h = cluster("8", tree=tree)
+    h.queue("team")
+    h.queue("q", parent="team")
+    h.group("g", queue="q", phase="Inqueue", min_member=2, min_resources={"cpu": "6"})
+    h.pod("p", group="g", node="n1", requests={"cpu": "2"})
+    h.session()
+    samples: dict[tuple[Any, ...], float] = {(s.name, *s.labels.values()): s.value for s in capacity(h).metrics()}
+    assert samples["queue_inqueue_milli_cpu", "q"] == 4000
+    assert samples["queue_inqueue_milli_cpu", "team"] == above
+
+
 def test_the_argument_must_be_a_whole_number_of_levels() -> None:
     assert Capacity().arguments.ancestor_reclaim_level == 0
     assert capacity(cluster(level=2)).arguments.ancestor_reclaim_level == 2

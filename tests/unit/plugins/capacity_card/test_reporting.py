@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from capcard_sched.testing import Harness
+from tests.unit.plugins.capacity_card.conftest import CONF
 
 GPU = "nvidia.com/gpu"
 
@@ -97,3 +98,17 @@ def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[...
     assert series("q") == {}
     held = [s.value for s in h.plugin("capacity-card").metrics() if s.name == "card_allocated"]
     assert held == [0]
+
+
+def test_a_queue_without_any_capability_is_told_what_each_action_denies() -> None:
+    """§6.1, §6.8: the refusals are word for word the same, what follows them is not."""
+    h = Harness(CONF.replace("enqueue, allocate", "enqueue, allocate, reclaim").replace("{arguments}", "{}"))
+    h.gpu_node("n1", card="A", count=4)
+    h.queue("lender", cards={"A": 4})
+    h.queue("q")
+    running(h, 4, card="A", queue="lender")
+    h.group("g", queue="q")
+    h.pod("p", card="A", cards=1)
+    h.step()
+    told = [message for reason, message in h.event_messages("Pod", "p") if reason == "EmptyQueueCapability"]
+    assert [message.rpartition(", ")[2] for message in told] == ["deny it to allocate", "deny it to preempt"]

@@ -113,6 +113,18 @@ def test_the_annotation_holds_the_place_of_pods_still_to_come(harness: Callable[
     assert verdict(h) == scalar("H200", 9000, 9000, 8000)
 
 
+@pytest.mark.parametrize("key", ["nosuch|A", "A|nosuch", "A"])
+def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Callable[..., Harness], key: str) -> None:
+    """R5: the pod asks for what the annotation asks for, though no node offers one of its cards."""
+    h = harness()
+    cluster_of_everything(h)
+    h.queue("q", cards={"A": 2})
+    h.group("g", phase="Pending", min_member=2, annotations={"volcano.sh/card.request": f'{{"{key}":2}}'})
+    h.pod("p0", card="nosuch|A", cards=1)
+    h.session()
+    assert verdict(h) is None
+
+
 def test_a_malformed_request_with_pods_is_ignored_and_told_once(harness: Callable[..., Harness]) -> None:
     h = harness()
     cluster_of_everything(h)

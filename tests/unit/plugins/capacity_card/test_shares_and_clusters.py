@@ -105,6 +105,23 @@ def test_a_card_is_known_as_long_as_a_pod_holds_it(harness: Callable[..., Harnes
     assert h.binds == {"p": "n3"}
 
 
+def test_a_recorded_card_counts_though_no_node_ever_offered_it(harness: Callable[..., Harness]) -> None:
+    """R3: a scheduler that starts after the last node of a card went charges its pods that card, and no other."""
+    h = harness()
+    h.gpu_node("n1", card="B", count=4)
+    h.queue("q", cards={"A": 2, "B": 1})
+    h.group("old", phase="Running")
+    h.pod("old", group="old", card="A|B", cards=1, node="gone", annotations={"volcano.sh/card.assigned": "A"})
+    h.group("new")
+    h.pod("new", group="new", card="B", cards=1)
+    h.step()
+    assert h.binds == {"new": "n1"}
+    assert allocated(h) == {"A": 1000, "B": 1000}
+    h.gpu_node("n2", card="A", count=4)
+    h.step()
+    assert allocated(h) == {"A": 1000, "B": 1000}
+
+
 def test_a_resliced_node_leaves_the_quota_alone(harness: Callable[..., Harness]) -> None:
     """Vector 74."""
     h = harness()

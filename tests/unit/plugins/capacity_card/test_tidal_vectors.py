@@ -145,6 +145,10 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
             "52 the cluster's own pods", "a:T8 r:I4", [], "1 system-critical", pods={"a": {"namespace": "kube-system"}},
         ),
         vector(
+            "52 where the queue is looked at first", "a:T8 r:I4", [], "1 same-queue",
+            pods={"a": {"namespace": "kube-system", "queue": "qi"}},
+        ),
+        vector(
             "53 cpu alone frees no card", "c:T0 i:I4 r:I4", [], "1 no-use, 1 service-type",
             pods={"c": {"card": None, "requests": {"cpu": "189"}}, "i": {"requests": {"cpu": "3"}},
                   "r": {"requests": {"cpu": "1"}}},
@@ -309,6 +313,17 @@ def test_18_a_queue_that_is_closing_takes_nothing() -> None:
     told = h.told()
     assert told.victims == []
     assert "QueueNotOpen" in told.reasons
+
+
+@pytest.mark.parametrize(
+    ("wanted", "victims"), [(f"{H200}|H100", ["g-0"]), (f"H100|{H200}", ["g-1"])], ids=["H200 first", "H100 first"]
+)
+def test_where_all_else_is_equal_the_earlier_alternative_decides(wanted: str, victims: list[str]) -> None:
+    """Tidal reference §7.2, step 7: before the node's name."""
+    h = Tides()
+    cluster(h, {"n1": H200, "n2": "H100"})
+    h.scene("g:T2x8m1#n1,n2 r:I4", g={"each": [{"card": H200}, {"card": "H100"}]}, r={"card": wanted})
+    assert h.told().victims == victims
 
 
 @pytest.mark.parametrize(("used", "victims"), [(6, []), (4, ["a"])], ids=["20 beyond the quota", "21 filled exactly"])
