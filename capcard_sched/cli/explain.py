@@ -24,7 +24,7 @@ def explain(
     name: str,
     /,
     *,
-    namespace: Annotated[str, Parameter(name=["--namespace", "-n"])] = "default",
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], metavar="NAME")] = "default",
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -36,7 +36,8 @@ def explain(
     Exit status: 0 with an answer, whatever it says; 2 on bad input or an unknown name; 1 on an internal error.
 
     Args:
-        name: A PodGroup, Job, Deployment or Pod; `deployment/chat` and the like are understood too.
+        name: A PodGroup, Job, Deployment or Pod; `deployment/chat`, `ml/chat` and `ml/deployment/chat` are understood
+            too.
         namespace: Namespace of the name.
         output: What to print: text for people, or the record behind it.
         source: The cluster, and how to look at it.
@@ -49,6 +50,9 @@ def explain(
     from capcard_sched.model.workload import workload_of
 
     job = _find(found.core, namespace, name)
+    if job is None and "/" in name:  # as everything is named where we tell of it
+        first, _, rest = name.partition("/")
+        job = _find(found.core, first, rest)
     if job is None:
         when = "at the end of the simulation" if source.file else f"at {found.where}"
         return refuse(f"{namespace}/{name}: no such job or pod {when}; {_offer(found.core, namespace, name)}")

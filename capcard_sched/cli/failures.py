@@ -21,17 +21,22 @@ class Watched:
     def __init__(self, core: Core | Recorder[StepResult]) -> None:
         self._core = core
         self.failures: dict[tuple[str, str, str], int] = {}
+        #: The same of what others failed in or refused: told, but the run is right.
+        self.outside: dict[tuple[str, str, str], int] = {}
 
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
         """Step the core; exceptions pass through."""
         result = self._core.step(deltas, now)
         for failure in result.report.errors:
             key = (failure.plugin, failure.hook, failure.error)
-            self.failures[key] = self.failures.get(key, 0) + 1
+            counts = self.outside if failure.outside else self.failures
+            counts[key] = counts.get(key, 0) + 1
         return result
 
     def report(self) -> int:
         """Say what failed, a line each. Returns the exit status of the run."""
+        for (plugin, hook, error), times in self.outside.items():
+            print(f"warning: plugin {plugin}, {hook}: {error} ({times} times)", file=sys.stderr)
         for (plugin, hook, error), times in self.failures.items():
             who = f"plugin {plugin}, {hook}" if plugin else hook
             print(f"internal error: {who}: {error} ({times} times; the results may be incomplete)", file=sys.stderr)

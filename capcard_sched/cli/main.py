@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -11,6 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import cyclopts
 
 from capcard_sched import __version__
+from capcard_sched.cli.help import whole_flags
 from capcard_sched.cli.status import BAD_INPUT, INTERNAL_ERROR
 
 app = cyclopts.App(
@@ -19,7 +21,7 @@ app = cyclopts.App(
     version=__version__,
     result_action="return_value",
 )
-app.command("capcard_sched.cli.run:run", name="run")
+app.command("capcard_sched.cli.run:run", name="run", help_formatter=whole_flags)
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
 app.command("capcard_sched.cli.replay:replay", name="replay")
 app.command("capcard_sched.cli.explain:explain", name="explain")
@@ -67,6 +69,9 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. Output is UTF-8 whatever the locale says: the same input gives the same bytes everywhere."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     status = run(sys.argv[1:])
     sys.exit(status)

@@ -15,7 +15,7 @@ from capcard_sched.cli.status import refuse
 app = cyclopts.App(name="queue", help="Queues: what they may use, and use.", result_action="return_value")
 
 
-@app.command(name="list")
+@app.command(name="list", usage="capcard-sched queue list [OPTIONS] [NAMES...]")
 def list_queues(
     *names: str,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",

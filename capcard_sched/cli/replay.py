@@ -28,7 +28,7 @@ def replay(
     *,
     scheduler_conf: Path | None = None,
     plugins_dir: Path | None = None,
-    most: int = 20,
+    most: Annotated[int, Parameter(metavar="N")] = 20,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
 ) -> int:
     """Make the decisions of a recorded daemon (`run --record`) again, and say where they differ. Nothing is contacted.
@@ -106,13 +106,13 @@ def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
         parts.append(f"same: {size}, each decided as recorded")
     else:
         kinds = ", ".join(f"{count} {what}" for what, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
-        parts.append(f"different: {size}; {found.found} differences: {kinds}")
+        parts.append(f"different: {size}; {found.found} difference{'' if found.found == 1 else 's'}: {kinds}")
     if other and found.queues:
         parts.append(_queue_table(found))
     parts += map(_line, found.differences)
     left = found.found - len(found.differences)
     if left:
-        parts.append(f"{left} more differences (--most)")
+        parts.append(f"{left} more difference{'' if left == 1 else 's'} (--most)")
     return parts
 
 

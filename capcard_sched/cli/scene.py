@@ -54,7 +54,7 @@ class Source:
 
     file: Annotated[
         tuple[str, ...],
-        Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False),
+        Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
     ] = ()
     """File, folder or `-` for standard input, YAML or JSON, to be simulated as `simulate` does. Repeatable. Without it
     the question is about a live cluster."""
@@ -62,28 +62,28 @@ class Source:
     scheduler_conf: Path | None = None
     """The scheduler-conf to use; when absent the installed one (live), else the built-in one."""
 
-    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="NAME")] = ()
     """Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent."""
 
-    default_queue: str = "default"
+    default_queue: Annotated[str, Parameter(metavar="NAME")] = "default"
     """Queue of PodGroups that name none."""
 
     plugins_dir: Path | None = None
     """Folder with further plugins and actions."""
 
-    until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True)] = None
+    until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
     """The cluster at this virtual time, such as 10m; when absent, when nothing can change any more."""
 
-    schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True)] = "1s"
+    schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = "1s"
     """Virtual time between sessions."""
 
     kubeconfig: Annotated[Path | None, Parameter(group=_LIVE)] = None
     """Kubeconfig file; found as kubectl finds it when absent."""
 
-    context: Annotated[str, Parameter(group=_LIVE, show_default=False)] = ""
+    context: Annotated[str, Parameter(group=_LIVE, show_default=False, metavar="NAME")] = ""
     """Context of the kubeconfig; its current one when absent."""
 
-    installed_conf: Annotated[str, Parameter(group=_LIVE)] = INSTALLED_CONF
+    installed_conf: Annotated[str, Parameter(group=_LIVE, metavar="NAMESPACE/NAME")] = INSTALLED_CONF
     """ConfigMap with the installed scheduler-conf, NAMESPACE/NAME, unless --scheduler-conf is given."""
 
 

@@ -13,7 +13,7 @@ INTERNAL_ERROR: Final = 1
 #: The type of `file`: `-f` of every verb.
 Files: TypeAlias = Annotated[
     tuple[str, ...],
-    Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False),
+    Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
 ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from capcard_sched.framework.plugin import NoArguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import msgspec
 
     from capcard_sched.framework.arguments import ArgumentReader
     from capcard_sched.framework.session import Session
@@ -40,3 +40,10 @@ class Action:
     def execute(self, session: Session) -> None:
         """Run once in `session`. An exception ends this action only."""
         raise NotImplementedError(f"action {self.name!r} does not define execute()")
+
+
+class PlacingArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the actions that look for nodes and evict nobody."""
+
+    #: Accepted, so that files load: refusals are known per class here, there is nothing to switch off.
+    predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)

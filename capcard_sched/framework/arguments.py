@@ -131,7 +131,7 @@ class ArgumentReader:
             return msgspec.convert(value, annotation)
         except (msgspec.ValidationError, OverflowError) as problem:
             text, _, place = str(problem).partition(" - at ")
-            inside = place.strip("`").removeprefix("$")
+            inside = _with_key(place.strip("`").removeprefix("$"), value, annotation)
             self.error(
                 key,
                 f"{text.replace('`', '')}" + (f" at {inside}" if inside else ""),
@@ -162,6 +162,26 @@ class ArgumentReader:
 def listed_names(text: str) -> list[str]:
     """The names in a list separated by commas, blanks trimmed, each once."""
     return list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _with_key(place: str, value: Any, annotation: Any) -> str:
+    """The place of a wrong value, with the key of the map entry it is in where msgspec only says `[...]`."""
+    above, mark, below = place.partition("[...]")
+    steps = [step for step in above.split(".") if step]
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    if not mark or not isinstance(value, dict):
+        return place
+    for key, entry in value.items():
+        alone: Any = {key: entry}
+        for step in reversed(steps):
+            alone = {step: alone}
+        try:
+            msgspec.convert(alone, annotation)
+        except (msgspec.ValidationError, OverflowError) as problem:
+            if "[...]" in str(problem):
+                return f'{above}["{shown_text(key)}"]{below}'
+    return place
 
 
 def _plain(declared: inspect.Type) -> tuple[inspect.Type, bool]:
@@ -228,7 +248,7 @@ def _words(declared: inspect.Type) -> str:
     if isinstance(declared, (inspect.IntType, inspect.FloatType)):
         noun = "an integer" if isinstance(declared, inspect.IntType) else "a number"
         bounds = ((">", declared.gt), (">=", declared.ge), ("<", declared.lt), ("<=", declared.le))
-        limits = [f"{sign} {bound:g}" for sign, bound in bounds if bound is not None]
+        limits = [f"{sign} {bound:.16g}" for sign, bound in bounds if bound is not None]
         return " ".join([noun, " and ".join(limits)]) if limits else noun
     if isinstance(declared, inspect.BoolType):
         return "true or false"

@@ -16,6 +16,7 @@ from capcard_sched.framework.reservations import let_go
 from capcard_sched.framework.session import reference
 from capcard_sched.framework.topology import annotation_changes, merged
 from capcard_sched.model import reasons
+from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
     AnnotateQueue,
@@ -286,14 +287,15 @@ class Closer:
             if queue is None:
                 continue
             allocated = columns.amounts(totals[name])
-            if allocated == {key: value for key, value in queue.status_allocated.items() if value}:
+            shown = queue.status_allocated
+            if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
                 self._on_queues.stands(name)
                 continue
             if self._on_queues.may_write(name, allocated, session.now):
                 queue.status_allocated = allocated
-                shown = {"cpu": 0, "memory": 0, **allocated}
+                amounts = {"cpu": 0, "memory": 0, **allocated}
                 intents.append(
-                    UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in shown.items()})
+                    UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in amounts.items()})
                 )
         self._on_annotations.take_due(session.now)
         for name in sorted(session.queue_annotations):
@@ -378,9 +380,15 @@ def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
         return PodGroupPhase.UNKNOWN
     scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
     completed = job.count(COMPLETED_STATUSES)
-    if scheduled >= job.min_available and scheduled:
+    if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
         return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
     return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def _wants_nothing(job: Job) -> bool:
+    """No pods, and admitted without asking for room for any: there is nothing left to do."""
+    asked = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
+    return not job.tasks and not asked and job.phase is not PodGroupPhase.PENDING
 
 
 def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:

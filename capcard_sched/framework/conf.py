@@ -148,6 +148,11 @@ class _Parser:
             name: self._arguments(part, f"action {name}", *raw_actions.get(name, ({}, ("configurations",))))
             for name, part in actions
         }
+        for name, written in raw_actions.items():
+            if name not in action_arguments:  # not in use, but a slip in it would come to light with its first use
+                part = self._part("action", name, ("configurations",))
+                if part is not None:
+                    self._arguments(part, f"action {name}", *written)
         metrics = self._metrics(top.get("metrics"))
         self._combinations(tiers)
         names = tuple(name for name, _ in actions)

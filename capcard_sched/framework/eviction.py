@@ -11,15 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework import reservations
+from capcard_sched.framework.deficit import lacking_text
 from capcard_sched.framework.session import reference
 from capcard_sched.framework.victim_search import Plan, Search
 from capcard_sched.framework.victims import Scope, may_be_evicted
 from capcard_sched.model import reasons
-from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
-from capcard_sched.model.quantity import format_amount, is_scalar
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -55,8 +53,9 @@ class Evictor:
         self._searches: dict[Hashable, Search] = {}
         #: Searches used since the last statement ended.
         self._used: set[Search] = set()
-        #: Search key to (how many statements were committed before, the least number of pods it could not place).
-        self._hopeless: dict[Hashable, tuple[int, int]] = {}
+        #: Search key to (how many statements were committed before, the least number of pods it could not place,
+        #: whether nodes were searched for them).
+        self._hopeless: dict[Hashable, tuple[int, int, bool]] = {}
         self._commits = 0
         #: Search key to (how many statements were committed before, what protected pods, rows without enough).
         self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
@@ -97,18 +96,20 @@ class Evictor:
                     continue
                 known = self._hopeless.get(key)
                 if known is not None and known[0] == self._commits and needed - placed >= known[1]:
-                    unplaced = unplaced or task
+                    unplaced = unplaced or (task if known[2] else None)
                     failed.add(key)
                     continue
-                if self._place(statement, queue, job, task):
+                found = self._place(statement, queue, job, task)
+                if found:
                     placed += 1
                     if not whole or session.job_pipelined(job):
                         break
                 else:
                     failed.add(key)
-                    unplaced = unplaced or task
+                    searched = found is not None
+                    unplaced = unplaced or (task if searched else None)
                     if key in self._searches and (not placed or len({one.cls for one in tasks}) == 1):
-                        self._hopeless[key] = self._commits, needed
+                        self._hopeless[key] = self._commits, needed, searched
                     if not whole or job.min_available == len(job.tasks):
                         break
             if not placed or not session.job_pipelined(job):
@@ -162,8 +163,11 @@ class Evictor:
         self._used.add(search)
         return search
 
-    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool:
-        """Promise a pod room, evicting others for it if need be. False with nothing left done."""
+    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool | None:
+        """Promise a pod room, evicting others for it if need be. False with nothing left done.
+
+        None when a quota or a check of the pod itself says no, whoever leaves.
+        """
         session = self._session
         dispatch = session.dispatch
         profile = session.engine.profile(queue, task)
@@ -171,13 +175,13 @@ class Evictor:
             refusal = dispatch.refusal("preemptive", queue, task)
             if refusal is not None:
                 session.refuse(task, refusal)
-                return False
+                return None
         if dispatch.refusal("pre_predicate", profile) is not None:
-            return False
+            return None
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
         if quota is not None and self._scope.kind == "queues" and quota.queue in ("", queue.name):
-            return False  # nobody of another queue gives up this queue's own quota
+            return None  # nobody of another queue gives up this queue's own quota
         search = self._search(queue, job, task)
         if not over_quota:
             row = search.free_row()
@@ -208,7 +212,7 @@ class Evictor:
         node = session.nodes.nodes[plan.row]
         mark = len(statement)
         self._lacking[task.uid] = plan.deficit
-        lacking = lacking_text(session, task, plan.deficit)
+        lacking = lacking_text(session, (task, plan.deficit))
         message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
         obstacle = "predicates"
         try:
@@ -350,14 +354,10 @@ class Evictor:
     def _room_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
         """What pods of a job (to the nodes they get) were given by the evictions of one transaction."""
         names = sorted({victim.job.key for victim in victims if victim.job is not None})
-        lacking: dict[str, tuple[Task, Vector]] = {}
-        for task in served:
-            card, amounts = task.cls.annotations.get(CARD_NAME, ""), self._lacking[task.uid]
-            lacking[card] = task, amounts + lacking[card][1] if card in lacking else amounts
-        texts = [lacking_text(self._session, *lacking[card]) for card in sorted(lacking)]
+        lacking = lacking_text(self._session, *((task, self._lacking[task.uid]) for task in served))
         return row.render(
             pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
-            lacking=", ".join(texts),
+            lacking=lacking,
         )  # fmt: skip
 
     def _explain(self, queue: Queue, job: Job, task: Task) -> None:
@@ -384,17 +384,3 @@ class Evictor:
             refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
             before = session.memory.refusals.get((reference(task), "reclaimable"))
             session.refuse(task, before if before is not None and before == refusal else refusal)
-
-
-def lacking_text(session: Session, task: Task, amounts: Vector) -> str:
-    """What a pod lacks, for people: `NVIDIA-H200: 4`, or `cpu: 2, memory: 4Gi`, in order of name.
-
-    `amounts`: int64 [resource columns], base units. Cards come under the name the pod gives them.
-    """
-    lacking = session.resources.amounts(amounts)
-    devices = [name for name in lacking if is_scalar(name) and name != PODS]
-    if devices:
-        card = task.cls.annotations.get(CARD_NAME) if len(devices) == 1 else None
-        return ", ".join(f"{card or name}: {format_amount(name, lacking[name])}" for name in sorted(devices))
-    others = sorted(name for name in lacking if name != PODS or len(lacking) == 1)
-    return ", ".join(f"{name}: {format_amount(name, lacking[name])}" for name in others) or "a place"

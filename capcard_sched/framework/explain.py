@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from capcard_sched.framework.outcomes import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
-from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -20,9 +22,15 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task, TaskClass
 
+#: How Kubernetes forms the uids that names of PodGroups end in.
+_UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 
 def find_job(core: Core, namespace: str, name: str) -> Job | None:
-    """The job of a PodGroup, of a Job (its PodGroup is `<name>-<uid>`), of a workload or of a pod, by that name."""
+    """The job of a PodGroup, of a Job (its PodGroup is `<name>-<uid>`), of a workload or of a pod, by that name.
+
+    A name that is only the beginning of others is nobody's: `llm` is not the Job `llm-tuning`.
+    """
     state = core.state
     exact = state.jobs.get(f"{namespace}/{name}")
     if exact is not None:
@@ -31,14 +39,21 @@ def find_job(core: Core, namespace: str, name: str) -> Job | None:
         if task.namespace == namespace and task.name == name and task.job is not None:
             return task.job
     prefix = f"{namespace}/{name}-"
-    found = [job for key, job in sorted(state.jobs.items()) if key.startswith(prefix)]
+    found = [
+        job
+        for key, job in sorted(state.jobs.items())
+        if key.startswith(prefix) and _UID.fullmatch(key, len(prefix)) is not None
+    ]
     if found:
         return found[0]
     owners = sorted(
         {
             task.job.key
             for task in state.tasks.values()
-            if task.namespace == namespace and task.name.startswith(f"{name}-") and task.job is not None
+            if task.namespace == namespace
+            and task.name.startswith(f"{name}-")
+            and task.job is not None
+            and not workload_of(task.job)
         }
     )
     return state.jobs[owners[0]] if owners else None
@@ -64,8 +79,8 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         placed=job.ready_tasks,
         minimum=job.min_available,
         tasks=len(job.tasks),
-        waiting_seconds=max(0.0, (now or session.now) - job.created) if session is not None else 0.0,
-        summary=_summary(session, job, refusals, pending),
+        waiting_seconds=max(0.0, (now or session.now) - _since(job)) if session is not None else 0.0,
+        summary=_of_pod(job, pod) or _summary(session, job, refusals, pending),
         refusals=refusals,
         pending=pending,
         cards=_card_uses(core).get(job.queue, ()),
@@ -75,6 +90,23 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         else (),
         evicted=tuple(session.memory.evicted.get(job.key, ())) if session is not None else (),
     )
+
+
+def _since(job: Job) -> float:
+    """When it was created; a job without a PodGroup is as old as its oldest pod."""
+    return job.created or min((task.created for task in job.tasks.values()), default=0.0)
+
+
+def _of_pod(job: Job, name: str) -> str:
+    """Of a pod that does not wait how it is, whatever the rest of its job waits for; "" of any other."""
+    task = next((task for task in job.tasks.values() if task.name == name), None) if name else None
+    if task is None:
+        return ""
+    if task.status is TaskStatus.PENDING:
+        return f"scheduling gates keep {name} back" if task.gated else ""
+    where = f" on {task.node.name}" if task.node is not None else ""
+    state = "leaving" if task.status is TaskStatus.RELEASING else task.status.title
+    return f"nothing waits: {name} is {state}{where}"
 
 
 def _summary(
@@ -88,6 +120,12 @@ def _summary(
         return refusal_of(job).message
     if not job.pending:
         if job.tasks:
+            gated = sum(task.gated and task.status is TaskStatus.PENDING for task in job.tasks.values())
+            if gated:
+                return f"scheduling gates keep {gated} of {len(job.tasks)} pods back"
+            leaving = sum(task.status is TaskStatus.RELEASING for task in job.tasks.values())
+            if leaving:
+                return f"nothing waits: {leaving} of {len(job.tasks)} pods are leaving"
             ended = all(task.status in COMPLETED_STATUSES for task in job.tasks.values())
             return "nothing waits: every pod has ended" if ended else "nothing waits: every pod is placed"
         return "no pod exists yet" if job.phase is not PodGroupPhase.PENDING else "waits to be enqueued"

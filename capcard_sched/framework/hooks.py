@@ -113,6 +113,13 @@ HOOKS: tuple[Hook, ...] = (
         "`job` when the PodGroup's annotation volcano.sh/evict-scope says so, else `whole`",
     ),
     Hook(
+        "alternatives",
+        "(profile) -> intp [nodes] | None: which of its alternatives a pod would get on each node; fewer is better",
+        None,
+        Combine.FIRST,
+        "pods have no alternatives: between nodes where taking room costs the same the name decides",
+    ),
+    Hook(
         "victim_filter",
         "(tasks) -> tasks: those that may go, of the pods of one job that `victim_tasks` named",
         "enabledVictim",

@@ -45,6 +45,13 @@ class Allowance(msgspec.Struct, frozen=True):
     lane_limits: tuple[int, ...] = ()
 
 
+class OutsideError(Exception):
+    """Raised by a hook whose question goes to somebody else, who failed or refuses: what is at hand is left for now.
+
+    Contained as any other exception is, but it is no defect of the scheduler.
+    """
+
+
 class Veto(NamedTuple):
     """An answer of `preemptable` and `reclaimable` that protects in every tier, wherever the plugin stands (W-10).
 

@@ -33,6 +33,8 @@ class HookError(msgspec.Struct, frozen=True):
     hook: str
     error: str
     object: str
+    #: Somebody else failed or refused (`framework.plugin.OutsideError`).
+    outside: bool = False
 
 
 class Timing(NamedTuple):

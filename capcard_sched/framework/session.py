@@ -12,6 +12,7 @@ from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.facts import Facts
 from capcard_sched.framework.memory import Memory
 from capcard_sched.framework.outcomes import job_fit_text
+from capcard_sched.framework.plugin import OutsideError
 from capcard_sched.framework.report import HookError, Outcome, SessionReport
 from capcard_sched.framework.rows import NodeRows
 from capcard_sched.framework.statement import Statement
@@ -308,7 +309,8 @@ class Session(Facts):
         if hook in ("on_allocate", "on_deallocate"):
             self.state.dirty.recount = True  # the plugin's own sums may be off
         ref = reference(subject)
-        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}"))
+        outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
+        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
         message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
         self.refuse(
             subject,

@@ -15,10 +15,11 @@ import numpy as np
 
 from capcard_sched.framework.victim_bounds import LEAST, Cost, device_columns
 from capcard_sched.framework.victim_units import Unit, units_of
+from capcard_sched.framework.victims import SYSTEM_CRITICAL
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.rows import Profile
+    from capcard_sched.framework.rows import Profile, Rows
     from capcard_sched.framework.session import Session
     from capcard_sched.framework.victims import Scope
     from capcard_sched.model.job import Job
@@ -68,8 +69,11 @@ class Search:
         self._counted = device_columns(self._columns)
         self._held: dict[int, int] = {}
         self._widest = widest
+        #: Which of its alternatives the pod would get on each node: intp [nodes]; None when it has none.
+        self._alternatives: Rows | None = session.dispatch.first("alternatives", profile)
         #: Rows that pass every check but that of room: bool [nodes].
-        self.feasible = session.engine.feasible(profile)
+        own_quota = scope.kind != "queues" and bool(profile.contexts)
+        self.feasible = session.engine.open_to_evictions(profile) if own_quota else session.engine.feasible(profile)
         #: Rows on which the pod fits once releasing pods are gone, and the table's serial they were found at.
         self._free: set[int] = set()
         self._free_serial = -1
@@ -191,6 +195,9 @@ class Search:
         """The units that may leave a row, first to leave first; with a `deficit`, those that help against it."""
         session, index = self._session, self._index
         kept = dict(index.kept.get(row, ()))
+        for victim in index.critical.get(row, ()):
+            cause = index.outside(self._scope, task, victim) or SYSTEM_CRITICAL
+            kept[cause] = kept.get(cause, 0) + 1
         candidates: list[Task] = []
         for victim in index.by_row.get(row, ()):
             cause = index.outside(self._scope, task, victim)
@@ -288,6 +295,7 @@ class Search:
                 len(tasks),
                 self._surplus(units, deficit),
                 -min(task.created for task in tasks),
+                0 if self._alternatives is None else int(self._alternatives[row]),
                 row,
             )
         return Plan(cost, row, tuple(units), deficit, self._session.nodes.serial, tried)
@@ -311,7 +319,7 @@ class Search:
         total: Counter[str] = Counter()
         looked = 0
         for row in np.flatnonzero(self.feasible).tolist():
-            if row not in index.by_row and row not in index.kept:
+            if row not in index.by_row and row not in index.kept and row not in index.critical:
                 continue
             if looked < _MOST_REPORTED:  # what was found out on the way may have been undone since
                 looked += 1

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 #: Never evicted, whatever the conf says (plugins reference §3, W-10).
 SYSTEM_NAMESPACE = "kube-system"
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+SYSTEM_CRITICAL = "system-critical"
 
 
 class Scope(NamedTuple):
@@ -62,7 +63,7 @@ def protection(session: Session, task: Task) -> str:
     if task.job is None or task.job.key not in session.jobs:
         return "no-job"
     if task.namespace == SYSTEM_NAMESPACE or task.cls.priority_class_name in CRITICAL_CLASSES:
-        return "system-critical"
+        return SYSTEM_CRITICAL
     if session.memory.refused_evictions.get(task.uid, session.now) > session.now:
         return "eviction-refused"
     return ""
@@ -86,6 +87,8 @@ class VictimIndex:
         self.by_row: dict[int, list[Task]] = {}
         #: Row to how many pods are protected by each cause.
         self.kept: dict[int, Counter[str]] = {}
+        #: Row to the system's own pods on it, for which queue and job are looked at first.
+        self.critical: dict[int, list[Task]] = {}
         tasks: list[Task] = []
         rows: list[int] = []
         refused = session.memory.refused_evictions
@@ -110,6 +113,8 @@ class VictimIndex:
                     cause = protection(session, task)
                 if not cause:
                     found.append(task)
+                elif cause == SYSTEM_CRITICAL:
+                    self.critical.setdefault(row, []).append(task)
                 else:
                     self.kept.setdefault(row, Counter())[cause] += 1
             if found:

@@ -107,6 +107,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "Pod",
         "PodGroup",
         "Queue",
+        "Job",
         "Node",
         "PersistentVolumeClaim",
         "PersistentVolume",

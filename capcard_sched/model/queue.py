@@ -56,8 +56,8 @@ class Queue:
     labels: Mapping[str, str]
     #: `status.state`; "" reads as `Open`.
     state: str
-    #: `status.allocated` as last seen or written, base units.
-    status_allocated: Mapping[str, int]
+    #: `status.allocated` as last seen or written, base units; None while nothing was ever written.
+    status_allocated: Mapping[str, int] | None
     created: float
     #: Jobs with a PodGroup in this queue, by key.
     jobs: dict[str, Job]
@@ -79,7 +79,7 @@ class Queue:
         self.annotations = {}
         self.labels = {}
         self.state = "Open"
-        self.status_allocated = {}
+        self.status_allocated = None
         self.created = 0.0
         self.jobs = {}
         self.allocated = allocated

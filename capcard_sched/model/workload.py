@@ -9,6 +9,8 @@ from capcard_sched.model.annotations import JOB_NAME
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
+#: How groups are called that a controller makes for pods without one; their owner's uid follows.
+_MADE_GROUP: Final = "podgroup-"
 #: Label that a Deployment puts on its pods, and part of their names.
 _TEMPLATE_HASH: Final = "pod-template-hash"
 #: Labels with the name of a batch Job, the newer first.
@@ -28,7 +30,7 @@ def workload_of(job: Job) -> str:
         return ""
     kind, labels = task.cls.owner_kind, task.labels
     if not kind:
-        return f"pod/{task.name}" if job.implicit else ""
+        return f"pod/{task.name}" if job.implicit or job.name == f"{_MADE_GROUP}{task.uid}" else ""
     if kind == "Job":
         named = next((labels[key] for key in (JOB_NAME, *_BATCH_JOB) if labels.get(key)), "")
         return f"job/{named}" if named else ""

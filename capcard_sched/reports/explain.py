@@ -125,7 +125,7 @@ def render(explanation: Explanation) -> RenderableType:
     """The whole answer, the one line that matters first."""
     e = explanation
     queue = f"queue {e.queue} ({e.queue_state})" if e.queue else "no queue"
-    counts = f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pods"
+    counts = f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pod{'' if e.tasks == 1 else 's'}"
     if e.pending or e.refusals or e.placed < e.minimum:
         counts += f", waiting {span(e.waiting_seconds)}"
     parts: list[RenderableType] = [

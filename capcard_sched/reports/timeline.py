@@ -274,11 +274,25 @@ def render(timeline: Timeline) -> RenderableType:
     return Group(_use_table(timeline), *tide, *evictions, _waits_table(timeline), _holds_table(timeline))
 
 
+def _table(title: str, *, footer: bool = False) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        footer_style="bold",
+        caption_justify="left",
+        show_edge=False,
+        show_footer=footer,
+        box=None,
+    )
+
+
 def _use_table(timeline: Timeline) -> RenderableType:
     cards = sorted({card for bucket in timeline.buckets for card in bucket.mean})
     if not cards:
         return Text("No card was in use at any time.")
-    table = Table(title="Cards in use: mean (peak)")
+    table = _table("Cards in use: mean (peak)")
     table.add_column("from", justify="right")
     for card in cards:
         table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
@@ -289,7 +303,7 @@ def _use_table(timeline: Timeline) -> RenderableType:
 
 def _tide_table(timeline: Timeline) -> RenderableType:
     """Who had the cards when, and card-hours at the foot."""
-    table = Table(title="Cards by kind of service: mean", show_footer=True)
+    table = _table("Cards by kind of service: mean", footer=True)
     table.add_column("from", "card-hours", justify="right")
     for use in timeline.services:
         table.add_column(f"{use.service or _UNSAID}: {use.card}", f"{use.card_hours:.1f}", justify="right")
@@ -299,7 +313,7 @@ def _tide_table(timeline: Timeline) -> RenderableType:
 
 
 def _evictions_table(timeline: Timeline) -> RenderableType:
-    table = Table(title="Who had to leave, and for whom")
+    table = _table("Who had to leave, and for whom")
     for header in ("at", "pod", "queue", "held", "because of"):
         table.add_column(header, justify="right" if header == "at" else "left", overflow="fold")
     for one in timeline.evictions[:_EVICTIONS_SHOWN]:
@@ -313,7 +327,7 @@ def _evictions_table(timeline: Timeline) -> RenderableType:
 def _waits_table(timeline: Timeline) -> RenderableType:
     if not timeline.waits:
         return Text("No pod waited for a node.")
-    table = Table(title="Waiting times from creation to binding")
+    table = _table("Waiting times from creation to binding")
     for header in ("queue", "pods", "still waiting", "mean", "median", "95 %", "longest", "pod"):
         table.add_column(header, justify="left" if header in ("queue", "pod") else "right")
     for wait in timeline.waits:
@@ -325,7 +339,7 @@ def _waits_table(timeline: Timeline) -> RenderableType:
 def _holds_table(timeline: Timeline) -> RenderableType:
     if not timeline.holds:
         return Text("No quota held anyone back.")
-    table = Table(title="Which quota held whom")
+    table = _table("Which quota held whom")
     for header in ("queue", "quota", "limit", "jobs held", "at the end", "time held", "longest", "who"):
         table.add_column(header, justify="left" if header in ("queue", "quota", "who") else "right")
     for hold in timeline.holds[:_HOLDS_SHOWN]:

@@ -97,6 +97,8 @@ class ClusterState:
         self.schedulable = self._job_table.schedulable
         self.orphans = self._job_table.orphans
         self.groups_missing = self._job_table.groups_missing
+        #: PriorityClasses: value, and whether it is the default.
+        self.priority_classes = self._job_table.priority_classes
 
         self._namespace_table = NamespaceTable(self.classes, self.dirty)
         #: Labels of the namespaces that have been seen.

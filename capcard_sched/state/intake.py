@@ -190,7 +190,8 @@ def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
     queue.annotations = meta.annotations or {}
     queue.labels = meta.labels or {}
     queue.state = obj.status.state or ""
-    allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
-    queue.status_allocated = {resource: amount for resource, amount in allocated.items() if amount}
+    if obj.status.allocated is not None:
+        allocated = parse_amounts(obj.status.allocated, "status.allocated", [])
+        queue.status_allocated = {resource: amount for resource, amount in allocated.items() if amount}
     queue.created = parse_time(meta.creation_timestamp)
     return queue, "; ".join(problems)

@@ -50,7 +50,8 @@ class JobTable:
         self._zeros = columns.zeros()
         #: Equal `minResources` are one mapping.
         self._minimums: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
-        self._priority_classes: dict[str, tuple[int, bool]] = {}
+        #: Value of each PriorityClass, and whether it is for jobs that name none.
+        self.priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
 
     def named(self, key: str) -> Job:
@@ -232,20 +233,20 @@ class JobTable:
 
     def set_priority_class(self, name: str, value: int, *, is_default: bool) -> None:
         """A PriorityClass has appeared or changed. The highest of several defaults holds."""
-        self._priority_classes[name] = (value, is_default)
+        self.priority_classes[name] = (value, is_default)
         self._refresh_priorities()
 
     def drop_priority_class(self, name: str) -> None:
         """A PriorityClass is gone: jobs that name it have the default priority."""
-        self._priority_classes.pop(name, None)
+        self.priority_classes.pop(name, None)
         self._refresh_priorities()
 
     def _priority_of(self, class_name: str) -> int:
-        found = self._priority_classes.get(class_name)
+        found = self.priority_classes.get(class_name)
         return found[0] if found is not None else self._default_priority
 
     def _refresh_priorities(self) -> None:
-        defaults = [value for value, is_default in self._priority_classes.values() if is_default]
+        defaults = [value for value, is_default in self.priority_classes.values() if is_default]
         self._default_priority = max(defaults, default=0)
         for job in self.by_key.values():
             priority = self._priority_of(job.priority_class_name)

@@ -92,6 +92,13 @@ def test_a_reason_renders_with_exactly_the_fields_it_names(name: str, reason: re
             reason.render(**dict.fromkeys(fields - {field}, ""))
 
 
+def test_every_argument_of_a_plugin_or_action_says_what_it_does() -> None:
+    rows = re.findall(r"^\| (`[^|]*) \| (.*) \|$", generator().plugins_page(), re.MULTILINE)
+    assert len(rows) > 100
+    silent = [name for name, cells in rows if len(re.split(r"(?<!\\)\|", cells)) != 3 or cells.endswith("| ")]
+    assert silent == []
+
+
 def test_every_plugin_and_action_has_a_section() -> None:
     page = (ROOT / "docs" / "plugins.md").read_text()
     registry = Registry.load()
@@ -108,7 +115,7 @@ def test_every_verb_of_the_command_line_is_in_the_readme() -> None:
 
 def test_every_target_of_the_makefile_is_in_the_readme_or_the_contributing_page() -> None:
     pages = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
-    targets = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert len(targets) > 5
     for target in targets:
         assert f"make {target}" in pages

@@ -158,7 +158,7 @@ ACTION_CASES = [
                      'did you mean "allocate"?')),
     document("configurations: an unknown argument", f"{GOOD}configurations: [{{name: allocate, arguments: {{x: 1}}}}]",
              warning("configurations[0].arguments.x (line 5)", 'action allocate has no argument "x"; it is ignored',
-                     accepted="no arguments")),
+                     accepted="predicateErrorCacheEnable")),
     document("configurations: twice", f"{GOOD}configurations: [{{name: allocate}}, {{name: allocate}}]",
              warning("configurations[1].name (line 5)",
                      'action "allocate" is configured twice; the first entry counts')),

@@ -35,8 +35,75 @@ def test_a_job_whose_group_is_gone_names_no_queue(capsys: pytest.CaptureFixture[
     assert "missing" not in head
 
 
-def test_an_unknown_name_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "nobody", "-f", str(DEMO), "--until", "1s"]) == 2
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("nobody", id="of nobody"),
+        pytest.param("llm", id="the beginning of a Job's"),
+        pytest.param("etl-worker", id="the beginning of a pod's"),
+        pytest.param("job/chat", id="of another kind"),
+    ],
+)
+def test_an_unknown_name_is_bad_input(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", name, "-f", str(DEMO), "--until", "1s"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "default/nobody: no such job or pod" in captured.err
+    assert f"default/{name}: no such job or pod" in captured.err
+
+
+TIDAL = DEMO.parent / "tidal"
+TIDE_TAKES = ["-f", str(TIDAL), "--scheduler-conf", str(TIDAL / "conf" / "scheduler.yaml"), "--until", "8h10s"]
+
+
+def test_a_job_whose_pods_were_told_to_go_is_not_called_placed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "job/pretrain", *TIDE_TAKES]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "Why: nothing waits: 2 of 2 pods are leaving"
+
+
+@pytest.mark.parametrize("name", ["default/pretrain", "default/job/pretrain", "default/pretrain-worker-1"])
+def test_a_name_may_be_given_as_we_print_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", name, "-n", "elsewhere", *TIDE_TAKES]) == 0
+    assert capsys.readouterr().out.startswith("default/job/pretrain (")
+
+
+CROWD = """
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {allocatable: {cpu: 2}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: g}
+spec: {minMember: 1}
+"""
+MEMBER = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, annotations: {scheduling.k8s.io/group-name: GROUP}}
+spec: {schedulerName: volcano, MORE containers: [{name: c, resources: {requests: {cpu: 2}}}]}
+"""
+MEMBERS = [
+    ("first", "g", "", "first", "nothing waits: first is Running on n1"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "gated", "scheduling gates keep gated back"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "g", "scheduling gates keep 1 of 1 pods back"),
+    ("lost", "nobody", "", "lost", "PodGroup <default/nobody> does not exist"),
+]
+
+
+@pytest.mark.parametrize(
+    "pod, group, more, asked, why", MEMBERS, ids=["placed", "gated pod", "gated job", "without a group"]
+)
+def test_a_pod_is_answered_for_itself(
+    pod: str, group: str, more: str, asked: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = MEMBER.replace("NAME", pod).replace("GROUP", group).replace("MORE", more)
+    second = MEMBER.replace("NAME", "second").replace("GROUP", "g").replace("MORE", "") if pod == "first" else ""
+    path = tmp_path / "crowd.yaml"
+    path.write_text(CROWD + member + second)
+    assert run(["explain", asked, "-f", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == f"Why: {why}"
+    assert "20454d" not in lines[1]  # since 1970

@@ -147,6 +147,22 @@ def test_without_a_subcommand_it_says_what_there_is(capsys: pytest.CaptureFixtur
     assert "List queues: per card and resource the quota" in out
 
 
+def test_help_names_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = {
+        ("queue", "list"): ["[OPTIONS] [NAMES...]"],
+        ("explain",): ["--namespace -n NAME", "--context NAME", "NAMESPACE/NAME"],
+        ("simulate",): [],
+        ("validate",): [],
+    }
+    source = ["--until DURATION", "--schedule-period DURATION", "--scheduler-name NAME", "--default-queue NAME"]
+    for words, told in expected.items():
+        assert run([*words, "--help"]) == 0
+        out = capsys.readouterr().out
+        for text in [*told, "--file -f PATH", *(source if words != ("validate",) else [])]:
+            assert text in out, words
+        assert " STR" not in out, words
+
+
 @pytest.mark.parametrize("words", [["queue", "list"], ["explain"]], ids=["queue list", "explain"])
 def test_help_keeps_apart_what_is_for_files_and_for_a_live_cluster(
     words: list[str], capsys: pytest.CaptureFixture[str]

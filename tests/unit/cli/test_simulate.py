@@ -96,6 +96,7 @@ def test_the_table_is_the_default_and_tells_the_one_reason(scenario: Path, capsy
 BAD = [
     ([], "-f is required"),
     (["-f", "missing.yaml"], "missing.yaml: No such file or directory"),
+    (["-f", ""], "an empty name: expected a file, a folder or - for standard input"),
     (["--until", "soon"], "--until: 'soon' is not a duration: expected a duration such as 30s"),
     (["--until", "-5s"], "--until: '-5s' is negative"),
     (["--schedule-period", "0s"], "--schedule-period: '0s' is no time at all"),
@@ -160,7 +161,7 @@ def program(arguments: list[str], stdin: str = "", **environment: str) -> subpro
         [sys.executable, "-c", "from capcard_sched.cli.main import main; main()", *arguments],
         input=stdin,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         env={**os.environ, **environment},
     )
@@ -173,6 +174,19 @@ def test_standard_input_is_read_and_the_hash_seed_does_not_matter() -> None:
     }
     assert len(outputs) == 1
     assert json.loads(outputs.pop())["kind"] == "List"
+
+
+@pytest.mark.parametrize("output", ["json", "yaml", "table"])
+def test_output_is_utf_8_whatever_the_locale_says(output: str) -> None:
+    text = SCENARIO + '\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {card: "\u663e\u5361"}\n'
+    outputs = {
+        program(
+            ["simulate", "-f", "-", "-o", output], text, LC_ALL=locale, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
+        ).stdout
+        for locale in ("C", "C.UTF-8")
+    }
+    assert len(outputs) == 1
+    assert outputs.pop()
 
 
 def test_nothing_heavy_is_imported() -> None:
@@ -261,3 +275,28 @@ def test_a_misspelt_annotation_is_a_warning_that_names_it(tmp_path: Path, capsys
         f'warning: {path}: document 1: Queue q: metadata.annotations["volcano.sh/card.qouta"]: '
         'nobody reads this annotation; did you mean "volcano.sh/card.quota"?\n'
     )
+
+
+_REFUSED_PLUGIN = """
+from capcard_sched.framework.plugin import OutsideError, Plugin
+
+class Asking(Plugin):
+    name = "asking"
+
+    def job_ready(self, job):
+        raise OutsideError("the other side says no")
+"""
+
+
+def test_what_somebody_else_refuses_is_told_and_the_simulation_ran(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugins, conf = tmp_path / "plugins", tmp_path / "conf.yaml"
+    plugins.mkdir()
+    (plugins / "asking.py").write_text(_REFUSED_PLUGIN)
+    conf.write_text('actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}, {name: asking}]}]\n')
+    arguments = ["-f", str(scenario), "--scheduler-conf", str(conf), "--plugins-dir", str(plugins)]
+    assert run(["simulate", "-o", "json", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert "warning: plugin asking, job_ready: OutsideError: the other side says no (" in captured.err
+    assert all("nodeName" not in item["spec"] for item in json.loads(captured.out)["items"] if item["kind"] == "Pod")

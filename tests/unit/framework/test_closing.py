@@ -41,7 +41,8 @@ def _job(minimum: int, phase: str, statuses: dict[str, int]) -> Job:
         pytest.param(3, "Inqueue", {"running": 1, "succeeded": 2}, False, "Running", id="one still runs"),
         pytest.param(3, "Inqueue", {"bound": 2, "pending": 1}, False, "Inqueue", id="one is missing"),
         pytest.param(3, "Running", {"bound": 2, "pending": 1}, False, "Pending", id="one was lost"),
-        pytest.param(0, "Inqueue", {}, False, "Inqueue", id="no minimum and no pods is not the end"),
+        pytest.param(0, "Inqueue", {}, False, "Completed", id="no minimum and no pods: nothing is left to do"),
+        pytest.param(0, "Inqueue", {"pending": 1}, False, "Inqueue", id="no minimum, but a pod that waits"),
         pytest.param(1, "Running", {"succeeded": 1, "pending": 1}, False, "Running", id="a live member remains (W-45)"),
         pytest.param(2, "Running", {"running": 1, "releasing": 1}, False, "Running", id="terminating counts (W-45)"),
         pytest.param(2, "Unknown", {"pending": 2}, True, "Pending", id="nothing runs any more"),
@@ -168,7 +169,8 @@ def test_queue_status_is_in_kubernetes_names_and_counts_for_those_above() -> Non
     h.group("g", queue="leaf")
     h.pod("p0", requests={"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 2})
     used = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": "2", "pods": "1"}
-    assert _statuses(h.step().intents) == {"root": used, "team": used, "leaf": used}
+    none = {"cpu": "0", "memory": "0"}
+    assert _statuses(h.step().intents) == {"root": used, "team": used, "leaf": used, "other": none}
     assert _statuses(h.step().intents) == {}
     h.queue("leaf", parent="other")
     moved = _statuses(h.step().intents)
@@ -191,7 +193,15 @@ def test_a_queue_whose_parents_go_in_a_circle_or_nowhere_hurts_nobody() -> None:
         h.pod(f"p-{name}", group=name)
     found = _statuses(h.step().intents)
     assert set(h.binds) == {"p-a", "p-b", "p-c"}
-    assert {name: status["pods"] for name, status in found.items()} == {"a": "2", "b": "2", "c": "1"}
+    held = {name: status.get("pods", "0") for name, status in found.items()}
+    assert held == {"root": "0", "a": "2", "b": "2", "c": "1"}
+
+
+def test_a_queue_that_never_held_anything_shows_zeros_once() -> None:
+    h = Harness(_CONF, run=True)
+    h.queue("idle")
+    assert _statuses(h.step().intents) == {"idle": {"cpu": "0", "memory": "0"}}
+    assert _statuses(h.step().intents) == {}
 
 
 def test_memories_are_dropped_once_they_decide_nothing() -> None:
@@ -233,3 +243,19 @@ def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:
     result = h.step()
     assert sorted((event.object.kind, event.reason) for event in h.events) == first
     assert [each.name for each in result.intents if isinstance(each, UpdatePodCondition)] == ["p"]
+
+
+@pytest.mark.parametrize(
+    "before, asked, annotations",
+    [
+        pytest.param("Inqueue", {"cpu": 1000}, {}, id="minResources"),
+        pytest.param("Inqueue", None, {"volcano.sh/card.request": '{"A": 1}'}, id="cards"),
+        pytest.param("Pending", None, {}, id="not admitted"),
+    ],
+)
+def test_a_group_without_a_minimum_waits_for_the_pods_it_asked_room_for(
+    before: str, asked: dict[str, int] | None, annotations: dict[str, str]
+) -> None:
+    job = _job(0, before, {})
+    job.min_resources, job.annotations = asked, annotations
+    assert next_phase(job, unschedulable=False).value == before

@@ -49,6 +49,12 @@ def test_pods_that_name_a_group_are_known_by_that() -> None:
     assert _job_of(objects.pod("worker-0", group="train"), "") == ""
 
 
+def test_a_pod_whose_group_a_controller_made_is_still_called_by_its_own_name() -> None:
+    made = objects.pod("notebook")
+    uid = made.pod.metadata.uid
+    assert _job_of(objects.pod("notebook", group=f"podgroup-{uid}"), "") == "pod/notebook"
+
+
 def test_a_group_without_pods_is_known_by_its_own_name() -> None:
     state = ClusterState(("capcard-sched",), "default")
     state.apply(objects.group("early"))
