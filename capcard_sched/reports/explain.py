@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capcard_sched.model.timestamps import span
+from capcard_sched.reports.queues import card_row
 from capcard_sched.reports.terminal import amount_for_people
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
     for column in ("card", "quota", "allocated", "in queue", "free", "in cluster"):
         table.add_column(column, justify="left" if column == "card" else "right")
     for use in cards:
-        total = f"{use.total:g}" if use.total else "not in cluster"
-        table.add_row(use.card, f"{use.quota:g}", f"{use.allocated:g}", f"{use.inqueue:g}", f"{use.free:g}", total)
+        table.add_row(*card_row(use, absent="not in cluster"))
     return table
 
 

@@ -24,7 +24,7 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
         table.add_column(name, justify="left" if name in {"Queue", "State", "Card or resource"} else "right")
     for queue in queues:
         head = [queue.name, queue.state, f"{queue.waiting}/{queue.jobs}"]
-        rows = [_card_row(use) for use in queue.cards]
+        rows = [card_row(use) for use in queue.cards]
         for resource, (limit, allocated) in queue.resources.items():
             shown = amount_for_people(resource, allocated)
             if limit is None:
@@ -38,8 +38,9 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
     console.print("Jobs: those that wait / all.", style="dim", highlight=False)
 
 
-def _card_row(use: CardUse) -> list[str]:
+def card_row(use: CardUse, *, absent: str = "none") -> list[str]:
+    """Card, quota, allocated, in queue, free and how many are in the cluster; `absent` when that is none."""
     if "|" in use.card:  # pods that accept either and have neither yet: quotas are of single cards
         return [use.card, "-", f"{use.allocated:g}", f"{use.inqueue:g}", "-", "-"]
-    total = f"{use.total:g}" if use.total else "none"
+    total = f"{use.total:g}" if use.total else absent
     return [use.card, f"{use.quota:g}", f"{use.allocated:g}", f"{use.inqueue:g}", f"{use.free:g}", total]

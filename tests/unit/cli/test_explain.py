@@ -107,3 +107,28 @@ def test_a_pod_is_answered_for_itself(
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == f"Why: {why}"
     assert "20454d" not in lines[1]  # since 1970
+
+
+CLAIM = """
+{apiVersion: v1, kind: Node,
+ metadata: {name: n, labels: {nvidia.com/gpu.product: A100, nvidia.com/gpu.memory: "81920"}},
+ status: {allocatable: {cpu: "8", memory: 8Gi, nvidia.com/gpu: "4", pods: "9"}}}
+---
+{apiVersion: scheduling.volcano.sh/v1beta1, kind: Queue, metadata: {name: q,
+ annotations: {volcano.sh/card.quota: '{"A100": 4, "H100": 2}'}}, spec: {capability: {cpu: "8", memory: 8Gi}}}
+---
+{apiVersion: scheduling.volcano.sh/v1beta1, kind: PodGroup, metadata: {name: g,
+ annotations: {volcano.sh/card.request: '{"A100|H100": 2}'}}, spec: {minMember: 2, queue: q, minResources: {cpu: "2"}}}
+"""
+
+
+def test_a_claim_to_either_of_two_cards_has_no_quota_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "claim.yaml"
+    file.write_text(CLAIM, "utf-8")
+    assert run(["explain", "g", "-f", str(file)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["A100", "4", "0", "0", "4", "4"] in rows
+    assert ["A100|H100", "-", "0", "2", "-", "-"] in rows
+    assert ["H100", "2", "0", "0", "2", "not", "in", "cluster"] in rows
