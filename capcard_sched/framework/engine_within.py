@@ -25,6 +25,8 @@ class EngineWithin(PlacementEngine):
     only try.
     """
 
+    most_scans = 2  # there may be one of these for each of hundreds of HyperNodes
+
     def __init__(self, whole: PlacementEngine, rows: Rows, *, by_tree: bool) -> None:
         """`rows`: intp, ascending. `by_tree`: whether plugins that follow the tree of HyperNodes are heard."""
         self.__dict__.update(whole.__dict__)

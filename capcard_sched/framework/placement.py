@@ -6,7 +6,7 @@ session. Where nothing can be kept, `candidates` and `choose` ask all hooks abou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 _STATIC_SESSIONS = 64
 _MOST_STATIC = 4096
 
-#: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
-_MOST_SCANS = 64
-
 _NEVER = float("-inf")
 
 
 class PlacementEngine:
     """Profiles and their rankings. One per scheduler-conf; rankings live for one session, static answers longer."""
+
+    #: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
+    most_scans: ClassVar[int] = 64
 
     def __init__(self, dispatch: Dispatch, columns: ResourceColumns) -> None:
         self._dispatch = dispatch
@@ -297,7 +297,7 @@ class PlacementEngine:
         scan = self._scans.pop(profile, None)
         if scan is None:
             scan = Scan(self, profile, *self._static_answers(profile))
-            if len(self._scans) >= _MOST_SCANS:
+            if len(self._scans) >= self.most_scans:
                 del self._scans[next(iter(self._scans))]
         self._scans[profile] = scan  # the last one now
         candidates, scores = scan.candidates()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework import placement
+from capcard_sched.framework.placement import PlacementEngine
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
 from capcard_sched.framework.session import Session
@@ -149,7 +149,7 @@ def test_the_best_row_is_that_of_a_full_scan(
     plugins: str, most: int, pools: list[str], steps: list[tuple[int, str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "_MOST_SCANS", most)
+        patch.setattr(PlacementEngine, "most_scans", most)
         session = _cluster(_PLUGINS[plugins], pools)
         engine, statement = session.engine, session.statement()
         for index, what, which in steps:
