@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -106,6 +107,10 @@ def _wait_ready(page: str, log: Path) -> None:
     raise AssertionError(f"Prometheus did not become ready:\n{tail(log)}")
 
 
+def _near(percent: float | None, share: float) -> bool:
+    return percent is not None and abs(percent - 100 * share) < 5
+
+
 def conf(address: str) -> str:
     return (
         'actions: "enqueue, allocate"\n'
@@ -123,7 +128,8 @@ async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_no
 
     def deliver(deltas: Any) -> None:
         facts[:] = deltas
-        if all(usage.cpu is not None for usage in deltas[0].nodes.values()) and len(deltas[0].nodes) == len(LOADS):
+        # The first averages are over a few scrapes, whose times a busy machine sets anyhow.
+        if all(name in deltas[0].nodes and _near(deltas[0].nodes[name].cpu, busy) for name, (busy, _) in LOADS.items()):
             arrived.set()
 
     async def names() -> set[str]:
@@ -136,14 +142,15 @@ async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_no
     source.use(parsed.conf)
     task = asyncio.create_task(source.run())
     try:
-        async with asyncio.timeout(FIRST_AVERAGE):
-            await arrived.wait()
+        with contextlib.suppress(TimeoutError):  # what arrived last is compared below
+            async with asyncio.timeout(FIRST_AVERAGE):
+                await arrived.wait()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     measured = facts[0].nodes
     for name, (busy, full) in LOADS.items():
-        assert measured[name].cpu == pytest.approx(100 * busy, abs=5)
+        assert _near(measured[name].cpu, busy), measured
         assert measured[name].memory == pytest.approx(100 * full, abs=0.1)
         assert time.time() - measured[name].at < 60
     h = Harness(conf(prometheus))

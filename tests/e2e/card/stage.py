@@ -147,11 +147,26 @@ class Stage:
 
         await eventually(unheard, "the daemon to have heard of everything", lambda left: not left)
 
-    async def _known(self) -> set[tuple[str, str]]:
+    async def sees(self, section: str, name: str, check: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Return when it is so of an object in the daemon's snapshot (`nodes`, `queues`).
+
+        Kinds come by different watches: what is changed first may be heard of last.
+        """
+
+        async def shown() -> list[Mapping[str, Any]]:
+            return [row for row in (await self._snapshot())[section] if row["name"] == name]
+
+        await eventually(shown, f"the daemon to see {name} in {section}", lambda rows: any(map(check, rows)))
+
+    async def _snapshot(self) -> dict[str, Any]:
         asked = len(self.daemon.lines("snapshot"))
         self.daemon.signal(signal.SIGUSR1)
         line = await self.daemon.logged("snapshot", times=asked + 1)
-        found = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
+        found: dict[str, Any] = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
+        return found
+
+    async def _known(self) -> set[tuple[str, str]]:
+        found = await self._snapshot()
         tasks = [*found["tasksWithoutJob"], *(task for job in found["jobs"] for task in job["tasks"])]
         return {
             *(("Node", node["name"]) for node in found["nodes"]),
