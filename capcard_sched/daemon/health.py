@@ -19,11 +19,13 @@ class Health:
     """Told by the service, asked by the HTTP server. Every method may be called from any thread."""
 
     def __init__(self, period: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`period`: the longest gap between turns of the loop, seconds; may be set anew when it changes."""
-        self.period = period
+        """`period`: the longest gap between turns of the loop, seconds."""
+        self._period = period
         self.now = clock
         #: Every initial list has been applied.
         self.synced = False
+        #: It had been, before a new leader listed afresh.
+        self._lists_afresh = False
         self.leading = False
         #: What comes before the lists are applied, in order: name to why it is not done, "" when it is.
         self.steps: Callable[[], Mapping[str, str]] = dict
@@ -35,17 +37,22 @@ class Health:
         if leading and not self.leading:
             self.last_cycle = self.now()
         self.leading = leading
+        if not leading and self._lists_afresh:
+            # It lost the lead in the middle: what it knew before does for a standby, and the watches go on.
+            self.lists_applied()
 
     def lists_applied(self) -> None:
         """The state holds all that the API server had when it was listed."""
         if not self.synced:
             self.last_cycle = self.now()
         self.synced = True
+        self._lists_afresh = False
 
     def lists_outdated(self) -> None:
-        """The cluster is being listed afresh, and what is known may be incomplete until that is applied."""
+        """A new leader lists the cluster afresh: what it knows may be incomplete until that is applied."""
         if self.synced:
             self.last_cycle = self.now()
+            self._lists_afresh = True
         self.synced = False
 
     def cycle_done(self) -> None:
@@ -61,12 +68,12 @@ class Health:
             if silent <= LIST_SECONDS:
                 return ""
             return f"leading, and the initial lists are not applied after {silent:.0f} s (limit {LIST_SECONDS:.0f} s)"
-        limit = max(STALE_SECONDS, STALE_PERIODS * self.period)
+        limit = max(STALE_SECONDS, STALE_PERIODS * self._period)
         if silent <= limit:
             return ""
         return (
             f"leading, and no scheduling cycle was completed for {silent:.0f} s "
-            f"(limit {limit:.0f} s: {STALE_PERIODS} schedule periods of {self.period:g} s, "
+            f"(limit {limit:.0f} s: {STALE_PERIODS} schedule periods of {self._period:g} s, "
             f"no less than {STALE_SECONDS:.0f} s)"
         )
 

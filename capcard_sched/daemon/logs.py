@@ -205,7 +205,8 @@ class SessionLog:
             self._told.clear()
         self._told[key] = (now, 0)
         fields = {"plugin": error.plugin or "framework", "hook": error.hook, "object": error.object}
-        self._log.error("contained failure", error=error.error, repeated=since, **fields)
+        tell = self._log.warning if error.outside else self._log.error
+        tell("contained failure", error=error.error, repeated=since, **fields)
 
 
 def _figures(report: SessionReport, seconds: float) -> dict[str, object]:

@@ -43,8 +43,13 @@ class Listener(Protocol):
     def applied(self, deltas: Sequence[Delta]) -> None:
         """Facts were taken in outside of a step."""
 
-    def stepped(self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, seconds: float) -> None:
-        """A step over `deltas` is over: `now` in Unix seconds, its length in seconds."""
+    def stepped(
+        self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
+    ) -> None:
+        """A step over `deltas` is over: `now` in Unix seconds.
+
+        It took `intake` seconds to take `deltas` in, and `seconds` from the session's opening to the end of its close.
+        """
 
     def failed(self, what: str, error: Exception) -> None:
         """Something raised that never should; the thread goes on."""
@@ -95,19 +100,20 @@ class SchedulerThread:
         self._inbox.put(self._end)
 
     def call(self, question: Callable[[Core], _T], answer: Future[_T]) -> None:
-        """Ask the core something between two steps; what it returns or raises becomes the future's result."""
+        """Ask the core something between two steps; what it returns or raises becomes the future's result.
+
+        A question that is cancelled before its turn comes (a scrape does not wait for a long session) is not asked.
+        """
 
         def ask() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
             try:
                 answer.set_result(question(self._core))
             except Exception as error:  # noqa: BLE001 - whoever asked is told
                 answer.set_exception(error)
 
         self._inbox.put(ask)
-
-    def set_period(self, period: float) -> None:
-        """Use another longest gap, in seconds."""
-        self._period = period
 
     def stop(self) -> None:
         """End after the step that goes on now."""
@@ -187,6 +193,7 @@ class SchedulerThread:
         now, began = self._clock(), time.monotonic()
         self._lot = []
         self._apply(deltas)
+        opened = time.monotonic()
         try:
             result = self._core.step((), now, self._commit)
         except Exception as error:  # noqa: BLE001 - the next session starts from the state as it is
@@ -194,10 +201,11 @@ class SchedulerThread:
             self._listener.applied(deltas)
             self._listener.failed("session", error)
             return
+        closed = time.monotonic()
         rest = [intent for intent in result.intents if not isinstance(intent, Bind)]
         if self._lot or rest:
             self._handover([*self._lot, *rest])
-        self._listener.stepped(self._core, result, deltas, now, time.monotonic() - began)
+        self._listener.stepped(self._core, result, deltas, now, intake=opened - began, seconds=closed - opened)
 
     def _commit(self, binds: list[Bind]) -> None:
         self._lot += binds

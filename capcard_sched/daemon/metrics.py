@@ -100,17 +100,20 @@ class Metrics:
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
-    def session(self, report: SessionReport, seconds: float, *, idle: bool, unplaced: int = 0) -> None:
+    def session(
+        self, report: SessionReport, seconds: float, *, intake: float = 0.0, idle: bool, unplaced: int = 0
+    ) -> None:
         """A step of the core. To be called before the next one, which may change what the report tells of.
 
-        `seconds`: from the opening of the session to the end of its close; `unplaced`: pods that were looked at and
-        stay pending. An idle step is only counted.
+        `seconds`: from the opening of the session to the end of its close; `intake`: what it took before that to take
+        in what had changed; `unplaced`: pods that were looked at and stay pending. An idle step is only counted.
         """
         if idle:
             self._counters["cycles_total"].labels("idle").inc()
             return
         self._stale = True
         self._counters["cycles_total"].labels("session").inc()
+        self._histograms["snapshot_seconds"].observe(intake)
         self._histograms["e2e_scheduling_latency_milliseconds"].observe(seconds * 1000)
         for kind, name, phase, took in report.timings:
             if kind == "action":
@@ -170,10 +173,6 @@ class Metrics:
             waits = self._waits[known[1]] = self._histograms["pod_wait_seconds"].labels(known[1])
         waits.observe(age)
         return True
-
-    def snapshot_seconds(self, seconds: float) -> None:
-        """Taking what changed into the state took this long."""
-        self._histograms["snapshot_seconds"].observe(seconds)
 
     def internal_errors(self, errors: Iterable[HookError]) -> None:
         """Failures that were contained."""

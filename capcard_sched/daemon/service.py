@@ -37,7 +37,7 @@ from capcard_sched.kube import volumes
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.effects.writer import LOW_WORKERS, Effects
-from capcard_sched.kube.election import Election, Happening
+from capcard_sched.kube.election import GIVEN_BACK, Election, Happening
 from capcard_sched.kube.feed import Feed, list_all
 from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
 from capcard_sched.kube.kinds import chosen_kinds
@@ -84,7 +84,12 @@ def run(options: Options) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(Service(options, logs).run())
-        except (ConfError, ConnectionConfigError, RecordingError, RegistryError, ServeError) as error:
+        except ConfError as error:
+            lines = [f"--scheduler-conf {options.scheduler_conf}: {line}" for line in str(error).splitlines()]
+            raise StartError("\n".join(lines)) from error
+        except RecordingError as error:
+            raise StartError(f"--record: {error}") from error
+        except (ConnectionConfigError, RegistryError, ServeError) as error:
             raise StartError(str(error)) from error
 
 
@@ -311,12 +316,11 @@ class Service:
         else:
             self._effects.reset()
             self._scheduler.stand_by()
-            self._log.warning("standing by")
+            (self._log.info if self._ended.is_set() else self._log.warning)("standing by")
 
     async def _take_over(self, *, fresh: bool) -> None:
         """What comes before the first session. `fresh`: the initial lists were not over when leading began."""
-        default = self._options.default_queue
-        _ = self._spawn(ensure_queues(self._client, default, self._queue_missing, self._may_write))
+        _ = self._spawn(self._make_queues())
         if not fresh:
             self._health.lists_outdated()
             await self._feed.relist()
@@ -327,6 +331,11 @@ class Service:
         self._health.lists_applied()
         if self._may_write():
             self._scheduler.lead()
+
+    async def _make_queues(self) -> None:
+        """`root` and the default queue; the latter is then told what was wrong with the file before we led."""
+        await ensure_queues(self._client, self._options.default_queue, self._queue_missing, self._may_write)
+        self._tell_rejected(self._conf_file.problems)
 
     async def _watch_over_sync(self) -> None:
         """The initial lists: tell when they are applied, and set the memory up for what stays."""
@@ -342,6 +351,7 @@ class Service:
 
     def _election_report(self, happening: Happening, detail: str) -> None:
         quiet = happening in {Happening.HOLDER, Happening.LEADING, Happening.RELEASED, Happening.RECOVERED}
+        quiet = quiet or detail == GIVEN_BACK
         (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
 
     def _binding_refused(self, message: str) -> None:
@@ -375,12 +385,14 @@ class Service:
         if self._recording is not None:
             self._recording.applied(deltas)
 
-    def stepped(self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, seconds: float) -> None:
+    def stepped(
+        self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
+    ) -> None:
         """A step is over: `loop.Listener`."""
         if self._recording is not None:
             self._recording.stepped(result, deltas, now)
         unplaced = len(core.last_session.outcomes) if core.last_session is not None and not result.idle else 0
-        self._metrics.session(result.report, seconds, idle=result.idle, unplaced=unplaced)
+        self._metrics.session(result.report, seconds, intake=intake, idle=result.idle, unplaced=unplaced)
         self._health.cycle_done()
         self._sessions.step(result, seconds)
 
@@ -426,10 +438,15 @@ class Service:
 
     def _reject_conf(self, problems: tuple[ConfProblem, ...]) -> None:
         self._metrics.conf_reload("rejected")
-        if self._thread is None or not self._may_write():
+        if self._thread is not None:
+            self._tell_rejected(problems)
+
+    def _tell_rejected(self, problems: tuple[ConfProblem, ...]) -> None:
+        """An event on the default queue, if there are errors and we may write."""
+        errors = [problem.render() for problem in problems if problem.severity == "error"]
+        if not errors or not self._may_write():
             return
-        row = reasons.CONF_REJECTED
-        detail = "; ".join(f"{problem.path}: {problem.message}" for problem in problems if problem.severity == "error")
+        row, detail = reasons.CONF_REJECTED, "; ".join(errors)
         where = ObjectRef("Queue", "", self._options.default_queue)
         self._effects.submit([EmitEvent(where, row.type, row.code, row.render(detail=detail))])
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Happenings of a watch that need somebody's attention; the others are part of a normal day.
 _TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
+#: Those after which it goes well again.
 _WELL: Final = frozenset({"listed", "restarted"})
 
 
@@ -25,9 +26,9 @@ class Telling:
         self._metrics = metrics
         self._on_refused = on_refused
         #: Resource to the trouble of its watch that was told last: it is tried again and again.
-        self._troubles: dict[str, tuple[str, str]] = {}
+        self._told: dict[str, tuple[str, str]] = {}
         #: Resource to what went wrong with its watch last, until it goes well again.
-        self._trouble: dict[str, str] = {}
+        self._troubles: dict[str, str] = {}
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
@@ -36,21 +37,21 @@ class Telling:
 
     def trouble(self, resource: str) -> str:
         """What went wrong last with the watch of a kind, as `Observer.watch` calls it; "" while it goes well."""
-        return self._trouble.get(resource, "")
+        return self._troubles.get(resource, "")
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:
         """Something happened to the watch of a kind."""
         self._metrics.watch(resource, event, detail)
         if event in _WELL:
-            self._trouble.pop(resource, None)
+            self._troubles.pop(resource, None)
         else:
-            self._trouble[resource] = event
+            self._troubles[resource] = event
         if event in _TROUBLE:
-            news = self._troubles.get(resource) != (event, detail)
-            self._troubles[resource] = (event, detail)
+            news = self._told.get(resource) != (event, detail)
+            self._told[resource] = (event, detail)
             tell = self._log.warning if news else self._log.debug
         elif event == "listed":
-            self._troubles.pop(resource, None)
+            self._told.pop(resource, None)
             tell = self._log.info
         else:
             tell = self._log.debug

@@ -20,6 +20,7 @@ import structlog
 
 from capcard_sched.framework.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
 from capcard_sched.kube.backoff import Backoff
+from capcard_sched.kube.cancellation import cancellations
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import PERIOD, STALE_SECONDS, NodeUsage
 
@@ -122,7 +123,10 @@ class PrometheusClient:
         """An instant vector as numbers by the label that names the node; what is no number is left out."""
         assert self._session is not None
         try:
+            before = cancellations()
             async with self._session.get(self._url, params={"query": query}, allow_redirects=False) as response:
+                if cancellations() > before:
+                    raise asyncio.CancelledError
                 content = await _content(response)
                 status = response.status
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from capcard_sched.kube.answers import ApiError, Unreachable, Withheld, api_error
+from capcard_sched.kube.cancellation import cancellations
 from capcard_sched.kube.connection import ConnectionConfigError
 from capcard_sched.kube.observer import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
@@ -215,6 +216,7 @@ class Client:
             headers["Content-Type"] = asked.content_type
         if asked.clear is not None and not asked.clear():
             raise Withheld
+        before = cancellations()
         async with self._open(asked.pool).request(
             asked.method,
             self._url(asked.path, asked.params),
@@ -225,6 +227,8 @@ class Client:
             proxy=self.connection.proxy,
             server_hostname=self.connection.server_name,
         ) as response:
+            if cancellations() > before:
+                raise asyncio.CancelledError
             body = await _content(response, asked.limit)
             return Answer(response.status, response.headers.get("Retry-After"), body)
 
@@ -268,6 +272,7 @@ class Client:
         timeout = aiohttp.ClientTimeout(total=None, connect=min(_CONNECT_SECONDS, seconds / 2), sock_read=silence)
         try:
             async with asyncio.timeout(seconds):
+                before = cancellations()
                 response = await self._open(_UNLIMITED).get(
                     self._url(path, params),
                     headers=_authorization(token),
@@ -276,6 +281,9 @@ class Client:
                     proxy=self.connection.proxy,
                     server_hostname=self.connection.server_name,
                 )
+                if cancellations() > before:
+                    response.close()
+                    raise asyncio.CancelledError
             code = response.status
             return response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -160,6 +160,11 @@ def _from_kubeconfig(path: str, master: str | None, context: str | None) -> Conn
         except Exception as error:  # the library raises whatever malformed YAML leads to
             if isinstance(error, ConfigException):
                 raise ConnectionConfigError(f"kubeconfig {path}: {error}") from error
+            if isinstance(error, TypeError | AttributeError | KeyError):
+                raise ConnectionConfigError(
+                    f"kubeconfig {path}: this is no kubeconfig; accepted: a YAML document with clusters, users, "
+                    "contexts and current-context"
+                ) from error
             raise ConnectionConfigError(f"kubeconfig {path}: {type(error).__name__}: {error}") from error
         plugin = user["user"].safe_get("exec") if user is not None else None
         if plugin and not configuration.cert_file and not configuration.get_api_key_with_prefix("BearerToken"):

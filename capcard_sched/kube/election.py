@@ -24,6 +24,8 @@ from capcard_sched.kube.paths import lease_path, leases_path
 WATCH_SECONDS: Final = 300
 #: Seconds between attempts to watch when the server does not let us. Polling goes on meanwhile.
 UNWATCHABLE_SECONDS: Final = 60.0
+#: Why leadership is `lost` when it was given back on purpose.
+GIVEN_BACK: Final = "released"
 
 _BOOT_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -160,7 +162,7 @@ class Election:
         if self._competing is not None:
             self._competing.cancel()
             await asyncio.wait({self._competing})
-        self._step_down("released")
+        self._step_down(GIVEN_BACK)
         if not self._candidate.claimed:
             return True
         try:

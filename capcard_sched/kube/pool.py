@@ -16,6 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
 from capcard_sched.kube.answers import ApiError, Unreachable, Withheld
+from capcard_sched.kube.cancellation import cancellations
 
 if TYPE_CHECKING:
     import ssl
@@ -145,7 +146,11 @@ class Pool:
         try:
             async with asyncio.timeout_at(until):
                 addresses = await loop.getaddrinfo(self._host, self._port, type=SOCK_STREAM)
+                before = cancellations()
                 opened = await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+                if cancellations() > before:
+                    opened.close()
+                    raise asyncio.CancelledError
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._open), sock=opened, ssl=self._ssl, server_hostname=self._server_name
                 )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,8 @@ class Outside:
         self.seen: list[Delta] = []
         self.steps: list[StepResult] = []
         self.failures: list[tuple[str, str]] = []
+        #: Of each step: taking facts in, and the session.
+        self.times: list[tuple[float, float]] = []
         self.changed = threading.Condition()
 
     def handover(self, intents: Sequence[Intent]) -> None:
@@ -39,10 +42,13 @@ class Outside:
             self.seen += deltas
             self.changed.notify_all()
 
-    def stepped(self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, seconds: float) -> None:
+    def stepped(
+        self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
+    ) -> None:
         with self.changed:
             self.seen += deltas
             self.steps.append(result)
+            self.times.append((intake, seconds))
             self.changed.notify_all()
 
     def failed(self, what: str, error: Exception) -> None:
@@ -119,6 +125,42 @@ def test_a_deposed_leader_goes_on_applying_facts_and_stops_deciding(thread: Sche
     thread.deliver(_gang("g", 1))
     assert _ask(thread, lambda core: len(core.state.tasks)) == 1
     assert outside.binds == {}
+
+
+def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Outside) -> None:
+    apply, step = core.state.apply, core.step
+
+    def slow_apply(delta: Delta) -> None:
+        time.sleep(0.1)
+        apply(delta)
+
+    def slow_step(*arguments: Any) -> StepResult:
+        time.sleep(0.3)
+        return step(*arguments)
+
+    core.state.apply, core.step = slow_apply, slow_step  # type: ignore[method-assign,assignment]
+    thread = SchedulerThread(core, handover=outside.handover, listener=outside, period=30)
+    thread.start()
+    thread.lead()
+    thread.deliver([node("n1")])
+    outside.wait(lambda: bool(outside.times))
+    thread.stop()
+    assert thread.join(10)
+    intake, session = outside.times[0]
+    assert 0.1 <= intake < 0.3, "what was delivered, not the session"
+    assert 0.3 <= session < 0.4 + intake, "the session, not what was taken in before it"
+
+
+def test_a_question_that_is_given_up_before_its_turn_is_not_asked(thread: SchedulerThread, outside: Outside) -> None:
+    asked: list[str] = []
+    turn = threading.Event()
+    thread.call(lambda _: turn.wait(10), Future())
+    given_up: Future[None] = Future()
+    thread.call(lambda _: asked.append("given up"), given_up)
+    assert given_up.cancel()
+    turn.set()
+    _ask(thread, lambda _: asked.append("waited for"))
+    assert (asked, outside.failures) == (["waited for"], [])
 
 
 def test_a_burst_of_facts_makes_one_session(thread: SchedulerThread, outside: Outside) -> None:

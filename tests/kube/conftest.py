@@ -13,6 +13,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """A single one leaves the names of tests as they are."""
-    if item.path.stem in {"test_client", "test_pool"}:
+    if item.path.stem in {"test_cancellation", "test_client", "test_pool"}:
         return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}

@@ -126,6 +126,11 @@ class Coalescing(Generic[K, V]):
         self._delayed[key] = self._sequence
         heapq.heappush(self._due, (at, self._sequence, key))
 
+    def hasten(self, key: K) -> None:
+        """What was put off under this key may be written now."""
+        if self._delayed.pop(key, None) is not None:
+            self._ready.append(key)
+
     def oldest(self) -> float | None:
         """Since when the next entry in turn has waited; None when none may be written now."""
         while self._ready:
@@ -135,10 +140,6 @@ class Coalescing(Generic[K, V]):
                 return entry.since
             self._ready.popleft()
         return None
-
-    def is_due(self, now: float) -> bool:
-        """Whether an entry that was put off may be written now."""
-        return bool(self._due) and self._due[0][0] <= now
 
     def discard(self, key: K) -> None:
         """Forget what waits under this key; a write in flight goes on, and is not repeated."""

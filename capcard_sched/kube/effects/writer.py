@@ -18,6 +18,7 @@ from capcard_sched.kube.effects.coalescing import Coalescing
 from capcard_sched.kube.effects.correlator import Correlator
 from capcard_sched.kube.effects.events import EventNames, EventWrite, EventWriter
 from capcard_sched.kube.effects.identities import Identities
+from capcard_sched.kube.effects.pace import Pace
 from capcard_sched.kube.effects.permit import Permit, Revoked
 from capcard_sched.kube.effects.statuses import Statuses, StatusWrite, condition_key
 from capcard_sched.kube.effects.subresources import Subresources
@@ -88,6 +89,7 @@ class Effects:
         self._now = now
         self._permit = Permit(may_write)
         self._statuses: Coalescing[StatusKey, StatusWrite] = Coalescing(statuses.merge)
+        self._pace = Pace()
         self._events: Coalescing[SeriesKey, EventWrite] = Coalescing(events.merge, MAX_EVENTS)
         self._correlator = Correlator(scheduler_name, EventNames())
         self._status_writer = Statuses(client, self._permit, Subresources(client, clock), self._stamp)
@@ -121,7 +123,7 @@ class Effects:
         evicts: list[Evict] = []
         for intent in intents:
             if isinstance(intent, Bind):
-                self._statuses.discard(condition_key(intent.uid))
+                self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
                 self._urgent.bind(intent)
             elif isinstance(intent, EmitEvent):
@@ -132,7 +134,10 @@ class Effects:
             elif isinstance(intent, Evict):
                 evicts.append(intent)
             else:
-                self._statuses.put(statuses.key_of(intent), StatusWrite(intent, term), now)
+                key = statuses.key_of(intent)
+                self._statuses.put(key, StatusWrite(intent, term), now)
+                if self._pace.frees(key, intent, now):
+                    self._statuses.hasten(key)
                 low += 1
         self._urgent.evict(evicts)
         self._tell_lost()
@@ -165,6 +170,7 @@ class Effects:
         self._permit.revoke()
         self._urgent.clear()
         self._statuses.clear()
+        self._pace.clear()
         self._events.clear()
         self._correlator.clear()
 
@@ -239,6 +245,10 @@ class Effects:
 
     async def _write_status(self, taken: Taken[StatusKey, StatusWrite]) -> float:
         key, write = taken.key, taken.value
+        until = self._pace.hold(key, write.intent, self._clock())
+        if until is not None:
+            self._statuses.retry(taken, until)
+            return 0.0
         try:
             ending = await self._status_writer.write(write, self._clock() - taken.since)
         except Revoked:
@@ -250,6 +260,8 @@ class Effects:
             at = self._clock() + backoff.wait(again.attempts, ending.wait)
             self._statuses.retry(taken._replace(value=again), at)
         else:
+            if ending is not None and ending.written:
+                self._pace.wrote(key, write.intent, self._clock())
             self._statuses.done(key)
         waiter = self._ends.pop(key, None)
         if waiter is not None and not waiter.done():
@@ -282,10 +294,14 @@ class Effects:
     async def _still(self, uid: str) -> None:
         """See to it that nobody writes the pod's condition: it would say `not scheduled` of a pod that is."""
         key = condition_key(uid)
-        self._statuses.discard(key)
+        self._discard_condition(key)
         while self._statuses.is_in_flight(key):
             end = self._ends.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.shield(end)
+
+    def _discard_condition(self, key: StatusKey) -> None:
+        self._statuses.discard(key)
+        self._pace.forget(key)
 
     def _stamp(self) -> str:
         return format_timestamp(self._now())

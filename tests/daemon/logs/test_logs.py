@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from capcard_sched.daemon.logs import Format, Logs, SessionLog
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.plugin import OutsideError, Plugin
 from capcard_sched.testing import Harness
 
 CARD = "NVIDIA-H200"
@@ -231,13 +231,16 @@ def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
     assert refused["why"].startswith("Queue <q> has insufficient <NVIDIA-H200> quota")
 
 
-def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came() -> None:
+@pytest.mark.parametrize(
+    ("kind", "level"), [(ValueError, "error"), (OutsideError, "warning")], ids=["our own", "somebody else's"]
+)
+def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came(kind: type[Exception], level: str) -> None:
     class Broken(Plugin):
         name = "broken"
         time_dependent = True
 
         def job_valid(self, job: Any) -> Any:
-            raise ValueError("always")
+            raise kind("always")
 
     h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: broken}]}]', plugins=[Broken])
     h.queue("q")
@@ -249,8 +252,8 @@ def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came() -
         for second in range(0, 130, 10):
             watch.now = float(second)
             log.step(h.step(), 0.001)
-    failures = [line for line in lines(out) if line["level"] == "error"]
+    failures = [line for line in lines(out) if line["msg"] == "contained failure"]
     assert [line["repeated"] for line in failures] == [0, 5, 5]
-    assert {(line["plugin"], line["hook"], line["error"]) for line in failures} == {
-        ("broken", "job_valid", "ValueError: always")
+    assert {(line["level"], line["plugin"], line["hook"], line["error"]) for line in failures} == {
+        (level, "broken", "job_valid", f"{kind.__name__}: always")
     }

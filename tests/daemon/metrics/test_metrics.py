@@ -90,7 +90,9 @@ class Daemon:
         session = self.h.core.last_session
         assert session is not None
         unplaced = len(session.outcomes)
-        self.metrics.session(result.report, 0.002, idle=result.idle, unplaced=0 if result.idle else unplaced)
+        self.metrics.session(
+            result.report, 0.002, intake=0.001, idle=result.idle, unplaced=0 if result.idle else unplaced
+        )
         binds = [intent for intent in result.intents if isinstance(intent, Bind)]
         for intent in binds if bind else ():
             self.metrics.bound(intent, 0.01)
@@ -149,8 +151,7 @@ def everything(d: Daemon) -> Metrics:
     evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
     metrics.evicted(evict)
     metrics.evict_failed(evict, 429, "budget")
-    d.h.plugin("capacity-card").evictions.counts["lent", "q", _CARD] = 1  # what a reclaim would have it count
-    metrics.snapshot_seconds(0.001)
+    d.h.plugin("capacity-card").evictions.counts["q", "q", _CARD] = 1  # what a reclaim would have it count
     metrics.backlog("bind", 3)
     metrics.cache_age(0.5)
     metrics.request("create", "pods/binding", 201, 0.01)

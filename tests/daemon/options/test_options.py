@@ -272,11 +272,32 @@ def test_flags_that_do_not_go_together_are_refused_by_name(
     assert capsys.readouterr().err == f"error: {problem}\n"
 
 
-def test_what_start_up_cannot_use_is_one_line_and_exit_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+_KUBECONFIG = """
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--kubeconfig={0}/none"], "kubeconfig {0}/none: no such file"),
+        (["--scheduler-conf={0}/none", "--strict-conf"], "--scheduler-conf {0}/none: scheduler-conf: cannot be read"),
+        (["--record={0}/none/r"], "--record: {0}/none/r: No such file or directory"),
+    ],
+)
+def test_what_start_up_cannot_use_is_one_line_that_names_it_and_exit_status_2(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["run", f"--kubeconfig={tmp_path}/none"]) == 2
-    assert capsys.readouterr().err == f"error: kubeconfig {tmp_path}/none: no such file\n"
+    (tmp_path / "kubeconfig").write_text(_KUBECONFIG, encoding="utf-8")
+    given = [argument.format(tmp_path) for argument in arguments]
+    if "--kubeconfig" not in arguments[0]:
+        given.append(f"--kubeconfig={tmp_path}/kubeconfig")
+    assert run(["run", "--log-format=json", *given]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]
+    assert line.startswith(f"error: {text.format(tmp_path)}")
 
 
 def test_everything_that_does_not_go_together_is_told_at_once() -> None:

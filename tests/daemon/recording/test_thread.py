@@ -47,10 +47,12 @@ class Daemon:
     def applied(self, deltas: Sequence[Delta]) -> None:
         self.recording.applied(deltas)
 
-    def stepped(self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, seconds: float) -> None:
+    def stepped(
+        self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
+    ) -> None:
         assert core is self.h.core
         self.recording.stepped(result, deltas, now)
-        self.metrics.session(result.report, seconds, idle=result.idle)
+        self.metrics.session(result.report, seconds, intake=intake, idle=result.idle)
 
     def failed(self, what: str, error: Exception) -> None:
         self.failures.append(f"{what}: {error}")

@@ -79,6 +79,18 @@ def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
     assert health.readiness() == not_yet
 
 
+def test_who_loses_the_lead_while_listing_afresh_is_as_ready_as_before() -> None:
+    health, _ = make()
+    health.leads(leading=True)
+    health.leads(leading=False)
+    assert not health.synced, "it never listed anything"
+    health.lists_applied()
+    health.leads(leading=True)
+    health.lists_outdated()
+    health.leads(leading=False)
+    assert health.readiness() == {"lists-applied": ""}
+
+
 def test_what_readiness_waits_for_is_named_one_by_one() -> None:
     health, _ = make()
     lists = {"list/nodes": "", "list/pods": "forbidden"}
@@ -86,13 +98,3 @@ def test_what_readiness_waits_for_is_named_one_by_one() -> None:
     assert health.readiness() == {**lists, "lists-applied": "what was listed is not applied yet"}
     health.lists_applied()
     assert health.readiness() == {"list/nodes": "", "list/pods": "", "lists-applied": ""}, "a watch that broke later"
-
-
-def test_the_limit_follows_a_period_that_is_changed() -> None:
-    health, clock = make(1.0)
-    health.lists_applied()
-    health.leads(leading=True)
-    clock.now += 40
-    assert health.illness()
-    health.period = 10.0
-    assert health.illness() == ""

@@ -9,7 +9,7 @@ import pytest
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.controlplane import ControlPlane
 from tests.e2e.checker import prove
-from tests.e2e.daemons import CARD_CONF, Daemon
+from tests.e2e.daemons import CARD_CONF, QUICK_ELECTION, Daemon
 from tests.e2e.faults.workloads import bound_of, create_gangs, furnish, until_bound
 from tests.e2e.history import History
 
@@ -60,7 +60,9 @@ async def test_a_good_conf_is_taken_over_and_a_bad_one_told_and_left(
             events = await cluster.list("events", namespace="default")
             about = [event for event in events if event["reason"] == "InvalidSchedulerConf"]
             assert {event["involvedObject"]["name"] for event in about} <= {"default"}
-            return any("not valid YAML" in event["message"] for event in about)
+            return any(
+                "the built-in one): scheduler-conf (line 1): not valid YAML" in event["message"] for event in about
+            )
 
         await cluster.wait_until(told, "the event on the default queue", within=20)
         daemon.conf_path.unlink()
@@ -100,3 +102,20 @@ async def test_a_conf_is_taken_over_from_a_mounted_config_map(
         publish(CARD_CONF, "..3")
         await until_bound(cluster, 8)
         await prove(history, control_plane, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_conf_that_cannot_be_used_from_the_start_is_told_where_a_changed_one_would_be(
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    kubeconfig = control_plane.kubeconfig_for("scheduler-a")
+    async with Daemon(kubeconfig, tmp_path, *QUICK_ELECTION, "--leader-elect", conf="actions: [enqueue") as daemon:
+
+        async def told() -> list[str]:
+            events = await cluster.list("events", namespace="default")
+            return [event["message"] for event in events if event["reason"] == "InvalidSchedulerConf"]
+
+        (message,) = await cluster.wait_until(told, "the event on the default queue", within=20)
+        assert "the built-in one): scheduler-conf (line 1): not valid YAML" in message
+        assert await daemon.stop() == 0
+    assert not [line for line in daemon.lines() if line["level"] == "warning"], "an end that is wanted is no alarm"

@@ -22,7 +22,6 @@ SYSTEM: Final = "capcard-system"
 ACCOUNT: Final = "capcard-sched"
 USER: Final = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 ACTIONS: Final = Path(__file__).parent / "actions"
-_RBAC: Final = "rbac.authorization.k8s.io"
 #: Set by `Daemon` itself, as they have paths and ports in them here.
 _ITS_OWN: Final = ("--scheduler-conf=", "--enable-healthz=", "--enable-metrics=")
 #: Twice as fast as usual. A leader that a busy machine kept from renewing would have to list what it may not list here.

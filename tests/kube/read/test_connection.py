@@ -151,6 +151,7 @@ def test_a_credential_plugin_that_fails_is_named(tmp_path: Path) -> None:
         ("", "k"),
         ("{", "k"),
         ("[]", "k"),
+        ("just words", "k: this is no kubeconfig; accepted: a YAML document with clusters"),
         ("apiVersion: v1\nkind: Config\n", "k"),
         ("apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: []\nclusters: []\nusers: []\n", "x"),
     ],

@@ -335,3 +335,31 @@ async def test_after_a_long_outage_a_status_is_written_within_seconds(
         effects.ahead += 10
         await effects.until(lambda: effects.observer.writes[-1] == ("PodGroup", 200), "the status", within=5)
     assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
+
+
+@pytest.mark.asyncio
+async def test_a_condition_whose_numbers_change_is_written_now_and_then_and_its_words_at_once(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """W-16: a node more must not rewrite every pod that waits."""
+    made = await cluster.create(pod("p"))
+
+    async def message() -> str:
+        return str(condition(await cluster.get("pods", "p"), "PodScheduled")["message"])
+
+    async with Harness(cluster, proxy) as effects:
+        effects.effects.submit([pod_condition(made, "0/1 nodes")])
+        await effects.quiet()
+        for nodes in range(2, 30):
+            effects.effects.submit([pod_condition(made, f"0/{nodes} nodes")])
+            await asyncio.sleep(0.01)
+        assert await message() == "0/1 nodes"
+        effects.ahead += 1.0
+        await effects.quiet()
+        assert await message() == "0/29 nodes", "what is written in the end is what is so"
+        effects.effects.submit([pod_condition(made, "0/30 nodes")])
+        await asyncio.sleep(0.1)
+        effects.effects.submit([pod_condition(made, "0/30 nodes: no volume")])
+        await effects.quiet(within=1.5)
+        assert await message() == "0/30 nodes: no volume"
+        assert effects.observer.writes == [("PodCondition", 200)] * 3
