@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 _REQUESTS, _LIMITS = "requests.", "limits."
 _COUNT = "count/pods"
 _NOTHING: Mapping[str, Quota] = {}
+_NO_AMOUNTS: Mapping[str, int] = {}
 
 
 class ResourceQuota(Plugin):
     """Admits a job only when every ResourceQuota of its namespace has room for its `minResources`.
 
     Names are taken literally: a quota on `requests.cpu` concerns jobs that name `requests.cpu`, as those of the
-    controllers do beside `cpu`. Scopes of quotas are not looked at. Pods that exist are in the quota's usage already
-    and are not asked for twice; admitted jobs keep what their pods will use until they are created.
+    controllers do beside `cpu`. Scopes of quotas are not looked at. Pods that exist are in the quota's usage already:
+    those of jobs that are not admitted are taken out of it, so that each job is asked for once, in the order of the
+    jobs; admitted jobs keep what their pods will use until they are created.
     """
 
     name = "resourcequota"
@@ -39,62 +41,53 @@ class ResourceQuota(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         self._quotas: Mapping[str, Mapping[str, Quota]] = {}
         #: Namespace to job key to what an admitted job still has coming to it.
-        self._promised: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._promised = _Amounts()
+        #: What pods of jobs that are not admitted count as in the usage.
+        self._waiting = _Amounts()
 
     def open(self, session: Session) -> None:
         """Take stock of what is promised. O(jobs that changed)."""
         changed = session.changed
         self._quotas = session.quotas
         if changed.everything:
-            self._promised.clear()
+            self._promised, self._waiting = _Amounts(), _Amounts()
             keys: Iterable[str] = session.jobs
         else:
             keys = changed.jobs
         for key in keys:
-            namespace = key.partition("/")[0]
-            promised = self._promised.get(namespace)
-            if promised is not None:
-                promised.pop(key, None)
+            self._promised.put(key, {})
+            self._waiting.put(key, {})
             job = session.jobs.get(key)
-            if job is not None and job.phase is PodGroupPhase.INQUEUE:
-                self._promise(job)
-
-    def _promise(self, job: Job) -> None:
-        if job.min_quota is not None:
-            self._promised.setdefault(job.namespace, {})[job.key] = _unmet(job)
-
-    def _pending(self, job: Job) -> dict[str, int]:
-        """The sum of what other admitted jobs of the namespace have coming to them."""
-        total: dict[str, int] = {}
-        for key, amounts in self._promised.get(job.namespace, {}).items():
-            if key != job.key:
-                for name, amount in amounts.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
+            if job is None or job.min_quota is None:
+                continue
+            if job.phase is PodGroupPhase.INQUEUE:
+                self._promised.put(key, _unmet(job))
+            elif session.is_pending_phase(job) and job.tasks:
+                self._waiting.put(key, _counts(job))
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         quotas = self._quotas.get(job.namespace, _NOTHING)
         if job.min_quota is None or not quotas:
             return Vote.PERMIT
-        need, pending = _unmet(job), self._pending(job)
+        need, pending = _need(job), self._promised.of_others(job)
+        waiting = self._waiting.sums(job.namespace)
         for quota in quotas.values():
+            used = {name: max(0, amount - waiting.get(name, 0)) for name, amount in quota.used.items()}
             over = sorted(
                 name
                 for name, amount in need.items()
-                if amount and name in quota.hard and quota.used[name] + pending.get(name, 0) + amount > quota.hard[name]
+                if amount and name in quota.hard and used[name] + pending.get(name, 0) + amount > quota.hard[name]
             )
             if over:
-                return self._refusal(job, quota, need, pending, over)
+                total = used[over[0]] + pending.get(over[0], 0) + need[over[0]]
+                return self._refusal(job, quota, need, used, total, over)
         return Vote.PERMIT
 
     def _refusal(
-        self, job: Job, quota: Quota, need: Mapping[str, int], pending: Mapping[str, int], over: list[str]
+        self, job: Job, quota: Quota, need: Mapping[str, int], used: Mapping[str, int], total: int, over: list[str]
     ) -> Refusal:
         row, first = RESOURCE_QUOTA_INSUFFICIENT, over[0]
-        message = row.render(
-            requested=_listed(need, over), used=_listed(quota.used, over), limited=_listed(quota.hard, over)
-        )
-        total = quota.used[first] + pending.get(first, 0) + need[first]
+        message = row.render(requested=_listed(need, over), used=_listed(used, over), limited=_listed(quota.hard, over))
         return Refusal(
             "job_enqueueable",
             self.name,
@@ -110,20 +103,61 @@ class ResourceQuota(Plugin):
         quotas = self._quotas.get(job.namespace, _NOTHING)
         if job.min_quota is None or not quotas:
             return ()
-        return (*quotas.values(), _unmet(job), self._pending(job))
+        return (*quotas.values(), _need(job), self._promised.of_others(job), dict(self._waiting.sums(job.namespace)))
 
     def job_enqueued(self, job: Job) -> None:
         """Promised when the job really is admitted, not by the vote (plugins reference §28, enqueue)."""
-        self._promise(job)
+        if job.min_quota is not None:
+            self._promised.put(job.key, _unmet(job))
+            self._waiting.put(job.key, {})
+
+
+class _Amounts:
+    """Amounts by job, summed by namespace."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Mapping[str, int]] = {}
+        self._sums: dict[str, dict[str, int]] = {}
+
+    def put(self, key: str, amounts: Mapping[str, int]) -> None:
+        """These are the job's now."""
+        sums = self._sums.setdefault(key.partition("/")[0], {})
+        for name, amount in self._of.pop(key, _NO_AMOUNTS).items():
+            sums[name] -= amount
+        if amounts:
+            self._of[key] = amounts
+        for name, amount in amounts.items():
+            sums[name] = sums.get(name, 0) + amount
+
+    def sums(self, namespace: str) -> Mapping[str, int]:
+        """Of all jobs of a namespace."""
+        return self._sums.get(namespace, _NO_AMOUNTS)
+
+    def of_others(self, job: Job) -> dict[str, int]:
+        """Of all jobs of the namespace but this one."""
+        own = self._of.get(job.key, _NO_AMOUNTS)
+        return {name: amount - own.get(name, 0) for name, amount in self.sums(job.namespace).items()}
+
+
+def _counts(job: Job) -> dict[str, int]:
+    """What the job's pods count as, under the names it uses."""
+    assert job.min_quota is not None
+    live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
+    return {name: _counted(name, job, live) for name in job.min_quota}
+
+
+def _need(job: Job) -> dict[str, int]:
+    """What the job will be charged once it is admitted: its minimum, or what its pods count as where that is more."""
+    assert job.min_quota is not None
+    counts = _counts(job) if job.tasks else _NO_AMOUNTS
+    return {name: max(amount, counts.get(name, 0)) for name, amount in job.min_quota.items()}
 
 
 def _unmet(job: Job) -> dict[str, int]:
     """What the job's minimum asks for beyond what its pods count as, under the names it uses."""
     assert job.min_quota is not None
-    live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
-    if not job.tasks:
-        return dict(job.min_quota)
-    return {name: max(0, amount - _counted(name, job, live)) for name, amount in job.min_quota.items()}
+    counts = _counts(job) if job.tasks else _NO_AMOUNTS
+    return {name: max(0, amount - counts.get(name, 0)) for name, amount in job.min_quota.items()}
 
 
 def _counted(name: str, job: Job, live: list[Task]) -> int:

@@ -101,6 +101,22 @@ def _with(field: str) -> Check:
     return check
 
 
+def _not_both(one: str, other: str) -> Check:
+    """A mapping that may hold one of two fields."""
+
+    def check(value: Any) -> str | None:
+        both = value.get(one) is not None and value.get(other) is not None
+        return f"has both {one} and {other}: accepted is one of them" if both else None
+
+    return check
+
+
+def _spread(value: Any) -> str | None:
+    if value.get("minDomains") is not None and value.get("whenUnsatisfiable") == "ScheduleAnyway":
+        return "minDomains is accepted only with whenUnsatisfiable: DoNotSchedule"
+    return None
+
+
 _COUNT = _between(0, 2**31 - 1)
 _INT32 = _between(-(2**31), 2**31 - 1)
 _PORT = _between(0, 65535)
@@ -161,12 +177,18 @@ _TEMPLATE_RULES: tuple[tuple[Path, Check], ...] = (
     ((*_SPREAD, "maxSkew"), _between(1)),
     ((*_SPREAD, "minDomains"), _between(1)),
     (_SPREAD, _with("topologyKey")),
+    (_SPREAD, _spread),
     ((*_SPREAD, *_SELECTOR_OPERATORS), _LABEL_OPERATORS),
     (("spec", "priority"), _INT32),
+    (("spec", "schedulingGates", "*"), _with("name")),
     *(
-        (("spec", group, "*", "ports", "*", port), _PORT)
+        (("spec", group, "*", "ports", "*", field), check)
         for group in ("containers", "initContainers")
-        for port in ("hostPort", "containerPort")
+        for field, check in (
+            ("hostPort", _PORT),
+            ("containerPort", _PORT),
+            ("protocol", _one_of("TCP", "UDP", "SCTP", "")),
+        )
     ),
 )
 _POLICY_RULES: tuple[tuple[Path, Check], ...] = (
@@ -284,6 +306,7 @@ RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
     "PodDisruptionBudget": (
         (("spec", "minAvailable"), _count_or_percent),
         (("spec", "maxUnavailable"), _count_or_percent),
+        (("spec",), _not_both("minAvailable", "maxUnavailable")),
     ),
     "Command": ((("target", "kind"), _one_of("Job", "Queue")),),
 }

@@ -15,7 +15,7 @@ from capcard_sched.simulation.cluster import Cluster
 from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.effects import Effects, Eviction
 from capcard_sched.simulation.feed import Feed
-from capcard_sched.simulation.kinds import POD_GROUP, status
+from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
 
 if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
@@ -31,9 +31,9 @@ _PATIENT_SESSIONS = 3600
 #: A scheduler that names ever new times at which something is due, and then does nothing, is followed so often, and
 #: once more for every object and operation of the input.
 _EMPTY_DUES = 16
-#: Sessions after the last operation at which a run without `until` is taken to be endless: so many, and so many more
-#: for every object and operation of the input.
-_ENDLESS_SESSIONS, _ENDLESS_PER_OBJECT = 10_000, 20
+#: Sessions after the last operation at which a run without `until` is taken to be endless: so many, or so many in
+#: which something changed; and so many more for every object and operation of the input, and every pod it asks for.
+_ENDLESS_SESSIONS, _ENDLESS_CHANGES, _ENDLESS_PER_OBJECT = 10_000, 2_000, 20
 
 
 class StepResult(Protocol):
@@ -115,20 +115,21 @@ class _Run:
         self._cluster.load(self._scenario)
         period, until = self._options.schedule_period, self._options.until
         size = len(self._scenario.entries) + len(self._scenario.operations)
-        endless = _ENDLESS_SESSIONS + _ENDLESS_PER_OBJECT * size
-        at = quiet = late = empty = 0
+        more = _ENDLESS_PER_OBJECT * (size + _replicas(self._scenario))
+        at = quiet = late = restless = empty = 0
         while until is None or at <= until:
             self._advance(at)
             moved, decided, idle = self._session()
             quiet = 0 if moved else quiet + 1
             empty = 0 if decided or self._next_due() is not None else empty
             late = late + 1 if at > self._last_operation else 0
+            restless += late > 0 and moved
             coming = min((due for due in (self._next_due(), self._scheduler_due) if due is not None), default=None)
             if coming is None and quiet >= _QUIET_SESSIONS and (idle or until is None or quiet > _PATIENT_SESSIONS):
                 break
             if until is None and empty > _EMPTY_DUES + size:
                 break
-            if until is None and late > endless:
+            if until is None and (late > _ENDLESS_SESSIONS + more or restless > _ENDLESS_CHANGES + more):
                 self._warnings.append(
                     f"stopped at {format_duration(at)}: after {late} sessions without an operation things still "
                     "change; use --until to say when the run is to end"
@@ -192,3 +193,21 @@ class _Run:
         if self._options.until is not None:
             return self._options.until
         return max(self._clock.now, self._last_operation, self._clock.next_due() or 0)
+
+
+def _replicas(scenario: Scenario) -> int:
+    """Pods that controllers make of the objects of the input."""
+    asked = 0
+    for kind, body in [entry[:2] for entry in scenario.entries] + [(op.kind, op.body) for op in scenario.operations]:
+        if kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
+            asked += _count(body.get("spec"))
+        elif kind == JOB and isinstance(body.get("spec"), dict):
+            tasks = body["spec"].get("tasks")
+            asked += sum(map(_count, tasks)) if isinstance(tasks, list) else 0
+    return asked
+
+
+def _count(holder: object) -> int:
+    """What a patch replaces is checked only when it is made, so it may be anything here."""
+    replicas = holder.get("replicas", 1) if isinstance(holder, dict) else 0
+    return max(replicas, 0) if isinstance(replicas, int) else 0

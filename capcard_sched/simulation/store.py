@@ -172,7 +172,7 @@ class Store:
         new = merged(old, patch)
         if by_user and new is not old:
             new = self.admit(kind, new)
-        if new is old:
+        if new is old or (by_user and new == old):
             return old
         self._version += 1
         new["metadata"] = {**meta(new), "resourceVersion": str(self._version)}

@@ -1,7 +1,8 @@
 """Stand-ins for the controllers of ResourceQuotas and PodDisruptionBudgets: they count pods and write statuses.
 
 A quota counts pods and what they request and limit; pods beyond it are created all the same, since nothing here plays
-the API server's own admission of them.
+the API server's own admission of them. A status that somebody else wrote, at the start or later, is taken as given: it
+may speak of more than the scenario shows, so only what changes from then on is counted.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class QuotaController:
         self._used: dict[str, dict[str, int]] = {}
         self._quotas: dict[str, set[str]] = {}
         self._changed: dict[str, None] = {}
+        #: Of each quota what was last written as used, and what is used there beyond the pods of the scenario.
+        self._told: dict[tuple[str, str], JsonObject] = {}
+        self._unseen: dict[tuple[str, str], Mapping[str, int]] = {}
 
     def observe(self, change: Change) -> None:
         """Take note of quotas, and of pods where there are any."""
@@ -57,6 +61,8 @@ class QuotaController:
         if change.kind == RESOURCE_QUOTA:
             if change.new is None:
                 self._quotas[namespace].discard(name)
+                self._told.pop(change.key, None)
+                self._unseen.pop(change.key, None)
             else:
                 self._quotas.setdefault(namespace, set()).add(name)
             self._changed[namespace] = None
@@ -96,11 +102,16 @@ class QuotaController:
         quota = self._store.get(RESOURCE_QUOTA, namespace, name)
         if quota is None:
             return
-        hard, counted = quota_amounts(spec(quota).get("hard") or {}), self._used[namespace]
-        told = {
-            "hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()},
-            "used": {key: format_quota_amount(key, counted.get(key, 0)) for key in hard},
-        }
+        limits = spec(quota)["hard"] if "hard" in spec(quota) else status(quota).get("hard")
+        hard, counted = quota_amounts(limits or {}), self._used[namespace]
+        given = status(quota).get("used") or {}
+        if given != self._told.get((namespace, name), {}):
+            amounts = quota_amounts(given)
+            self._unseen[namespace, name] = {key: max(0, amounts[key] - counted.get(key, 0)) for key in amounts}
+        unseen = self._unseen.get((namespace, name), {})
+        used = {key: format_quota_amount(key, counted.get(key, 0) + unseen.get(key, 0)) for key in hard}
+        told = {"hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()}, "used": used}
+        self._told[namespace, name] = used
         patch = {side: {**dict.fromkeys(status(quota).get(side) or ()), **amounts} for side, amounts in told.items()}
         self._store.patch(RESOURCE_QUOTA, namespace, name, {"status": patch})
 
@@ -118,6 +129,9 @@ class BudgetController:
         #: Namespace to names.
         self._budgets: dict[str, set[str]] = {}
         self._changed: dict[str, None] = {}
+        #: Of each budget what was last written as allowed; and what was given, with what its rule said then.
+        self._told: dict[tuple[str, str], int] = {}
+        self._given: dict[tuple[str, str], tuple[int, int]] = {}
 
     def observe(self, change: Change) -> None:
         """Take note of budgets, and of pods and what scales them where there are any."""
@@ -125,6 +139,8 @@ class BudgetController:
         if change.kind == DISRUPTION_BUDGET:
             if change.new is None:
                 self._budgets[namespace].discard(name)
+                self._told.pop(change.key, None)
+                self._given.pop(change.key, None)
             else:
                 self._budgets.setdefault(namespace, set()).add(name)
                 self._changed[namespace] = None
@@ -161,12 +177,18 @@ class BudgetController:
             desired = max(0, expected - _share(wanted["maxUnavailable"], expected))
         else:
             desired = _share(wanted.get("minAvailable", 1), expected)
+        given = status(budget).get("disruptionsAllowed")
+        if given is not None and given != self._told.get((namespace, name)):
+            starting = sum(status(pod).get("phase") != "Running" and "nodeName" in spec(pod) for pod in selected)
+            self._given[namespace, name] = given, healthy + starting - desired
+        allowed = _allowed(healthy - desired, self._given.get((namespace, name)))
         found = {
             "currentHealthy": healthy,
             "desiredHealthy": desired,
             "expectedPods": expected,
-            "disruptionsAllowed": max(0, healthy - desired),
+            "disruptionsAllowed": allowed,
         }
+        self._told[namespace, name] = allowed
         self._store.patch(DISRUPTION_BUDGET, namespace, name, {"status": found})
 
     def _expected(self, selected: list[JsonObject]) -> int:
@@ -183,6 +205,15 @@ class BudgetController:
                 scaled = self._store.get(*key)
                 owners[key] = int(spec(scaled).get("replicas", 1)) if scaled is not None else 0
         return alone + sum(owners.values())
+
+
+def _allowed(spare: int, given: tuple[int, int] | None) -> int:
+    """Disruptions that `spare` pods above the rule allow, where `given` were allowed when so many were spare."""
+    if given is None:
+        return max(0, spare)
+    allowed, spare_then = given
+    change = spare - spare_then
+    return max(0, allowed + change) if allowed < spare_then else max(0, spare, allowed + min(0, change))
 
 
 def _share(written: int | str, total: int) -> int:

@@ -38,10 +38,20 @@ class ReplicaSetController:
         self._store = store
         self._sets = Worklist(store, REPLICA_SET, POD)
         self._made: dict[str, int] = {}
+        #: Keys of live pods by the uids of their owners: pods that ended stay, and may be many more.
+        self._live: dict[str, dict[tuple[str, str], None]] = {}
 
     def observe(self, change: Change) -> None:
         """Take note of sets and of their pods."""
         self._sets.observe(change)
+        if change.kind != POD:
+            return
+        for owner in _owners(change.old) - _owners(change.new):
+            self._live[owner].pop(change.key)
+            if not self._live[owner]:
+                del self._live[owner]
+        for owner in _owners(change.new):
+            self._live.setdefault(owner, {})[change.key] = None
 
     def reconcile(self) -> bool:
         """Create and delete pods; whether there was anything to look at."""
@@ -56,18 +66,21 @@ class ReplicaSetController:
         if uid not in self._made:
             self._made[uid] = 0
             self._adopt(found)
-        pods = self._store.owned(uid, POD)
-        live = [pod for pod in pods if is_live(pod)]
+        live = self._live_pods(uid)
         wanted = int(spec(found).get("replicas", 1))
         for _ in range(wanted - len(live)):
             self._store.create(POD, self._pod(found))
         if len(live) > wanted:
             for pod in sorted(live, key=_departure)[: len(live) - wanted]:
                 self._store.delete(POD, *key_of(pod))
-        live = [pod for pod in self._store.owned(uid, POD) if is_live(pod)]
+        live = self._live_pods(uid)
         ready = sum(map(is_ready, live))
         counts: JsonObject = {"replicas": len(live), "readyReplicas": ready or None, "availableReplicas": ready or None}
         self._store.patch(REPLICA_SET, namespace, name, {"status": counts})
+
+    def _live_pods(self, uid: str) -> list[JsonObject]:
+        found = (self._store.get(POD, *key) for key in self._live.get(uid, ()))
+        return [pod for pod in found if pod is not None]
 
     def _pod(self, found: JsonObject) -> JsonObject:
         uid, namespace, name = meta(found)["uid"], meta(found)["namespace"], meta(found)["name"]
@@ -88,6 +101,13 @@ class ReplicaSetController:
             if is_live(pod) and all(labels_of(pod).get(key) == value for key, value in wanted.items()):
                 patch = {"ownerReferences": [owner_reference(found)]}
                 self._store.patch(POD, *key_of(pod), {"metadata": patch})
+
+
+def _owners(pod: JsonObject | None) -> set[str]:
+    """The uids of those of whom a pod is a replica."""
+    if pod is None or not is_live(pod):
+        return set()
+    return {owner["uid"] for owner in meta(pod).get("ownerReferences") or () if owner.get("uid")}
 
 
 def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:

@@ -169,6 +169,31 @@ def test_pods_that_exist_are_in_the_usage_and_not_asked_for_twice() -> None:
     assert _vote(h, "deployment") is Vote.PERMIT
 
 
+def test_of_jobs_whose_pods_exist_together_beyond_the_quota_as_many_are_admitted_as_fit() -> None:
+    h = _cluster()
+    _quota(h, {"cpu": "4"}, {"cpu": "6"})
+    for name in ("a", "b"):
+        _ask(h, name, cpu="3")
+        h.pod(f"{name}-0", group=name, requests={"cpu": "3"})
+    _ask(h, "least", cpu="1")
+    h.settle()
+    phases = [h.job(name).phase for name in ("a", "b", "least")]
+    assert phases == [PodGroupPhase.INQUEUE, PodGroupPhase.PENDING, PodGroupPhase.INQUEUE]
+    assert h.event_messages("PodGroup", "b") == [
+        ("Unschedulable", "resource quota insufficient, requested: cpu=3, used: cpu=3, limited: cpu=4")
+    ]
+
+
+def test_a_job_whose_pods_are_more_than_its_minimum_is_asked_for_all_of_them() -> None:
+    h = _cluster()
+    _quota(h, {"cpu": "4"}, {"cpu": "6"})
+    _ask(h, "a", cpu="3")
+    for name in ("a-0", "a-1"):
+        h.pod(name, group="a", requests={"cpu": "3"})
+    h.session()
+    assert _message(h, "a") == "resource quota insufficient, requested: cpu=6, used: cpu=0, limited: cpu=4"
+
+
 def test_an_ended_pod_counts_as_an_object_only() -> None:
     h = _cluster()
     _quota(h, {"pods": "1", "count/pods": "1"}, {"pods": "0", "count/pods": "1"})

@@ -97,6 +97,66 @@ def test_a_second_quota_and_one_that_came_back_count_what_is_there() -> None:
     assert used(bench) == {"cpu": "1"}
 
 
+def test_what_is_given_as_used_stands_and_pods_that_come_and_go_are_counted_from_there() -> None:
+    bench = Workbench()
+    bench.pod("there")
+    bench.create(
+        "ResourceQuota", "q", spec={"hard": {"cpu": "10", "pods": "9"}}, status={"used": {"cpu": "6", "pods": 1}}
+    )
+    assert used(bench) == {"cpu": "6", "pods": "1"}
+    bench.pod("late", cpu="1500m")
+    assert used(bench) == {"cpu": "7500m", "pods": "2"}
+    bench.remove("Pod", "late")
+    bench.patch("ResourceQuota", "q", {"status": {"used": {"cpu": "8"}}})
+    assert used(bench) == {"cpu": "8", "pods": "1"}
+    bench.remove("ResourceQuota", "q")
+    quota(bench, cpu="10")
+    assert used(bench) == {"cpu": "1"}
+
+
+def test_a_limit_may_stand_in_the_status_alone() -> None:
+    bench = Workbench()
+    bench.create("ResourceQuota", "q", spec={}, status={"hard": {"cpu": "4"}, "used": {"cpu": "3"}})
+    bench.pod("p")
+    assert bench.status("ResourceQuota", "q") == {"hard": {"cpu": "4"}, "used": {"cpu": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "spec", "after_each"),
+    [
+        pytest.param(2, {"maxUnavailable": 2}, [2, 1, 0, 0], id="as the rule says"),
+        pytest.param(1, {"maxUnavailable": 3}, [1, 0, 0, 0], id="less than the rule says"),
+        pytest.param(0, {"minAvailable": 0}, [0, 0, 0, 0], id="none"),
+        pytest.param(2, {"minAvailable": 9}, [2, 1, 0, 0], id="more than the rule says"),
+    ],
+)
+def test_disruptions_given_as_allowed_stand_until_pods_go(
+    given: int, spec: dict[str, Any], after_each: list[int]
+) -> None:
+    bench = Workbench()
+    replicas = {"replicas": 4, "selector": {"matchLabels": APP}}
+    template = {"metadata": {"labels": APP}, "spec": {"containers": [], "nodeName": "n"}}
+    bench.create("ReplicaSet", "set", spec={**replicas, "template": template})
+    status = {"disruptionsAllowed": given}
+    bench.create("PodDisruptionBudget", "b", spec={"selector": {"matchLabels": APP}, **spec}, status=status)
+    found = []
+    for name in [obj["metadata"]["name"] for obj in bench.store.list("Pod")]:
+        found.append(bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"])
+        bench.store.patch("ReplicaSet", "default", "set", {"spec": {"template": {"spec": {"nodeName": None}}}})
+        bench.store.delete("Pod", "default", name)
+        bench.cluster.settle()
+    assert found == after_each
+
+
+def test_disruptions_given_before_the_pods_are_there_are_not_added_to_theirs() -> None:
+    bench = Workbench()
+    rule = {"selector": {"matchLabels": APP}, "maxUnavailable": 1}
+    bench.create("PodDisruptionBudget", "b", spec=rule, status={"disruptionsAllowed": 1})
+    for index in range(4):
+        bench.pod(f"p{index}", labels=APP)
+    assert bench.status("PodDisruptionBudget", "b")["disruptionsAllowed"] == 1
+
+
 @pytest.mark.parametrize(
     ("spec", "allowed"),
     [

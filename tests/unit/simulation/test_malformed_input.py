@@ -14,9 +14,11 @@ DEPLOYMENT = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 QUEUE = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: q}\n"
 POD_GROUP = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: g}\n"
 HYPER_NODE = "apiVersion: topology.volcano.sh/v1alpha1\nkind: HyperNode\nmetadata: {name: h}\n"
+BUDGET = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b}\n"
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
 SCENARIO = "apiVersion: simulation.capcard-sched.io/v1alpha1\nkind: Scenario\n"
 CONTAINERS = "containers: [{name: c}]"
+SOFT_SPREAD = "{topologyKey: z, maxSkew: 1, minDomains: 2, whenUnsatisfiable: ScheduleAnyway}"
 
 
 def operations(*lines: str) -> str:
@@ -48,6 +50,15 @@ CASES = [
     ("items is a string", "apiVersion: v1\nkind: List\nitems: x", 'List: items: expected a list, got the string "x"'),
     ("bad item", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod, metadata: {}}]",
      "document 1: items[0]: Pod (no name): metadata.name: is required"),
+    # what an API server refuses of pods and budgets
+    ("protocol in small letters", POD + "spec: {containers: [{name: c, ports: [{hostPort: 80, protocol: tcp}]}]}",
+     'spec.containers[0].ports[0].protocol: expected one of TCP, UDP, SCTP, got the string "tcp"'),
+    ("gate without a name", POD + f"spec: {{schedulingGates: [{{}}], {CONTAINERS}}}",
+     "spec.schedulingGates[0]: name is required"),
+    ("domains of a soft constraint", POD + f"spec: {{{CONTAINERS}, topologySpreadConstraints: [{SOFT_SPREAD}]}}",
+     "spec.topologySpreadConstraints[0]: minDomains is accepted only with whenUnsatisfiable: DoNotSchedule"),
+    ("budget with two rules", BUDGET + "spec: {minAvailable: 1, maxUnavailable: 1}",
+     "PodDisruptionBudget b: spec: has both minAvailable and maxUnavailable: accepted is one of them"),
     # metadata
     ("no metadata", "apiVersion: v1\nkind: Pod", "Pod (no name): metadata.name: is required"),
     ("metadata is a list", "apiVersion: v1\nkind: Pod\nmetadata: []", "metadata: expected a mapping, got a list"),

@@ -152,8 +152,36 @@ def test_a_restless_cluster_is_stopped_with_a_warning() -> None:
         return [AnnotateQueue("default", {"at": str(now)})]
 
     outcome = run(Scripted(flip))
-    assert outcome.sessions == 10_002
+    assert outcome.sessions == 2_002
     assert "use --until" in outcome.warnings[0]
+
+
+def deployment(replicas: int, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "d"}, "annotations": annotations or {}}, "spec": pod()["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "d"}}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+
+
+def test_a_deployment_whose_pods_end_again_and_again_is_stopped_with_a_warning() -> None:
+    churn = deployment(1, {"simulation.capcard-sched.io/duration": "1s"})
+    outcome = run(Scripted(bind_everything()), NODE, churn)
+    assert "use --until" in outcome.warnings[0]
+    live = [each for each in outcome.store.list("Pod") if each["status"]["phase"] != "Succeeded"]
+    assert len(live) == 1
+
+
+def test_a_run_of_many_replicas_is_not_taken_for_an_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capcard_sched.simulation.run._ENDLESS_CHANGES", 0)
+    waiting: list[Intent] = []
+
+    def one_at_a_time(deltas: Sequence[Delta], now: float) -> Sequence[Intent]:
+        waiting.extend(bind_everything()(deltas, now))
+        return [waiting.pop()] if waiting else ()
+
+    outcome = run(Scripted(one_at_a_time), NODE, deployment(70))
+    assert outcome.warnings == ()
+    assert outcome.sessions > 70
+    assert all(each["spec"]["nodeName"] == "n1" for each in outcome.store.list("Pod"))
 
 
 def test_a_scheduler_that_depends_on_time_is_asked_every_period_for_an_hour() -> None:

@@ -64,6 +64,15 @@ def test_a_patch_that_changes_nothing_is_no_write() -> None:
     assert changes == []
 
 
+def test_a_user_who_takes_away_what_is_defaulted_anew_changes_nothing() -> None:
+    found = store()
+    found.admit = lambda _, obj: merged(obj, {"spec": {"replicas": obj["spec"].get("replicas", 1)}})
+    first = found.create("Pod", pod())
+    assert found.patch("Pod", "default", "a", {"spec": {"replicas": None}}, by_user=True) is first
+    changed = found.patch("Pod", "default", "a", {"spec": {"replicas": None, "other": 2}}, by_user=True)
+    assert changed["spec"] == {"replicas": 1, "other": 2}
+
+
 def test_observers_see_both_sides_of_a_change_and_old_values_stay_as_they_were() -> None:
     found = store()
     changes: list[Change] = []
