@@ -31,7 +31,7 @@ class Backfill(Action):
         """Run the action."""
         rounds = Rounds(session)
         for job in session.with_pending_tasks():
-            if not job.pending_best_effort or session.is_pending_phase(job):
+            if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.behind:
                 continue
             try:
                 if session.job_valid(job) is None:

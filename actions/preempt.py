@@ -105,4 +105,7 @@ class Preempt(Action):
                     waiting.push(job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.contain(job, error)
+            elif queue.in_turn and session.is_unserved(job):
+                session.refuse_behind(queue, job, waiting, "preemptable")
+                break
         return list(visited.values())

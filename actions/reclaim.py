@@ -63,4 +63,7 @@ class Reclaim(Action):
             if tasks:
                 rest[job.key] = tasks
                 rounds.push_job(job)
+            elif queue.in_turn and session.is_unserved(job):
+                session.refuse_behind(queue, job, waiting, "reclaimable")
+                continue
             rounds.push_queue(queue)

@@ -32,7 +32,11 @@ class Gang(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         #: Job key to how many members of its minimum have no place, at the last close.
         self._unready: dict[str, int] = {}
-        #: Job key to how many sessions left it unready.
+        #: Sessions so far, and job key to how many there were before the first that left it unready as it still is. A
+        #: session passes over jobs whose refusal stands: what it leaves as it was counts all the same.
+        self._sessions = 0
+        self._unready_since: dict[str, int] = {}
+        #: Job key to how many sessions left it unready before it was ready.
         self._retries: dict[str, int] = {}
         #: Keys of jobs with a condition, hence with series.
         self._seen: set[str] = set()
@@ -73,6 +77,7 @@ class Gang(Plugin):
 
     def close(self, session: Session) -> None:
         """Tell each touched job, in its conditions, whether its minimum has a place."""
+        self._sessions += 1
         for key in sorted(session.touched_jobs):
             job = session.jobs.get(key)
             if job is None or not job.tasks:
@@ -80,15 +85,15 @@ class Gang(Plugin):
                 continue
             self._seen.add(key)
             if self.job_ready(job):
-                self._unready.pop(key, None)
+                self._has_places(key)
                 session.set_condition(job, SCHEDULED, GANG_READY.code, GANG_READY.render())
             elif _only_terminating(job):
-                self._unready.pop(key, None)
+                self._has_places(key)
             else:
                 schedulable = job.ready_tasks + session.schedulable_pending(job)
                 unready = max(0, job.min_available - schedulable)
                 self._unready[key] = unready
-                self._retries[key] = self._retries.get(key, 0) + 1
+                self._unready_since.setdefault(key, self._sessions - 1)
                 message = NOT_ENOUGH_RESOURCES.render(
                     unready=unready, total=len(job.tasks), detail=session.job_fit_error(job)
                 )
@@ -98,13 +103,24 @@ class Gang(Plugin):
         """Series per job are dropped with the job; `job_id` is the bare name, as dashboards expect."""
         for key in sorted(self._seen):
             yield Sample("unschedule_task_count", _labels(key), self._unready.get(key, 0))
-        for key in sorted(self._retries):
-            yield Sample("job_retry_counts", _labels(key), self._retries[key])
+        for key in sorted(self._retries.keys() | self._unready_since.keys()):
+            yield Sample("job_retry_counts", _labels(key), self._retries.get(key, 0) + self._still_unready(key))
         yield Sample("unschedule_job_count", {}, len(self._unready))
+
+    def _still_unready(self, key: str) -> int:
+        """How many sessions on end have left it unready."""
+        return self._sessions - self._unready_since.get(key, self._sessions)
+
+    def _has_places(self, key: str) -> None:
+        self._unready.pop(key, None)
+        if key in self._unready_since:  # this session does not count
+            self._retries[key] = self._retries.get(key, 0) + self._still_unready(key) - 1
+            del self._unready_since[key]
 
     def _forget(self, key: str) -> None:
         self._seen.discard(key)
         self._unready.pop(key, None)
+        self._unready_since.pop(key, None)
         self._retries.pop(key, None)
 
 

@@ -25,20 +25,30 @@ def samples(
     ledger.settle()
     for name in sorted(ledger.queues):
         yield from _of_queue(ledger.queues[name])
-    for card in sorted(inventory.totals):
-        yield Sample("card_total", {"card": card}, inventory.totals[card] / CARD)
+    for card in sorted(inventory.totals.keys() | _promised_or_held(ledger)):
+        yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
     for card, service in sorted(ledger.by_service):
         amount = ledger.by_service[card, service] / CARD
         yield Sample("card_allocated", {"card": card, "service_type": service}, amount)
     for (queue, hook, reason), count in sorted(refusals.counts.items()):
+        if queue not in ledger.queues:
+            continue
         labels = {"queue_name": queue, "hook": hook, "reason": reason}
         yield Sample("capacity_card_refusals_total", labels, count)
     for (victim, reclaimer, card), count in sorted(evictions.counts.items()):
+        if victim not in ledger.queues or reclaimer not in ledger.queues:
+            continue
         labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
         yield Sample("capacity_card_evictions_total", labels, count)
     for kind, reason, count in notices.counts():
         yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
     yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
+
+
+def _promised_or_held(ledger: Ledger) -> set[str]:
+    """Cards that count although no node has them: an absent total would hide that they are missing."""
+    promised = {card for account in ledger.queues.values() for card in account.seen if account.limit(card)}
+    return promised | {card for (card, _), amount in ledger.by_service.items() if amount}
 
 
 def _of_queue(account: QueueAccount) -> Iterator[Sample]:

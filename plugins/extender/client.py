@@ -173,7 +173,7 @@ class WebhookClient:
         """A session begins: it has the whole budget."""
         self._left = self._budget
 
-    def unreachable(self) -> Failure | None:
+    def _unreachable(self) -> Failure | None:
         """Why no call would be made now, None when one would."""
         if not self._prefix:
             return Failure("url", "there is no URL to ask")
@@ -212,14 +212,6 @@ class WebhookClient:
             failures = self.counts.setdefault(verb, Count()).failures
             failures[failure.kind] = failures.get(failure.kind, 0) + 1
         return failure
-
-    def _unreachable(self) -> Failure | None:
-        """Why no call would be made now, None when one would."""
-        if not self._prefix:
-            return Failure("url", "there is no URL to ask")
-        if self._breaker.state(monotonic()) is BreakerState.OPEN:
-            return self._unmade("breaker")
-        return self._unmade("budget") if self._left <= 0 else None
 
     def _group(self, question: Question[Answer], bodies: Sequence[bytes], count: Count) -> list[Answer | Failure]:
         if self._loop is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.domains import DomainCounters, Tally
+from capcard_sched.framework.domains import DomainCounters
 from capcard_sched.framework.pod_selectors import (
     PodSelector,
     SelectorError,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.node_index import NodeIndex
     from capcard_sched.framework.session import Session
+    from capcard_sched.framework.tally import Tally
     from capcard_sched.model.objects import PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments

@@ -9,9 +9,9 @@ import numpy as np
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.domains import Tally
     from capcard_sched.framework.node_index import NodeIndex
     from capcard_sched.framework.rows import Mask, NodeRows, Verdict
+    from capcard_sched.framework.tally import Tally
     from capcard_sched.plugins.predicates.rules import PodRules
 
 AFFINITY = "node(s) didn't match pod affinity rules"

@@ -9,7 +9,7 @@ from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
 from tests.accounting import raw
-from tests.evictions import evicted, leave, terminate
+from tests.evictions import Tide, evicted, leave, terminate
 
 _CONF = """
 actions: "allocate, preempt"
@@ -132,7 +132,7 @@ def test_w33_an_eviction_of_an_earlier_term_that_was_carried_out_is_not_repeated
 
 
 _IN_TURN_CONF = """
-actions: "enqueue, allocate"
+actions: "enqueue, allocate, backfill"
 tiers:
 - plugins: [{name: priority}, {name: gang}]
 - plugins: [{name: predicates}]
@@ -190,6 +190,40 @@ def test_w36_a_job_that_may_not_enter_keeps_those_behind_it_out() -> None:
     h.settle_for(3)
     assert h.binds == {}
     assert h.pod_message("small-w-0") == "Queue <q> is first in, first out: <default/big> is next"
+
+
+@pytest.mark.parametrize("actions", ["allocate, {}", "{}, allocate"], ids=["after allocate", "before allocate"])
+@pytest.mark.parametrize("action, owner", [("preempt", "qi"), ("reclaim", "qt")])
+@pytest.mark.parametrize("dequeue, gone", [("traverse", ["low-w-0"]), ("fifo", [])])
+def test_w36_nobody_is_evicted_for_a_job_that_waits_in_turn(
+    dequeue: str, gone: list[str], action: str, owner: str, actions: str
+) -> None:
+    tide = "" if action == "preempt" else "{name: tide}, "
+    conf = _CONF.replace("allocate, preempt", actions.format(action)).replace(
+        "{name: priority}", tide + "{name: priority}"
+    )
+    h = Harness(conf.replace("enableJobStarving", "enableReclaimable"), run=True, plugins=[Tide])
+    for name, value in (("low", 10), ("middle", 50), ("high", 100)):
+        h.priority_class(name, value)
+    h.queue("qi", dequeue=dequeue)
+    h.queue("qt")
+    h.node("n0", cpu="4")
+    h.group("low", queue=owner, phase="Running", priority_class="low")
+    h.pod("low-w-0", group="low", requests={"cpu": "4"}, node="n0", phase="Running")
+    h.group("big", queue="qi", min_member=2, priority_class="high")
+    for i in range(2):
+        h.pod(f"big-w-{i}", group="big", requests={"cpu": "4"})
+    h.group("small", queue="qi", priority_class="middle")
+    h.pod("small-w-0", group="small", requests={"cpu": "4"})
+    assert evicted(h.step()) == gone
+
+
+def test_w36_a_pod_without_requests_waits_in_turn() -> None:
+    h = _small_behind_big("fifo")
+    h.group("least", queue="q")
+    h.pod("least-w-0", group="least")
+    h.settle_for(3)
+    assert h.binds.keys() == set()
 
 
 def test_w36_an_unknown_strategy_is_told() -> None:

@@ -51,6 +51,35 @@ def test_an_unknown_name_is_bad_input(name: str, capsys: pytest.CaptureFixture[s
     assert f"default/{name}: no such job or pod" in captured.err
 
 
+WAITING_JOB = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: q}
+spec: {capability: {cpu: 1}}
+---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: train, uid: of-my-own}
+spec:
+  queue: q
+  minAvailable: 1
+  tasks:
+  - {name: w, replicas: 1, template: {spec: {containers: [{name: c, resources: {requests: {cpu: 2}}}]}}}
+"""
+
+
+@pytest.mark.parametrize("name", ["train", "job/train", "default/job/train", "train-of-my-own"])
+def test_a_job_that_has_no_pods_yet_is_found_by_its_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "waiting.yaml"
+    path.write_text(WAITING_JOB)
+    assert run(["explain", name, "-f", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("default/job/train (train-of-my-own)  queue q ")
+    assert "has insufficient CPU quota" in lines[2]
+
+
 TIDAL = DEMO.parent / "tidal"
 TIDE_TAKES = ["-f", str(TIDAL), "--scheduler-conf", str(TIDAL / "conf" / "scheduler.yaml"), "--until", "8h10s"]
 

@@ -11,11 +11,8 @@ from capcard_sched.model.objects import (
     NodeSelector,
     NodeSelectorTerm,
     Requirement,
-    Taint,
-    Toleration,
 )
 from capcard_sched.model.selectors import (
-    UNSCHEDULABLE_TAINT,
     label_key_problem,
     label_selector_problem,
     label_value_problem,
@@ -23,8 +20,6 @@ from capcard_sched.model.selectors import (
     matches_term,
     node_selector_problem,
     node_selector_term_problem,
-    taint_problem,
-    toleration_problem,
 )
 
 LABELS = {"zone": "a", "size": "16", "empty": ""}
@@ -148,32 +143,6 @@ def test_a_node_selector_needs_terms() -> None:
     assert node_selector_problem(NodeSelector(())) == "nodeSelectorTerms: needs at least one term"
 
 
-@pytest.mark.parametrize(
-    "toleration, words",
-    [
-        (Toleration("k", "Like", "v"), "unknown operator 'Like'; expected Equal, Exists"),
-        (Toleration("k", "Equal", "v", "Never"), "unknown effect 'Never'; expected NoSchedule, PreferNoSchedule"),
-        (Toleration("", "Equal", "v"), "an empty key needs operator Exists"),
-        (Toleration("k", "Exists", "v"), "operator Exists takes no value"),
-        (Toleration("a b", "Exists"), "label key 'a b' is not a name of 1 to 63"),
-    ],
-)
-def test_bad_tolerations_are_explained(toleration: Toleration, words: str) -> None:
-    assert (toleration_problem(toleration) or "").startswith(words)
-
-
-@pytest.mark.parametrize(
-    "taint, words",
-    [
-        (Taint("k", "v", ""), "unknown effect ''; expected NoSchedule, PreferNoSchedule, NoExecute"),
-        (Taint("", "v", "NoSchedule"), "empty label key"),
-        (Taint("k", "a b", "NoSchedule"), "label value 'a b' is not empty or 1 to 63"),
-    ],
-)
-def test_bad_taints_are_explained(taint: Taint, words: str) -> None:
-    assert (taint_problem(taint) or "").startswith(words)
-
-
 def test_well_formed_objects_have_no_problem() -> None:
     expressions = (_r("k", "In", "a", ""), _r("k", "NotIn", "b"), _r("k", "Exists"), _r("k", "DoesNotExist"))
     fields = (_r("metadata.name", "In", "n1"), _r("metadata.name", "NotIn", "n2"))
@@ -182,9 +151,6 @@ def test_well_formed_objects_have_no_problem() -> None:
     assert node_selector_problem(None) is None
     term = NodeSelectorTerm((*expressions, _r("k", "Gt", "-1"), _r("k", "Lt", "+5")), fields)
     assert node_selector_problem(NodeSelector((term,))) is None
-    assert toleration_problem(Toleration("", "Exists")) is None
-    assert toleration_problem(Toleration("k", "", "v", "NoExecute")) is None
-    assert taint_problem(UNSCHEDULABLE_TAINT) is None
 
 
 _requirements = st.builds(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.model.objects import (
-    Affinity,
     LabelSelector,
-    NodeAffinity,
     NodeSelector,
     NodeSelectorTerm,
-    PreferredSchedulingTerm,
     Requirement,
     Taint,
     Toleration,
@@ -19,10 +16,8 @@ from capcard_sched.model.selectors import (
     UNSCHEDULABLE_TAINT,
     is_tolerated,
     matches_labels,
-    matches_node,
     matches_node_selector,
     matches_term,
-    preferred_weight,
     tolerates,
     untolerated_preferences,
     untolerated_taint,
@@ -163,47 +158,6 @@ def test_fields_match_the_node_name_only(field: Requirement, expected: bool) -> 
 )
 def test_node_selectors(selector: NodeSelector | None, expected: bool) -> None:
     assert matches_node_selector(selector, LABELS, "n1") is expected
-
-
-def _required(*terms: NodeSelectorTerm) -> Affinity:
-    return Affinity(NodeAffinity(NodeSelector(terms)))
-
-
-@pytest.mark.parametrize(
-    "node_selector, affinity, expected",
-    [
-        ({}, None, True),
-        ({"zone": "a"}, None, True),
-        ({"zone": "b"}, None, False),
-        ({"absent": ""}, None, False),
-        ({}, Affinity(), True),
-        ({}, Affinity(NodeAffinity()), True),
-        ({}, _required(), False),
-        ({"zone": "a"}, _required(NodeSelectorTerm((_r("size", "Gt", "8"),))), True),
-        ({"zone": "b"}, _required(NodeSelectorTerm((_r("size", "Gt", "8"),))), False),
-        ({"zone": "a"}, _required(NodeSelectorTerm((_r("size", "Gt", "16"),))), False),
-    ],
-)
-def test_a_node_must_satisfy_selector_and_required_affinity(
-    node_selector: dict[str, str], affinity: Affinity | None, expected: bool
-) -> None:
-    assert matches_node(node_selector, affinity, LABELS, "n1") is expected
-
-
-def test_preferences_add_the_weights_of_matching_terms() -> None:
-    def prefer(weight: int, *requirements: Requirement) -> PreferredSchedulingTerm:
-        return PreferredSchedulingTerm(weight, NodeSelectorTerm(requirements or None))
-
-    terms = (
-        prefer(10, _r("zone", "In", "a")),
-        prefer(20, _r("zone", "In", "b")),
-        prefer(5, _r("size", "Gt", "8")),
-        prefer(40),
-        prefer(0, _r("zone", "Exists")),
-    )
-    assert preferred_weight(Affinity(NodeAffinity(None, terms)), LABELS, "n1") == 15
-    assert preferred_weight(Affinity(), LABELS, "n1") == 0
-    assert preferred_weight(None, LABELS, "n1") == 0
 
 
 # --- taints ---------------------------------------------------------------------------------------------------------

@@ -55,7 +55,12 @@ def test_a_pod_whose_group_a_controller_made_is_still_called_by_its_own_name() -
     assert _job_of(objects.pod("notebook", group=f"podgroup-{uid}"), "") == "pod/notebook"
 
 
-def test_a_group_without_pods_is_known_by_its_own_name() -> None:
+def test_a_group_without_pods_is_known_by_its_job_or_else_its_own_name() -> None:
     state = ClusterState(("capcard-sched",), "default")
-    state.apply(objects.group("early"))
+    early = objects.group("early")
+    state.apply(early)
     assert workload_of(state.jobs["default/early"]) == ""
+    owners = (OwnerReference(kind="Job", name="train", uid="u", controller=True),)
+    owned = msgspec.structs.replace(early.group.metadata, owner_references=owners)
+    state.apply(msgspec.structs.replace(early, group=msgspec.structs.replace(early.group, metadata=owned)))
+    assert workload_of(state.jobs["default/early"]) == "job/train"

@@ -263,6 +263,29 @@ def test_a_gang_whose_members_only_terminate_is_not_called_unschedulable() -> No
     assert Sample("unschedule_job_count", {}, 0) in list(h.plugin("gang").metrics())
 
 
+def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry_too() -> None:
+    h = Harness(_CONF)
+    h.node("n1", cpu="1")
+    h.queue("q")
+    h.group("g", min_member=2)
+    h.pod("p0")
+    h.pod("p1")
+    h.step()
+    gang: Gang = h.plugin("gang")
+
+    def retries() -> list[float]:
+        return [sample.value for sample in gang.metrics() if sample.name == "job_retry_counts"]
+
+    for _ in range(2):
+        session = h.session()
+        session.touched_jobs.clear()
+        gang.close(session)
+    assert retries() == [3]
+    h.node("n2", cpu="1")
+    h.settle()
+    assert retries() == [3], "it is whole now"
+
+
 def test_series_follow_the_job_and_go_with_it() -> None:
     h = Harness(_CONF)
     h.node("n1", cpu="1")

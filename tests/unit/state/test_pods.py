@@ -189,6 +189,15 @@ def test_the_watch_confirms_a_binding(phase: str, status: TaskStatus) -> None:
     assert recorded(state) == rebuilt(state)
 
 
+def test_a_binding_that_somebody_else_was_first_with_is_none_of_ours() -> None:
+    state = _bound_by_us()
+    state.apply(node("n2"))
+    state.apply(pod("p", group="g", node="n2", phase="Pending"))
+    task = state.tasks["p-uid"]
+    assert (task.status, task.node, state.confirmed) == (TaskStatus.BOUND, state.nodes.by_name["n2"], [])
+    assert recorded(state) == rebuilt(state)
+
+
 def test_a_refused_binding_makes_the_pod_pend_again() -> None:
     state = _bound_by_us()
     state.apply(deltas.BindFailed("default", "p", "p-uid", "no"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity_card.conftest import CONF
 
@@ -96,8 +98,47 @@ def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[...
     h.delete_queue("q")
     h.step()
     assert series("q") == {}
-    held = [s.value for s in h.plugin("capacity-card").metrics() if s.name == "card_allocated"]
-    assert held == [0]
+    samples = list(h.plugin("capacity-card").metrics())
+    assert not [s for s in samples if "q" in s.labels.values()], "refusals as well"
+    assert [s.value for s in samples if s.name == "card_allocated"] == [0]
+
+
+@pytest.mark.parametrize("gone", ["lender", "taker"])
+def test_evictions_are_no_longer_told_when_a_queue_of_the_pair_is_gone(
+    harness: Callable[..., Harness], gone: str
+) -> None:
+    """§8: series of a deleted queue are removed."""
+    h = harness()
+    h.queue("lender")
+    h.queue("taker")
+    h.step()
+    plugin = h.plugin("capacity-card")
+    plugin.evictions.counts["lender", "taker", "A"] = 2
+    assert [s.value for s in plugin.metrics() if s.name == "capacity_card_evictions_total"] == [2]
+    h.delete_queue(gone)
+    h.step()
+    assert [s for s in plugin.metrics() if s.name == "capacity_card_evictions_total"] == []
+
+
+def test_a_card_that_is_promised_or_held_and_has_no_node_left_totals_zero(harness: Callable[..., Harness]) -> None:
+    """§8: a series that is absent compares with nothing, and `quota > total` would not show."""
+    h = harness()
+    h.gpu_node("n1", card="A", count=4)
+    h.queue("q", cards={"A": 4, "never-there": 1})
+    h.queue("other", cards={"B": 0})
+    running(h, 2, card="A")
+    h.step()
+
+    def totals() -> dict[str, float]:
+        return {s.labels["card"]: s.value for s in h.plugin("capacity-card").metrics() if s.name == "card_total"}
+
+    assert totals() == {"A": 4, "never-there": 0}
+    h.delete_node("n1")
+    h.step()
+    assert totals() == {"A": 0, "never-there": 0}
+    h.queue("q")
+    h.step()
+    assert totals() == {"A": 0}, "two are held"
 
 
 def test_a_queue_without_any_capability_is_told_what_each_action_denies() -> None:
