@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from capcard_sched.framework.last_word import LastWord
 from capcard_sched.framework.missing_groups import MissingGroups
 from capcard_sched.framework.outcomes import task_scheduling_reason
+from capcard_sched.framework.queue_statuses import QueueStatuses
 from capcard_sched.framework.report import HookError, Outcome, Timing
 from capcard_sched.framework.reservations import let_go
 from capcard_sched.framework.session import reference
@@ -19,33 +20,27 @@ from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
-    AnnotateQueue,
     EmitEvent,
     Intent,
     ObjectRef,
     UpdatePodCondition,
     UpdatePodGroup,
-    UpdateQueueStatus,
 )
 from capcard_sched.model.objects import PodGroupCondition
-from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container
 
     from capcard_sched.framework.session import Condition, Session
     from capcard_sched.model.job import Job
-    from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import Vector
 
 #: The same event on the same object is written again after so many seconds.
 _REPEAT_SECONDS = 300.0
 _DIGITS = re.compile(r"\d+")
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
-_ROOT = "root"
 
 
 class Closer:
@@ -59,19 +54,15 @@ class Closer:
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: The term in which all this was handed over: what was unsent when it ended is lost.
         self._term = 0
-        #: Queue name to its ancestors when its status was last looked at.
-        self._chains: dict[str, list[str]] = {}
         self._missing_groups = MissingGroups()
-        #: What was written on PodGroups (by job key), and of queues (by name) in their status and their annotations.
-        self._on_groups, self._on_queues, self._on_annotations = LastWord(), LastWord(), LastWord()
-        #: What was written of PodGroups in their annotations, by job key.
-        self._on_group_notes = LastWord()
+        #: What was written on PodGroups in their status, and in their annotations, by job key.
+        self._on_groups, self._on_group_notes = LastWord(), LastWord()
+        self._on_queues = QueueStatuses()
 
     @property
     def due(self) -> float | None:
         """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
-        words = (self._on_groups, self._on_group_notes, self._on_queues, self._on_annotations)
-        parts = (self._missing_groups, *words)
+        parts = (self._missing_groups, self._on_groups, self._on_group_notes, self._on_queues)
         return min((part.due for part in parts if part.due is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
@@ -109,7 +100,7 @@ class Closer:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
-        self._close_queues(session, intents)
+        self._on_queues.close(session, intents)
         self._emit_refusals(session, intents)
         for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
@@ -260,56 +251,6 @@ class Closer:
             self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                        slot="pod", normalise=True)  # fmt: skip
 
-    # --- queues -----------------------------------------------------------------------------------------------------
-
-    def _queues_to_check(self, session: Session) -> set[str]:
-        """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
-        queues, chains = session.queues, self._chains
-        names = {*session.changed.queues, *session.state.dirty.queues, *self._on_queues.take_due(session.now)}
-        if session.changed.everything:
-            names.update(queues)
-        for name in sorted(names):
-            names.update(chains.pop(name, ()))
-            if name in queues:
-                chains[name] = _ancestors(name, queues)
-                names.update(chains[name])
-        return names
-
-    def _close_queues(self, session: Session, intents: list[Intent]) -> None:
-        """`status.allocated` in Kubernetes names, parents and `root` included, where it changed."""
-        columns = session.resources
-        totals: dict[str, Vector] = {}
-        names = self._queues_to_check(session)
-        if names:
-            totals = _subtree_totals(session.queues)
-        for name in sorted(names):
-            queue = session.queues.get(name)
-            if queue is None:
-                continue
-            allocated = columns.amounts(totals[name])
-            shown = queue.status_allocated
-            if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
-                self._on_queues.stands(name)
-                continue
-            if self._on_queues.may_write(name, allocated, session.now):
-                queue.status_allocated = allocated
-                amounts = {"cpu": 0, "memory": 0, **allocated}
-                intents.append(
-                    UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in amounts.items()})
-                )
-        self._on_annotations.take_due(session.now)
-        for name in sorted(session.queue_annotations):
-            queue = session.queues.get(name)
-            if queue is None:
-                continue
-            changes = {
-                key: value
-                for key, value in session.queue_annotations[name].items()
-                if queue.annotations.get(key) != value
-            }
-            if changes and self._on_annotations.may_write(name, session.queue_annotations[name], session.now):
-                intents.append(AnnotateQueue(name, changes))
-
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
@@ -369,7 +310,7 @@ class Closer:
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
         self._told = {key: moment for key, moment in self._told.items() if moment > old}
-        for words in (self._on_groups, self._on_group_notes, self._on_queues, self._on_annotations):
+        for words in (self._on_groups, self._on_group_notes, self._on_queues):
             words.prune(now)
 
 
@@ -389,24 +330,3 @@ def _wants_nothing(job: Job) -> bool:
     """No pods, and admitted without asking for room for any: there is nothing left to do."""
     asked = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
     return not job.tasks and not asked and job.phase is not PodGroupPhase.PENDING
-
-
-def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
-    """Parents up to root; a missing or cyclic parent ends the chain (W-26)."""
-    chain: list[str] = []
-    seen = {name}
-    while (queue := queues.get(name)) is not None and name != _ROOT:
-        name = queue.parent or _ROOT
-        if name in seen or name not in queues:
-            break
-        seen.add(name)
-        chain.append(name)
-    return chain
-
-
-def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
-    totals = {name: queue.allocated.copy() for name, queue in queues.items()}
-    for name, queue in queues.items():
-        for ancestor in _ancestors(name, queues):
-            totals[ancestor] += queue.allocated
-    return totals

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task, TaskClass
 
-#: How Kubernetes forms the uids that names of PodGroups end in.
-_UID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
 
 def find_job(core: Core, namespace: str, name: str) -> Job | None:
-    """The job of a PodGroup, of a Job (its PodGroup is `<name>-<uid>`), of a workload or of a pod, by that name.
+    """The job of a PodGroup, of a pod, of a Job or of a workload whose pods tell nothing of it, by that name.
 
     A name that is only the beginning of others is nobody's: `llm` is not the Job `llm-tuning`.
     """
@@ -38,14 +34,9 @@ def find_job(core: Core, namespace: str, name: str) -> Job | None:
     for task in state.tasks.values():
         if task.namespace == namespace and task.name == name and task.job is not None:
             return task.job
-    prefix = f"{namespace}/{name}-"
-    found = [
-        job
-        for key, job in sorted(state.jobs.items())
-        if key.startswith(prefix) and _UID.fullmatch(key, len(prefix)) is not None
-    ]
-    if found:
-        return found[0]
+    for _, job in sorted(state.jobs.items()):
+        if job.namespace == namespace and job.owner_job == name:
+            return job
     owners = sorted(
         {
             task.job.key

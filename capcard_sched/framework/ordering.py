@@ -91,10 +91,10 @@ class Rounds:
 
 
 def contenders(session: Session, may: Callable[[Job], bool]) -> Rounds:
-    """The admitted jobs with pending tasks that are valid and of which `may` says yes."""
+    """The admitted jobs with pending tasks that are valid, behind no other, and of which `may` says yes."""
     rounds = Rounds(session)
     for job in session.with_pending_tasks():
-        if session.is_pending_phase(job):
+        if session.is_pending_phase(job) or job.key in session.behind:
             continue
         try:
             if session.job_valid(job) is None and may(job):

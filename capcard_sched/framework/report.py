@@ -56,7 +56,6 @@ class Placed(NamedTuple):
     #: Name of the PodGroup, and its queue.
     job: str
     queue: str
-    job_created: float
     created: float
 
 
@@ -96,7 +95,7 @@ class SessionReport:
     def placed(self) -> list[Placed]:
         """Tasks bound, with what latencies are counted from. To be read before the next step."""
         return [
-            Placed(job.namespace, task.name, task.uid, job.name, job.queue, job.created, task.created)
+            Placed(job.namespace, task.name, task.uid, job.name, job.queue, task.created)
             for job, tasks in ((placement.job, placement.tasks) for placement in self.placements)
             for task in tasks
         ]

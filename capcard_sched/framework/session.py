@@ -123,6 +123,8 @@ class Session(Facts):
         #: (object, hook) to the refusal that counts.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
         self.notices: list[Notice] = []
+        #: Keys of jobs that wait behind another of their queue (W-36).
+        self.behind: set[str] = set()
         self.conditions: dict[str, list[Condition]] = {}
         self.queue_annotations: dict[str, dict[str, str | None]] = {}
         #: Keys of jobs that changed or were looked at: those that may need a new status.
@@ -288,7 +290,9 @@ class Session(Facts):
         """A queue that serves in turn: `first` waits, so the jobs behind it do (W-36). `hook`: where they stopped."""
         row = reasons.QUEUE_IN_TURN
         message = row.render(queue=queue.name, job=first.key)
-        self.refuse_all(waiting, Refusal(hook, "", row.code, message, queue=queue.name))
+        jobs = list(waiting)
+        self.behind.update(job.key for job in jobs)
+        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
         """Say something about an object in an event; the core writes it once."""

@@ -1,4 +1,4 @@
-"""Every annotation and label key the project reads or writes, once, spelled as users spell it."""
+"""Every annotation and label key that users know, once, spelled as they spell it; some are only known as no slips."""
 
 from functools import cache
 from typing import Final

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.intp]
 
-API_VERSION: Final = "topology.volcano.sh/v1alpha1"
 #: The tier that holds when a PodGroup names none.
 DEFAULT_TIER: Final = 1
 _LONGEST_PATTERN = 512

@@ -37,6 +37,7 @@ class Job:
         "min_task_member",
         "name",
         "namespace",
+        "owner_job",
         "pending",
         "pending_best_effort",
         "phase",
@@ -79,6 +80,8 @@ class Job:
     labels: Mapping[str, str]
     #: `spec.networkTopology`; None when unset.
     topology: NetworkTopology | None
+    #: Name of the Job that the PodGroup was made for, "" for others.
+    owner_job: str
     #: All tasks by uid, ended ones included.
     tasks: dict[str, Task]
     #: PENDING tasks that are neither gated nor held, by uid.
@@ -114,6 +117,7 @@ class Job:
         self.annotations = {}
         self.labels = {}
         self.topology = None
+        self.owner_job = ""
         self.tasks = {}
         self.pending = {}
         self.pending_best_effort = 0

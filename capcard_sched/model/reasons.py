@@ -111,7 +111,7 @@ PODGROUP_NOT_FOUND = Reason("PodGroupNotFound", "Warning", "PodGroup <{namespace
 CONF_REJECTED = Reason(
     "InvalidSchedulerConf",
     "Warning",
-    "The scheduler-conf was changed and cannot be used; the last good one stays: {detail}",
+    "The scheduler-conf cannot be used, the last good one stays (at start the built-in one): {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
 INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
@@ -185,7 +185,6 @@ NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Warning", "Queue <{queue}> inh
 NODE_GROUP_LIMITS = Reason(
     "InvalidNodeGroupLimits", "Warning", "Invalid annotation volcano.sh/nodegroup-resource-limits: {detail}"
 )
-NODE_RESOURCE_FIT = Reason("Unschedulable", "Warning", "Insufficient {resource}")
 
 
 def every() -> dict[str, Reason]:

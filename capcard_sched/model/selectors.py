@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.objects import (
-        Affinity,
         LabelSelector,
         NodeSelector,
         NodeSelectorTerm,
@@ -37,7 +36,6 @@ NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 _NODE_OPERATORS = (*_LABEL_OPERATORS, "Gt", "Lt")
 _FIELD_OPERATORS = ("In", "NotIn")
-_EFFECTS = ("NoSchedule", PREFER_NO_SCHEDULE, "NoExecute")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,25}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -111,29 +109,6 @@ def matches_term(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -
 def matches_node_selector(selector: NodeSelector | None, labels: Mapping[str, str], name: str) -> bool:
     """Whether any term matches. None matches every node; a selector without terms matches none."""
     return selector is None or any(matches_term(term, labels, name) for term in selector.node_selector_terms)
-
-
-def matches_node(
-    node_selector: Mapping[str, str], affinity: Affinity | None, labels: Mapping[str, str], name: str
-) -> bool:
-    """Whether a pod's `nodeSelector` and its required node affinity both admit the node."""
-    for key, value in node_selector.items():
-        if labels.get(key) != value:
-            return False
-    if affinity is None or affinity.node_affinity is None:
-        return True
-    return matches_node_selector(affinity.node_affinity.required, labels, name)
-
-
-def preferred_weight(affinity: Affinity | None, labels: Mapping[str, str], name: str) -> int:
-    """Sum of the weights of the preferred node affinity terms that match."""
-    if affinity is None or affinity.node_affinity is None:
-        return 0
-    return sum(
-        term_weight(item.weight)
-        for item in affinity.node_affinity.preferred or ()
-        if item.weight and matches_term(item.preference, labels, name)
-    )
 
 
 def term_weight(weight: int) -> int:
@@ -265,23 +240,3 @@ def node_selector_problem(selector: NodeSelector | None) -> str | None:
         if problem:
             return f"nodeSelectorTerms[{index}].{problem}"
     return None
-
-
-def toleration_problem(toleration: Toleration) -> str | None:
-    """What is wrong with a toleration, or None."""
-    if toleration.operator not in ("", "Equal", "Exists"):
-        return f"unknown operator {_shown(toleration.operator)}; expected Equal, Exists"
-    if toleration.effect and toleration.effect not in _EFFECTS:
-        return f"unknown effect {_shown(toleration.effect)}; expected {', '.join(_EFFECTS)}"
-    if not toleration.key and toleration.operator != "Exists":
-        return "an empty key needs operator Exists"
-    if toleration.operator == "Exists" and toleration.value:
-        return "operator Exists takes no value"
-    return label_key_problem(toleration.key) if toleration.key else None
-
-
-def taint_problem(taint: Taint) -> str | None:
-    """What is wrong with a taint, or None."""
-    if taint.effect not in _EFFECTS:
-        return f"unknown effect {_shown(taint.effect)}; expected {', '.join(_EFFECTS)}"
-    return label_key_problem(taint.key) or label_value_problem(taint.value)

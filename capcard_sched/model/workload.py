@@ -27,7 +27,7 @@ def workload_of(job: Job) -> str:
     """
     task = next(iter(job.tasks.values()), None)
     if task is None:
-        return ""
+        return f"job/{job.owner_job}" if job.owner_job else ""
     kind, labels = task.cls.owner_kind, task.labels
     if not kind:
         return f"pod/{task.name}" if job.implicit or job.name == f"{_MADE_GROUP}{task.uid}" else ""

@@ -254,7 +254,12 @@ class ClusterState:
             )  # fmt: skip
             if before == after:
                 return
-            if known.status is TaskStatus.BINDING and status in (TaskStatus.BOUND, TaskStatus.RUNNING):
+            if (
+                known.status is TaskStatus.BINDING
+                and status in (TaskStatus.BOUND, TaskStatus.RUNNING)
+                and known.node is not None
+                and known.node.name == node_name  # else somebody else was first
+            ):
                 self.confirmed.append(known)
             self._placements.leave(known)
             task = known

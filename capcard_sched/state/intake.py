@@ -107,6 +107,8 @@ class GroupFacts(NamedTuple):
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     topology: NetworkTopology | None
+    #: Name of the Job that it was made for, "" for others.
+    owner_job: str
 
     def matches(self, job: Job) -> bool:
         """Whether the job already says all of this (an echo of our own write, a resync)."""
@@ -124,6 +126,7 @@ class GroupFacts(NamedTuple):
             and job.conditions == self.conditions
             and job.status_counts == self.status_counts
             and job.priority_class_name == self.priority_class_name
+            and job.owner_job == self.owner_job
         )
 
 
@@ -160,6 +163,9 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
         annotations=meta.annotations or NOTHING,
         labels=meta.labels or NOTHING,
         topology=network_topology(spec.network_topology, problems),
+        owner_job=next(
+            (owner.name for owner in meta.owner_references or () if owner.controller and owner.kind == "Job"), ""
+        ),
     )
     return facts, "; ".join(problems)
 

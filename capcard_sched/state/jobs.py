@@ -113,7 +113,7 @@ class JobTable:
             job.implicit = True
             job.min_available = 1
             job.min_resources, job.min_quota, job.min_task_member, job.roles = None, None, {}, {}
-            job.annotations, job.labels, job.topology = {}, {}, None
+            job.annotations, job.labels, job.topology, job.owner_job = {}, {}, None, ""
             job.conditions, job.status_counts = (), (0, 0, 0)
             self.groups_missing.pop(job.key, None)
         self._oldest[job.key] = oldest
@@ -142,6 +142,7 @@ class JobTable:
         job.annotations = facts.annotations
         job.labels = facts.labels
         job.topology = facts.topology
+        job.owner_job = facts.owner_job
         job.conditions = facts.conditions
         job.status_counts = facts.status_counts
         job.priority_class_name = facts.priority_class_name
