@@ -9,7 +9,7 @@ import pytest
 
 from capcard_sched.model.deltas import EvictFailed, PodGone
 from capcard_sched.model.intents import Evict
-from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.manifests import gang, node, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.write.harness import Harness, condition, evict_of
@@ -21,6 +21,17 @@ async def running(cluster: Cluster, name: str = "p", **rest: object) -> Manifest
     """A pod on a node, which its kubelet would keep for a while when it is deleted."""
     made = await cluster.create(pod(name, grace=60, **rest))  # type: ignore[arg-type]
     await cluster.bind(name, "n1")
+    path = await cluster.path("pods", name)
+
+    async def shown() -> bool:
+        try:
+            cached = await cluster.request("GET", path, params={"resourceVersion": "0"})
+        except RequestError:
+            return False
+        return bool(cached["spec"].get("nodeName"))
+
+    # A deletion begins with what the API server has cached, and ends a pod at once that stands on no node there.
+    await cluster.wait_until(shown, "the API server's cache to know of the binding")
     return made
 
 
