@@ -2,15 +2,15 @@
 
 Everything runs in this process, without a cluster: the state is filled from JSON as the watch would fill it, then one
 session places all pods (W1 to W3), takes cards back from pods that run (P1, R1, T1), or places pods for which nodes
-depend on each other or on more than amounts (A1, Z1, N1, U1). Times are medians over fresh
-cores, wall-clock where nothing else is said; `CPU` is the time this process computed, which other work on the machine
-does not change.
+depend on each other or on more than amounts (A1, Z1, N1, U1). Times are medians over fresh cores, wall-clock where
+nothing else is said; `CPU` is the time this process computed, which other work on the machine does not change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
@@ -24,6 +24,8 @@ from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
 from benchmarks.workloads import SIZES, WORKLOADS
 
 app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
+
+_Scene = TypeVar("_Scene", bound=Taking | Placing)
 
 #: Columns when the output is not a terminal.
 _FILE_WIDTH = 150
@@ -187,26 +189,19 @@ def _comparison_table(report: Report) -> Table:
 
 def _placing_table(report: Report, old: Report | None) -> Table:
     table = Table(title="Nodes that differ by their neighbours: one session places everything")
-    table.add_column("scene")
-    for header in ("size", "placed", "session", "CPU", "tasks/CPU s", "CPU per task"):
-        table.add_column(header, justify="right")
-    if old is not None:
-        table.add_column("vs. before", justify="right")
-    before = {(run.scene, run.size): run for run in old.placings} if old is not None else {}
-    for run in report.placings:
-        cells = [
-            run.scene,
-            f"{run.size} ({run.nodes:,} x {run.pods:,})",
+    _fill(
+        table,
+        ("placed", "session", "CPU", "tasks/CPU s", "CPU per task"),
+        report.placings,
+        None if old is None else old.placings,
+        lambda run: (
             f"{run.placed:,}",
             _time(run.session_seconds),
             _time(run.session_cpu_seconds),
             f"{run.tasks_per_cpu_second:,.0f}",
             _time(run.session_cpu_seconds / run.placed),
-        ]
-        if old is not None:
-            known = before.get((run.scene, run.size))
-            cells.append(f"{run.tasks_per_cpu_second / known.tasks_per_cpu_second:.2f}x" if known is not None else "")
-        table.add_row(*cells)
+        ),
+    )
     return table
 
 
@@ -216,29 +211,41 @@ def _taking_times(report: Report, old: Report | None) -> Table:
         caption="s/1,000: CPU seconds of the session for 1,000 pods that come, to be 1 or less; longest later: of the "
         "sessions after it",
     )
-    table.add_column("scene")
-    for header in ("size", "come", "session", "CPU", "action CPU", "s/1,000", "longest later CPU"):
-        table.add_column(header, justify="right")
-    if old is not None:
-        table.add_column("vs. before", justify="right")
-    before = {(run.scene, run.size): run for run in old.takings} if old is not None else {}
-    for run in report.takings:
-        cells = [
-            run.scene,
-            f"{run.size} ({run.nodes:,} x {run.pods:,})",
+    _fill(
+        table,
+        ("come", "session", "CPU", "action CPU", "s/1,000", "longest later CPU"),
+        report.takings,
+        None if old is None else old.takings,
+        lambda run: (
             f"{run.takers:,}",
             _time(run.session_seconds),
             _time(run.session_cpu_seconds),
             _time(run.action_cpu_seconds),
             f"{run.seconds_per_thousand:.2f}",
             _time(run.later_cpu_seconds),
-        ]
+        ),
+    )
+    return table
+
+
+def _fill(
+    table: Table,
+    headers: Sequence[str],
+    runs: Sequence[_Scene],
+    old: Sequence[_Scene] | None,
+    cells: Callable[[_Scene], Sequence[str]],
+) -> None:
+    """A row per scene and size, at the end how many times less its session computed than in an earlier report."""
+    table.add_column("scene")
+    for header in ("size", *headers, *(("vs. before",) if old is not None else ())):
+        table.add_column(header, justify="right")
+    before = {(run.scene, run.size): run.session_cpu_seconds for run in old or ()}
+    for run in runs:
+        row = [run.scene, f"{run.size} ({run.nodes:,} x {run.pods:,})", *cells(run)]
         if old is not None:
             known = before.get((run.scene, run.size))
-            faster = known.session_cpu_seconds / run.session_cpu_seconds if known is not None else None
-            cells.append("" if faster is None else f"{faster:.2f}x")
-        table.add_row(*cells)
-    return table
+            row.append(f"{known / run.session_cpu_seconds:.2f}x" if known is not None else "")
+        table.add_row(*row)
 
 
 def _taking_victims(report: Report) -> Table:

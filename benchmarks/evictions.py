@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from benchmarks.eviction_scenes import SCENES, Scene, make_scene
-from benchmarks.measure import NOW
+from benchmarks.measure import NOW, core_with
 from benchmarks.workloads import GPU, MIG, MPS
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry
 from capcard_sched.model.deltas import PodChanged, PodGone
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.core import StepResult
+    from capcard_sched.framework.core import Core, StepResult
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.objects import PodObject
 
@@ -106,11 +103,7 @@ def measure_taking(name: str, size: str, nodes: int, pods: int, repeats: int) ->
 
 def core_for(scene: Scene) -> Core:
     """A core with the scene's scheduler-conf that has taken in the full cluster. Timings are CPU time."""
-    registry = Registry.load()
-    conf, problems = parse_conf(scene.conf, registry=registry)
-    if conf is None:
-        raise RuntimeError(f"scheduler-conf of {scene.name}: {problems}")
-    core = Core(conf, registry, timer=process_time)
+    core = core_with(scene.conf, f"scheduler-conf of {scene.name}", timer=process_time)
     for delta in scene.standing():
         core.state.apply(delta)
     _checked(core.step((), NOW - 1))

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from time import perf_counter, process_time
@@ -21,7 +20,7 @@ import numpy as np
 
 from benchmarks.plain_scheduler import PlainScheduler
 from benchmarks.workloads import START, make
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf import default_text, parse_conf
 from capcard_sched.framework.core import Core
 from capcard_sched.framework.registry import Registry
 from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
@@ -106,12 +105,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def build_core() -> Core:
     """A core with the built-in scheduler-conf. Raises RuntimeError when it does not parse."""
-    text = resources.files("capcard_sched.config").joinpath("scheduler.yaml").read_text(encoding="utf-8")
+    return core_with(default_text(), "built-in scheduler-conf")
+
+
+def core_with(text: str, name: str, timer: Callable[[], float] | None = None) -> Core:
+    """A core with a scheduler-conf, `name` for messages; `timer` as for `Core`. Raises RuntimeError likewise."""
     registry = Registry.load()
     conf, problems = parse_conf(text, registry=registry)
     if conf is None:
-        raise RuntimeError(f"built-in scheduler-conf: {problems}")
-    return Core(conf, registry)
+        raise RuntimeError(f"{name}: {problems}")
+    return Core(conf, registry, timer=timer)
 
 
 # --- one workload at one size -----------------------------------------------------------------------------------------

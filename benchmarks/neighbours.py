@@ -16,11 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.measure import run_session
+from benchmarks.measure import core_with, run_session
 from benchmarks.workloads import START, make_nodes, make_queue, timestamp
-from capcard_sched.framework.conf import parse_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry
 from capcard_sched.model.deltas import (
     Delta,
     HyperNodeChanged,
@@ -90,11 +88,9 @@ def measure_placing(name: str, size: str, nodes: int, repeats: int) -> Placing:
 
 def scene_core(scene: str, nodes: int) -> Core:
     """A core that has run a session over the nodes of a scene."""
-    registry, plugin = Registry.load(), NEIGHBOURS[scene]
-    conf, problems = parse_conf(_CONF.format(more=f", {{name: {plugin}}}" if plugin else ""), registry=registry)
-    if conf is None:
-        raise RuntimeError(f"the scheduler-conf of the scene: {problems}")
-    core = Core(conf, registry)
+    plugin = NEIGHBOURS[scene]
+    conf = _CONF.format(more=f", {{name: {plugin}}}" if plugin else "")
+    core = core_with(conf, f"scheduler-conf of {scene}")
     core.step(_standing(scene, nodes), START + 100)
     return core
 

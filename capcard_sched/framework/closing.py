@@ -5,7 +5,6 @@ What was written last is remembered, so that nothing is written twice and an unc
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.framework.last_word import LastWord
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 #: The same event on the same object is written again after so many seconds.
 _REPEAT_SECONDS = 300.0
-_DIGITS = re.compile(r"\d+")
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 
 
@@ -290,7 +288,7 @@ class Closer:
         message: str, component: str = "", *, slot: str, normalise: bool = False,
     ) -> None:  # fmt: skip
         """Write an event unless the same was the last one of its object and slot a short while ago."""
-        compared = f"{reason} {_DIGITS.sub('#', message) if normalise else message}"
+        compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
         last = self._events.get((ref, slot))
         if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
             return

@@ -41,8 +41,8 @@ class Scan:
         table = self._engine.table
         if self._synced != table.serial:
             changed = np.flatnonzero(table.stamps > self._synced)
-            self._synced = table.serial
             self._ask(changed[self._feasible.take(changed)])
+            self._synced = table.serial  # not before: a hook that failed is asked again
         rows = np.flatnonzero(self._worth > _NEVER)
         return rows, self._worth.take(rows)
 

@@ -6,7 +6,15 @@ byte (capacity-card reference §6.1, plugins reference §27, core reference §5.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import re
+from typing import Any, Final, Literal, NamedTuple
+
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def without_numbers(message: str) -> str:
+    """What a message says but for its figures: two that are equal then differ in numbers only."""
+    return _DIGITS.sub("#", message)
 
 
 class Reason(NamedTuple):

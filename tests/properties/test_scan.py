@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capcard_sched.framework.dispatch import HookFailed
 from capcard_sched.framework.placement import PlacementEngine
 from capcard_sched.framework.plugin import Plugin
 from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
@@ -167,3 +168,32 @@ def test_the_best_row_is_that_of_a_full_scan(
                 if row >= 0:
                     put = statement.allocate if what == "place" else statement.pipeline
                     put(job, [pending[0]], [session.nodes.nodes[row]])
+
+
+class _Faltering(_Guests):
+    """Fails once when it is told to."""
+
+    name = "faltering"
+    fails = False
+
+    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("not now")
+        return super().node_order(profile, rows)
+
+
+def test_nodes_about_which_a_hook_failed_are_asked_about_again() -> None:
+    session = _cluster((_Faltering,), ["a", "a"])
+    engine, statement = session.engine, session.statement()
+    job = session.state.jobs["default/g0"]
+    first, second = list(session.pending_tasks(job))[:2]
+    profile = engine.profile(session.queues["q"], first)
+    row = engine.best(profile)
+    statement.allocate(job, [first], [session.nodes.nodes[row]])
+    (plugin,) = (each for each in session.dispatch.plugins if isinstance(each, _Faltering))
+    plugin.fails = True
+    again = engine.profile(session.queues["q"], second)
+    with pytest.raises(HookFailed):
+        engine.best(again)
+    assert engine.best(again) == row

@@ -6,11 +6,11 @@ written now and then, less often the longer it goes on; a change of words, phase
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.kube.effects.lru import Lru
 from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup
+from capcard_sched.model.reasons import without_numbers
 
 if TYPE_CHECKING:
     from capcard_sched.kube.effects.statuses import StatusIntent, StatusKey
@@ -21,7 +21,6 @@ FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
 #: How many objects are remembered.
 _CAPACITY: Final = 65_536
-_DIGITS: Final = re.compile(r"\d+")
 
 
 class _Written(NamedTuple):
@@ -81,10 +80,10 @@ class Pace:
 def _words(intent: StatusIntent) -> object:
     """What a status says but for the numbers in its messages; None of what is not held back."""
     if isinstance(intent, UpdatePodCondition):
-        return intent.reason, _DIGITS.sub("#", intent.message), intent.nominated_node
+        return intent.reason, without_numbers(intent.message), intent.nominated_node
     if isinstance(intent, UpdatePodGroup):
         conditions = tuple(
-            (row.type, row.status, row.reason, _DIGITS.sub("#", row.message)) for row in intent.conditions
+            (row.type, row.status, row.reason, without_numbers(row.message)) for row in intent.conditions
         )
         return intent.uid, intent.phase, intent.running, intent.succeeded, intent.failed, conditions
     return None

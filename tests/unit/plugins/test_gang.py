@@ -263,7 +263,8 @@ def test_a_gang_whose_members_only_terminate_is_not_called_unschedulable() -> No
     assert Sample("unschedule_job_count", {}, 0) in list(h.plugin("gang").metrics())
 
 
-def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry_too() -> None:
+def _one_short() -> Harness:
+    """A gang of two that had its first session, on a node that takes one pod."""
     h = Harness(_CONF)
     h.node("n1", cpu="1")
     h.queue("q")
@@ -271,6 +272,11 @@ def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry
     h.pod("p0")
     h.pod("p1")
     h.step()
+    return h
+
+
+def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry_too() -> None:
+    h = _one_short()
     gang: Gang = h.plugin("gang")
 
     def retries() -> list[float]:
@@ -287,13 +293,7 @@ def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry
 
 
 def test_series_follow_the_job_and_go_with_it() -> None:
-    h = Harness(_CONF)
-    h.node("n1", cpu="1")
-    h.queue("q")
-    h.group("g", min_member=2)
-    h.pod("p0")
-    h.pod("p1")
-    h.step()
+    h = _one_short()
     labels = {"job_id": "g", "job_ns": "default"}
     gang: Gang = h.plugin("gang")
     assert list(gang.metrics()) == [
