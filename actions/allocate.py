@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.action import Action, PlacingArguments
-from capcard_sched.framework.attempt import Attempt
-from capcard_sched.framework.ordering import Rounds
-from capcard_sched.framework.topology_search import place_in_hyper_node
+from capcard_sched.framework.allocation.gang_allocator import GangAllocator
+from capcard_sched.framework.allocation.hypernode_search import place_in_hyper_node
+from capcard_sched.framework.session.action import Action, PlacingArguments
+from capcard_sched.framework.session.ordering import Rounds
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.ordering import KeyHeap
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.ordering import KeyHeap
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task
@@ -43,7 +44,7 @@ class Allocate(Action):
             try:
                 overused = session.overused(queue)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(queue, error)
+                session.record_hook_error(queue, error)
                 continue
             if overused:
                 self._refuse_all(session, queue, waiting)
@@ -54,7 +55,7 @@ class Allocate(Action):
                 tasks[job.key] = rest
                 rounds.push_job(job)
             elif queue.in_turn and session.is_unserved(job):
-                session.refuse_behind(queue, job, waiting, "overused")
+                session.refuse_behind_head(queue, job, waiting, "overused")
                 continue
             rounds.push_queue(queue)
 
@@ -72,7 +73,7 @@ class Allocate(Action):
             try:
                 invalid = session.job_valid(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(job, error)
+                session.record_hook_error(job, error)
                 continue
             if invalid is None:
                 rounds.add(job)
@@ -97,14 +98,14 @@ class Allocate(Action):
         Returns those to come back for: only a job that got what it asked for comes back.
         """
         session.report.visited_jobs += 1
-        statement = session.statement()
+        statement = Statement(session)
         try:
             if tasks is None:
                 tasks = [task for task in session.pending_tasks(job) if not task.cls.best_effort]
             if not tasks:
                 return ()
             if job.topology is None or not job.topology.hard:
-                dealt_with = Attempt(session, statement, queue, job, tasks).run(alone=alone)
+                dealt_with = GangAllocator(session, statement, queue, job, tasks).run(alone=alone)
             else:
                 dealt_with = place_in_hyper_node(session, statement, queue, job, tasks, alone=alone)
             if session.job_ready(job):
@@ -116,5 +117,5 @@ class Allocate(Action):
                 statement.discard()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.contain(job, error)
+            session.record_hook_error(job, error)
         return ()

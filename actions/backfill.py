@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.action import Action, PlacingArguments
-from capcard_sched.framework.ordering import Rounds
-from capcard_sched.framework.report import Outcome
+from capcard_sched.framework.session.action import Action, PlacingArguments
+from capcard_sched.framework.session.ordering import Rounds
+from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.framework.session.statement import Statement
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.session import Session
-    from capcard_sched.framework.statement import Statement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task
@@ -37,7 +37,7 @@ class Backfill(Action):
                 if session.job_valid(job) is None:
                     rounds.add(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(job, error)
+                session.record_hook_error(job, error)
         while rounds:
             queue, waiting = rounds.pop_queue()
             while waiting:
@@ -45,7 +45,7 @@ class Backfill(Action):
 
     @staticmethod
     def _visit(session: Session, queue: Queue, job: Job) -> None:
-        statement = session.statement()
+        statement = Statement(session)
         try:
             session.touched_jobs.add(job.key)
             for task in session.pending_tasks(job):
@@ -57,7 +57,7 @@ class Backfill(Action):
                 statement.discard()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.contain(job, error)
+            session.record_hook_error(job, error)
 
 
 def place_best_effort(session: Session, statement: Statement, queue: Queue, job: Job, task: Task) -> None:
@@ -66,15 +66,15 @@ def place_best_effort(session: Session, statement: Statement, queue: Queue, job:
     profile = engine.profile(queue, task)
     refusal = session.dispatch.refusal("allocatable", queue, task)
     if refusal is not None:
-        session.outcomes[task.uid] = Outcome("refused", refusal.message, refusal=refusal)
+        session.outcomes[task.uid] = TaskOutcome("refused", refusal.message, refusal=refusal)
         session.refuse(task, refusal)
         return
     refusal = session.dispatch.refusal("pre_predicate", profile)
     if refusal is not None:
-        session.outcomes[task.uid] = Outcome("unfit", refusal.message, refusal=refusal)
+        session.outcomes[task.uid] = TaskOutcome("unfit", refusal.message, refusal=refusal)
         return
     row = engine.best(profile)
     if row < 0:
-        session.outcomes[task.uid] = Outcome("unfit", engine.diagnose(profile)[0])
+        session.outcomes[task.uid] = TaskOutcome("unfit", engine.diagnose(profile)[0])
         return
     statement.allocate(job, [task], [session.nodes.nodes[row]])

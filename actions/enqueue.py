@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.ordering import Rounds
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 
@@ -55,26 +55,26 @@ class Enqueue(Action):
             job = waiting.pop()
             self._ask(session, job)
             if queue.in_turn and session.is_pending_phase(job):
-                session.refuse_behind(queue, job, waiting, "job_enqueueable")
+                session.refuse_behind_head(queue, job, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)
 
     def _send_back(self, session: Session) -> None:
         """Admitted jobs without progress make room for those that wait behind them (W-15)."""
         memory, timeout = session.memory, self.arguments.inqueue_timeout_seconds
-        memory.standing_back = {key: end for key, end in memory.standing_back.items() if end > session.now}
-        waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.standing_back}
+        memory.backoff_until = {key: end for key, end in memory.backoff_until.items() if end > session.now}
+        waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.backoff_until}
         stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
         memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in stuck}
         for key, job in stuck.items():
             if job.queue in waited_for and session.now - memory.stuck_since[key] >= timeout:
-                memory.standing_back[key] = session.now + timeout
+                memory.backoff_until[key] = session.now + timeout
                 del memory.stuck_since[key]
-                session.send_back(job)
+                session.requeue(job)
 
     def _ask(self, session: Session, job: Job) -> None:
         try:
-            if job.key in session.memory.standing_back:
+            if job.key in session.memory.backoff_until:
                 session.refuse(job, self._stands_back(job))
                 return
             admitted, refusal = session.job_enqueueable(job)
@@ -84,7 +84,7 @@ class Enqueue(Action):
             elif refusal is not None:
                 session.refuse(job, refusal)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            session.contain(job, error)
+            session.record_hook_error(job, error)
 
     def _stands_back(self, job: Job) -> Refusal:
         row = reasons.INQUEUE_TIMEOUT

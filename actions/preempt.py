@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.eviction import Evictor
-from capcard_sched.framework.ordering import contenders
-from capcard_sched.framework.victims import Scope
+from capcard_sched.framework.eviction.evictor import Evictor
+from capcard_sched.framework.eviction.victim_index import Scope
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.ordering import contenders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.ordering import KeyHeap
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.session.ordering import KeyHeap
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task
@@ -104,8 +104,8 @@ class Preempt(Action):
                 try:
                     waiting.push(job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    session.contain(job, error)
+                    session.record_hook_error(job, error)
             elif queue.in_turn and session.is_unserved(job):
-                session.refuse_behind(queue, job, waiting, "preemptable")
+                session.refuse_behind_head(queue, job, waiting, "preemptable")
                 break
         return list(visited.values())

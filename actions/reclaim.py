@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.eviction import Evictor
-from capcard_sched.framework.ordering import contenders
-from capcard_sched.framework.victims import Scope
+from capcard_sched.framework.eviction.evictor import Evictor
+from capcard_sched.framework.eviction.victim_index import Scope
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.ordering import contenders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import Task
 
 
@@ -52,7 +52,7 @@ class Reclaim(Action):
             try:
                 overused = session.overused(queue)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.contain(queue, error)
+                session.record_hook_error(queue, error)
                 continue
             if overused:
                 continue
@@ -64,6 +64,6 @@ class Reclaim(Action):
                 rest[job.key] = tasks
                 rounds.push_job(job)
             elif queue.in_turn and session.is_unserved(job):
-                session.refuse_behind(queue, job, waiting, "reclaimable")
+                session.refuse_behind_head(queue, job, waiting, "reclaimable")
                 continue
             rounds.push_queue(queue)

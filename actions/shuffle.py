@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.victims import protection
+from capcard_sched.framework.eviction.victim_index import protection
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
 
@@ -40,7 +41,7 @@ class Shuffle(Action):
             self._evict(session, job, tasks)
 
     def _evict(self, session: Session, job: Job, tasks: list[Task]) -> None:
-        statement = session.statement()
+        statement = Statement(session)
         try:
             tasks = session.dispatch.passed("victim_filter", tasks)
             live = job.ready_tasks - job.counts[TaskStatus.SUCCEEDED]
@@ -52,4 +53,4 @@ class Shuffle(Action):
             session.touched_jobs.add(job.key)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
-            session.contain(job, error)
+            session.record_hook_error(job, error)

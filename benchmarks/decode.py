@@ -16,16 +16,16 @@ from cyclopts import App, Parameter
 
 from benchmarks.api_objects import event, node, pod
 from benchmarks.measure import build_core
+from capcard_sched.gc import settle_memory
 from capcard_sched.kube.decode import KindDecoder, LineBuffer
+from capcard_sched.kube.delta_store import DeltaStore
+from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.known import Known
-from capcard_sched.kube.observer import NullObserver
-from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.kube.kinds import Kind
+    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
 
 app = App(name="decode", help="Measure decoding of watched objects.")
@@ -65,10 +65,10 @@ class _Chain:
     """The way of one stream, piece by piece as in the daemon, with the time each stage takes."""
 
     def __init__(self, kind_name: str, apply: Callable[[Delta], None]) -> None:
-        kind: Kind[Any] = next(kind for kind in KINDS if kind.name == kind_name)
+        kind: WatchedKind[Any] = next(kind for kind in KINDS if kind.name == kind_name)
         self._decoder = KindDecoder(kind)
         self._apply = apply
-        self.known = Known(kind, NullObserver())
+        self.known = DeltaStore(kind, NullObserver())
         self.told = 0
 
     def run(self, stream: bytes) -> tuple[float, float, float]:

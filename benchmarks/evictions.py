@@ -11,9 +11,9 @@ import msgspec
 from benchmarks.eviction_scenes import SCENES, Scene, make_scene
 from benchmarks.measure import NOW, core_with
 from benchmarks.workloads import GPU, MIG, MPS
+from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import PodChanged, PodGone
 from capcard_sched.model.intents import Bind, Evict
-from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core, StepResult

@@ -20,13 +20,13 @@ import numpy as np
 
 from benchmarks.plain_scheduler import PlainScheduler
 from benchmarks.workloads import START, make
-from capcard_sched.framework.conf import default_text, parse_conf
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import default_text, parse_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry
+from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import PodGroupObject, PodObject, PodStatus
-from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

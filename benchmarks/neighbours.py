@@ -19,6 +19,7 @@ import msgspec
 from benchmarks.measure import core_with, run_session
 from benchmarks.workloads import START, make_nodes, make_queue, timestamp
 from capcard_sched.framework.core import Core
+from capcard_sched.gc import settle_memory
 from capcard_sched.model.deltas import (
     Delta,
     HyperNodeChanged,
@@ -31,7 +32,6 @@ from capcard_sched.model.deltas import (
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.usage import NodeUsage
-from capcard_sched.process import settle_memory
 
 #: Name of the scene to the plugin that it is about; the others need no plugin of their own.
 NEIGHBOURS: Final = {"A1": "", "Z1": "", "N1": "network-topology-aware", "U1": "usage"}

@@ -8,17 +8,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from capcard_sched.framework.arguments import listed_names
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import TaskClass
 
 MAX_SCORE = 100
@@ -100,10 +100,10 @@ class Binpack(Plugin):
             self._generation = generation
             self._capacities.clear()
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `binpack.weight` per row; None when nothing the pod asks for has a weight."""
         terms = self._terms.get(profile.cls)
         if terms is None:

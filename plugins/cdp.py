@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.framework.misread import Misread, misread
-from capcard_sched.framework.plugin import Plugin, Veto
+from capcard_sched.framework.api.plugin import Plugin, VictimDecision
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.cooldown import COOLDOWN_FORM, Start
 from capcard_sched.model.status import TaskStatus
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import Task
 
 #: What keeps a pod, as people are told.
@@ -45,7 +45,7 @@ class Cdp(Plugin):
         self._now = 0.0
         #: The first end of a cool-down that protected somebody in this session.
         self._due: float | None = None
-        self._misread = Misread()
+        self._misread = AnnotationWarnings()
 
     def open(self, session: Session) -> None:
         """Tell of times that cannot be read. O(pods of the jobs that changed)."""
@@ -57,7 +57,7 @@ class Cdp(Plugin):
         """When a pod that was kept may go: nothing else tells those who wait for its room."""
         return self._due
 
-    def preemptable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Protects in every tier: who asks for a cool-down asks for it against everybody."""
         protected: dict[str, str] = {}
         victims: list[Task] = []
@@ -70,7 +70,7 @@ class Cdp(Plugin):
                     self._due = until if self._due is None else min(self._due, until)
                     continue
             victims.append(candidate)
-        return Veto(protected, victims)
+        return VictimDecision(protected, victims)
 
     reclaimable = preemptable
 
@@ -81,4 +81,4 @@ def _problem(task: Task) -> str:
     if cooldown is None or not cooldown.problem:
         return ""
     kind = "label" if cooldown.is_label else "annotation"
-    return misread(COOLDOWN_TIME, f"{cooldown.problem} ({kind}); the pod is not protected", COOLDOWN_FORM)
+    return annotation_warnings(COOLDOWN_TIME, f"{cooldown.problem} ({kind}); the pod is not protected", COOLDOWN_FORM)

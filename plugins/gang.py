@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Plugin, Sample
-from capcard_sched.framework.spare import split_spare
+from capcard_sched.framework.api.plugin import Plugin, Sample
+from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
 
@@ -71,7 +71,7 @@ class Gang(Plugin):
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
         """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum."""
-        return split_spare(candidates)[0]
+        return split_slack(candidates)[0]
 
     reclaimable = preemptable
 

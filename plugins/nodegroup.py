@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import NODEGROUP_NAME, NODEGROUP_RESOURCE_LIMITS
 from capcard_sched.model.quantity import QuantityError, amounts
 from capcard_sched.model.reasons import NODE_GROUP_LIMITS, NODE_GROUP_PARENT
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.objects import QueueAffinity
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Amounts, Vector
@@ -59,7 +59,7 @@ class Groups(NamedTuple):
     anti_preferred: tuple[str, ...]
 
 
-class Limits(NamedTuple):
+class NodeGroupLimits(NamedTuple):
     """What pods of a queue may hold in a group, base units; what no limit names is not limited."""
 
     queue: str
@@ -71,7 +71,7 @@ class QueueContext(NamedTuple):
     """What the plugin puts into a profile; absent when the queue says nothing."""
 
     groups: Groups | None
-    limits: Limits | None
+    limits: NodeGroupLimits | None
     #: What is wrong with the limits, "" for nothing.
     problem: str = ""
 
@@ -93,7 +93,7 @@ def groups_of(affinity: QueueAffinity | None) -> Groups | None:
     return found if any(found) else None
 
 
-def limits_of(queue: Queue) -> tuple[Limits | None, str]:
+def limits_of(queue: Queue) -> tuple[NodeGroupLimits | None, str]:
     """The limits in a queue's annotation, and what is wrong with them."""
     text = queue.annotations.get(NODEGROUP_RESOURCE_LIMITS)
     if text is None:
@@ -108,7 +108,7 @@ def limits_of(queue: Queue) -> tuple[Limits | None, str]:
             by_group.append((group, tuple(sorted(limits.items()))))
     except (ValueError, RecursionError, msgspec.ValidationError, QuantityError) as error:
         return None, str(error).replace("`", "")[:256]
-    return Limits(queue.name, tuple(by_group)), ""
+    return NodeGroupLimits(queue.name, tuple(by_group)), ""
 
 
 class NodeGroup(Plugin):
@@ -187,7 +187,7 @@ class NodeGroup(Plugin):
     def class_context(self, queue: Queue, cls: TaskClass) -> QueueContext | None:
         return self._contexts.get(queue.name)
 
-    def _context(self, profile: Profile) -> QueueContext:
+    def _context(self, profile: PodSignature) -> QueueContext:
         return profile.context(self.name) or _NO_CONTEXT
 
     # --- affinity ---------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class NodeGroup(Plugin):
         """Values by code; the last one is found by nodes without a group."""
         return np.array([*values, last], dtype=np.float64)
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         groups, _, problem = self._context(profile)
         codes = rows.take(self._rows)
         nowhere = codes < 0
@@ -227,7 +227,7 @@ class NodeGroup(Plugin):
         if problem:
             verdict.reject(~nowhere, Code.UNRESOLVABLE, LIMIT_INVALID)
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         groups = self._context(profile).groups
         if groups is None:
             return None
@@ -236,10 +236,10 @@ class NodeGroup(Plugin):
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         return self._context(profile).limits is not None
 
-    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         limits = self._context(profile).limits
         if limits is None:
             return
@@ -248,7 +248,7 @@ class NodeGroup(Plugin):
             exceeded = self._table((name in over for name in self._codes), 0)
             verdict.reject(exceeded[rows.take(self._rows)] > 0, Code.UNRESOLVABLE, LIMIT_EXCEEDED)
 
-    def _exceeds(self, queue: str, group: str, limit: Amounts, profile: Profile) -> bool:
+    def _exceeds(self, queue: str, group: str, limit: Amounts, profile: PodSignature) -> bool:
         columns = self._session.resources
         held = columns.amounts(columns.fit(self._held[queue].get(group, columns.zeros())))
         return any(

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.ledger import (
-    JobSums,
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.quota.queue_sums import (
+    QueueSums,
     admitted_reservation,
     excess,
     listed,
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.framework.plugin import Plugin
 from capcard_sched.model.reasons import CLUSTER_OVERUSED
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
@@ -24,7 +24,7 @@ from capcard_sched.model.status import Vote
 if TYPE_CHECKING:
     from typing import Any
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import ResourceColumns, Vector
 
@@ -49,7 +49,7 @@ class Overcommit(Plugin):
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
-        self._inqueue = JobSums(admitted_reservation)
+        self._inqueue = QueueSums(admitted_reservation)
         self._resources: ResourceColumns
         #: total x factor - used when the session opened; may be negative. int64 [resource columns]
         self._room: Vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.plugin import Plugin, Veto
+from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.model.selectors import matches_labels
 from capcard_sched.model.status import TaskStatus
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.limits import Budget
     from capcard_sched.model.task import Task
 
@@ -96,11 +96,11 @@ class Pdb(Plugin):
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
-    def preemptable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Protects in every tier: a budget is nothing that another plugin could outvote."""
         admitted = self._admitted(candidates)
         kept = {each.uid for each in admitted}
-        return Veto({each.uid: CAUSE for each in candidates if each.uid not in kept}, admitted)
+        return VictimDecision({each.uid: CAUSE for each in candidates if each.uid not in kept}, admitted)
 
     reclaimable = preemptable
 

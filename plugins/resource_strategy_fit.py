@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.arguments import listed_names
-from capcard_sched.framework.misread import Misread, misread
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.problems import shown_text
+from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.problems import shown_text
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
 from capcard_sched.model.annotations import RESOURCE_STRATEGY_SCORING_TYPE, RESOURCE_STRATEGY_WEIGHT
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import TaskClass
 
 MAX_SCORE = 100
@@ -93,7 +93,7 @@ class ResourceStrategyFitArguments(msgspec.Struct, frozen=True):
     proportional: ProportionalArguments = ProportionalArguments()
 
 
-class _Term(NamedTuple):
+class _StrategyTerm(NamedTuple):
     """One requested resource that counts."""
 
     column: int
@@ -152,8 +152,8 @@ class ResourceStrategyFit(Plugin):
                 for name in listed_names(proportional.resources)
             ]
         self._session: Session
-        self._terms: dict[TaskClass, list[_Term]] = {}
-        self._misread = Misread()
+        self._terms: dict[TaskClass, list[_StrategyTerm]] = {}
+        self._misread = AnnotationWarnings()
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
@@ -186,10 +186,10 @@ class ResourceStrategyFit(Plugin):
 
     # --- how full: what placements change ---------------------------------------------------------------------------
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `resourceStrategyFitWeight` per row; None when nothing the pod asks for counts."""
         terms = self._terms.get(profile.cls)
         if terms is None:
@@ -209,7 +209,7 @@ class ResourceStrategyFit(Plugin):
         scores[over] = 0.0
         return scores / total * (MAX_SCORE * self.arguments.weight)
 
-    def _terms_of(self, cls: TaskClass) -> list[_Term]:
+    def _terms_of(self, cls: TaskClass) -> list[_StrategyTerm]:
         """What the class asks for that has a weight; nothing when the weights are all 0."""
         if self.arguments.weight <= 0:
             return []
@@ -220,7 +220,7 @@ class ResourceStrategyFit(Plugin):
             choice = self._choice(names[column]) if choices is None else choices.get(names[column])
             if choice is not None and choice.weight > 0:
                 most = choice.type == MOST_ALLOCATED
-                terms.append(_Term(column, int(cls.request[column]), choice.weight, most))
+                terms.append(_StrategyTerm(column, int(cls.request[column]), choice.weight, most))
         return terms
 
     def _choice(self, resource: str) -> Choice | None:
@@ -232,7 +232,7 @@ class ResourceStrategyFit(Plugin):
 
     # --- scarce resources: what nodes are made of -------------------------------------------------------------------
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """100 x `sra.weight` where a node has none of the scarce resources, less the more of them it has."""
         total = sum(self._scarce.values())
         if not total:
@@ -249,7 +249,7 @@ class ResourceStrategyFit(Plugin):
 
     # --- what must be left ------------------------------------------------------------------------------------------
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Pods that ask for none of the resources leave each free device its share of cpu and memory."""
         if not self._reserves:
             return
@@ -295,7 +295,7 @@ def _problem(cls: TaskClass) -> str:
         return ""
     if strategy not in STRATEGIES:
         detail, accepted = f'"{shown_text(strategy)}" is not accepted; {NO_WEIGHTS}', " or ".join(STRATEGIES)
-        return misread(RESOURCE_STRATEGY_SCORING_TYPE, detail, accepted)
+        return annotation_warnings(RESOURCE_STRATEGY_SCORING_TYPE, detail, accepted)
     detail = "it is missing beside a scoring type"
     if RESOURCE_STRATEGY_WEIGHT in annotations:
         try:
@@ -304,7 +304,7 @@ def _problem(cls: TaskClass) -> str:
             detail = str(error)
         else:
             return ""
-    return misread(RESOURCE_STRATEGY_WEIGHT, f"{detail}; {NO_WEIGHTS}", WEIGHTS_FORM)
+    return annotation_warnings(RESOURCE_STRATEGY_WEIGHT, f"{detail}; {NO_WEIGHTS}", WEIGHTS_FORM)
 
 
 # --- arguments that are nearly right ----------------------------------------------------------------------------------

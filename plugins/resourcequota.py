@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Refusal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.limits import Quota
     from capcard_sched.model.task import Task
@@ -99,7 +99,7 @@ class ResourceQuota(Plugin):
             type=row.type,
         )
 
-    def enqueue_token(self, job: Job) -> tuple[object, ...]:
+    def admission_version(self, job: Job) -> tuple[object, ...]:
         quotas = self._quotas.get(job.namespace, _NOTHING)
         if job.min_quota is None or not quotas:
             return ()

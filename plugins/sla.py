@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import SLA_WAITING_TIME, SLA_WAITING_TIME_ALIAS
 from capcard_sched.model.reasons import SLA_DEADLINE_REACHED
 from capcard_sched.model.status import Vote
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
 #: What jobs write and the argument are spelled alike.
@@ -113,5 +113,5 @@ class Sla(Plugin):
 
     job_pipelined = job_enqueueable
 
-    def enqueue_token(self, job: Job) -> Vote:
+    def admission_version(self, job: Job) -> Vote:
         return self.job_enqueueable(job)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
 from capcard_sched.model.pods import preemptable_of
 from capcard_sched.model.refusal import Code
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from typing import Any
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
 
@@ -246,7 +246,7 @@ class Tdm(Plugin):
             return f"revocable zone {text} format error"
         return f"current time beyond revocable zone {zone}:{text}"
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         context = profile.context(self.name)
         if context is None:
             return
@@ -255,7 +255,7 @@ class Tdm(Plugin):
             if reason:
                 verdict.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         context = profile.context(self.name)
         if context is None or not context[0]:
             return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
-from capcard_sched.framework.plugin import Plugin, Veto
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.job import Job
 from capcard_sched.model.task import Task
@@ -21,12 +21,12 @@ class Tide(Plugin):
     def may_reclaim(self, job: Job) -> bool:
         return job.queue.startswith("qi")
 
-    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         assert task.job is not None
         takes = task.job.queue.startswith("qi")
         victims = [one for one in candidates if takes and one.job is not None and one.job.queue.startswith("qt")]
         named = {victim.uid for victim in victims}
-        return Veto({one.uid: "service-type" for one in candidates if one.uid not in named}, victims)
+        return VictimDecision({one.uid: "service-type" for one in candidates if one.uid not in named}, victims)
 
 
 def evicted(result: StepResult) -> list[str]:

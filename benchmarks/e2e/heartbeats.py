@@ -10,8 +10,8 @@ import msgspec
 
 from benchmarks.e2e.helper import Target, read_job, say
 from benchmarks.e2e.objects import conditions
-from capcard_sched.kube.effects.bodies import STRATEGIC
 from capcard_sched.kube.paths import node_path
+from capcard_sched.kube.writes.requests import STRATEGIC
 
 _CONNECTIONS = 16
 

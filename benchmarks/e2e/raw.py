@@ -9,8 +9,8 @@ import time
 import msgspec
 
 from benchmarks.e2e.helper import Target, read_job, say
-from capcard_sched.kube.effects import bodies
 from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.writes import requests
 from capcard_sched.model.intents import Bind
 
 
@@ -34,7 +34,7 @@ class RawDone(msgspec.Struct, frozen=True):
 async def flood(job: RawJob) -> None:
     """Bind everything, and answer."""
     waiting = [
-        (pod_path(namespace, pod, "binding"), bodies.binding(Bind(namespace, pod, uid, node, job.annotations), None))
+        (pod_path(namespace, pod, "binding"), requests.binding(Bind(namespace, pod, uid, node, job.annotations), None))
         for namespace, pod, uid, node in reversed(job.pods)
     ]
     before, began = _cpu(), time.monotonic()

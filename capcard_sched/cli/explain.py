@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.scene import Source, scene
+from capcard_sched.cli.cluster_source import Source, scene
+from capcard_sched.cli.exit_codes import refuse
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.cli.status import refuse
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core

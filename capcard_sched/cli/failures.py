@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from capcard_sched.cli.status import INTERNAL_ERROR
+from capcard_sched.cli.exit_codes import INTERNAL_ERROR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from capcard_sched.reports.recording import Recorder
 
 
-class Watched:
+class FailureWatch:
     """Steps the core and keeps what failed inside: (plugin, hook, error) to how often it did."""
 
     def __init__(self, core: Core | Recorder[StepResult]) -> None:

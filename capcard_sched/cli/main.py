@@ -12,8 +12,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import cyclopts
 
 from capcard_sched import __version__
+from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from capcard_sched.cli.help import whole_flags
-from capcard_sched.cli.status import BAD_INPUT, INTERNAL_ERROR
 
 app = cyclopts.App(
     name="capcard-sched",

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.scene import Source, scene
+from capcard_sched.cli.cluster_source import Source, scene
+from capcard_sched.cli.exit_codes import refuse
 from capcard_sched.cli.simulate import BadInputError
-from capcard_sched.cli.status import refuse
 
 app = cyclopts.App(name="queue", help="Queues: what they may use, and use.", result_action="return_value")
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.status import BAD_INPUT, refuse
+from capcard_sched.cli.exit_codes import BAD_INPUT, refuse
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capcard_sched.daemon.replay import Difference, Replayed
-    from capcard_sched.framework.conf import Conf
-    from capcard_sched.framework.registry import Registry
+    from capcard_sched.daemon.replay import ReplayDifference, Replayed
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
 
 #: The recorded conf came to other decisions.
 _DIFFERENT = 3
@@ -53,8 +53,8 @@ def replay(
     """
     from capcard_sched.daemon.recording import RecordingError, RecordingReader
     from capcard_sched.daemon.replay import replay as decide_again
-    from capcard_sched.framework.registry import Registry, RegistryError
-    from capcard_sched.process import settle_memory
+    from capcard_sched.framework.conf.registry import Registry, RegistryError
+    from capcard_sched.gc import settle_memory
 
     if most < 0:
         return refuse(f"--most: {most} is negative")
@@ -83,7 +83,7 @@ def replay(
 
 def _read_conf(path: Path, registry: Registry) -> Conf | None:
     """The conf, or None after saying what is wrong."""
-    from capcard_sched.framework.conf import parse_conf
+    from capcard_sched.framework.conf.scheduler_conf import parse_conf
 
     try:
         text = path.read_bytes()
@@ -116,7 +116,7 @@ def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
     return parts
 
 
-def _line(item: Difference) -> str:
+def _line(item: ReplayDifference) -> str:
     """`step 3 at 2026-01-01T00:00:03Z: Pod default/p, queue q: bound elsewhere: n2 then, n1 here`."""
     queue = f", queue {item.queue}" if item.queue else ""
     told = ", ".join(f"{text} {when}" for text, when in ((item.then, "then"), (item.here, "here")) if text)

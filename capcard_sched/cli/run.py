@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.status import refuse
+from capcard_sched.cli.exit_codes import refuse
 from capcard_sched.daemon.options import Options
 
 #: Arguments of existing deployments end with `2>&1`, which without a shell arrives here as a word.

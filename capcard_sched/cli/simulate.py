@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.failures import Watched
-from capcard_sched.cli.status import Files, refuse
+from capcard_sched.cli.exit_codes import Files, refuse
+from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.simulation.admission import ROOT_QUEUE
-from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
-from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, Outcome
+from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
+from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ def simulate(
         scheduler = build_core(scheduler_conf, plugins_dir, options)
     except (BadInputError, InputError) as error:
         return refuse(str(error))
-    from capcard_sched.process import settle_memory
+    from capcard_sched.gc import settle_memory
     from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import simulate as run
 
     settle_memory()
     recorder = Recorder(scheduler) if timeline else None
-    watched = Watched(recorder or scheduler)
+    watched = FailureWatch(recorder or scheduler)
     try:
         with _progress() as progress:
             outcome = run(scenario, watched, options, progress)
@@ -86,7 +86,7 @@ def simulate(
     return watched.report()
 
 
-def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> Options:
+def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> SimulationOptions:
     """The run options out of the flags. Raises BadInputError."""
     moments = {"until": None if until is None else _moment("--until", until)}
     step = _moment("--schedule-period", period)
@@ -96,17 +96,17 @@ def options_of(until: str | None, period: str, names: tuple[str, ...], default_q
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
         raise BadInputError("--default-queue: must not be empty")
-    return Options(tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"])
+    return SimulationOptions(tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"])
 
 
 def _moment(flag: str, text: str) -> int:
     try:
         return parse_duration(text)
-    except DurationError as error:
+    except SpanError as error:
         raise BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
 
 
-def build_core(conf_path: Path | None, plugins_dir: Path | None, options: Options) -> Core:
+def build_core(conf_path: Path | None, plugins_dir: Path | None, options: SimulationOptions) -> Core:
     """The core under the conf; the built-in one when there is no path. Raises BadInputError."""
     if conf_path is None:
         return core_under(None, "", plugins_dir, options)
@@ -117,14 +117,14 @@ def build_core(conf_path: Path | None, plugins_dir: Path | None, options: Option
     return core_under(text, str(conf_path), plugins_dir, options)
 
 
-def core_under(conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: Options) -> Core:
+def core_under(conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: SimulationOptions) -> Core:
     """The core under the conf with this text, which messages call `where`; None is the built-in one.
 
     Raises BadInputError.
     """
-    from capcard_sched.framework.conf import default_conf, parse_conf
+    from capcard_sched.framework.conf.registry import Registry, RegistryError
+    from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
     from capcard_sched.framework.core import Core
-    from capcard_sched.framework.registry import Registry, RegistryError
 
     try:
         registry = Registry.load(plugins_dir)
@@ -159,7 +159,7 @@ class _progress:  # noqa: N801 - used like a function
             self._bar.close()
 
 
-def _show(outcome: Outcome, output: str) -> None:
+def _show(outcome: SimulationOutcome, output: str) -> None:
     from capcard_sched.simulation.output import as_list, to_json, to_yaml
 
     document = as_list(outcome.store)

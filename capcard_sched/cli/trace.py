@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from capcard_sched.cli.status import BAD_INPUT
+from capcard_sched.cli.exit_codes import BAD_INPUT
 from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
 

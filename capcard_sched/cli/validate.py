@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.status import BAD_INPUT, Files, refuse
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.registry import Registry, RegistryError
+from capcard_sched.cli.exit_codes import BAD_INPUT, Files, refuse
+from capcard_sched.framework.conf.registry import Registry, RegistryError
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.checks import Severity
 from capcard_sched.model.object_checks import BUILT_IN_QUEUES, check_objects
 from capcard_sched.simulation.kinds import SCENARIO
-from capcard_sched.simulation.manifests import Document, ManifestError, read_manifests
+from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _OBJECT = re.compile(
 )
 
 
-class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finding with its place, as `-o json` prints it."""
 
     severity: Severity
@@ -48,19 +48,19 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     accepted: str = ""
 
 
-class _Object(NamedTuple):
+class _CheckedObject(NamedTuple):
     """One API object and where it was written."""
 
-    document: Document
+    document: ManifestDocument
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
     place: str
     value: dict[str, Any]
 
-    def row(self, severity: Severity, field: str, message: str, accepted: str = "") -> Row:
+    def row(self, severity: Severity, field: str, message: str, accepted: str = "") -> FindingRow:
         metadata = self.value.get("metadata")
         name = metadata.get("name", "(no name)") if isinstance(metadata, dict) else "(no name)"
         field = ".".join(filter(None, (self.place, field)))
-        return Row(
+        return FindingRow(
             severity,
             message,
             self.document.source,
@@ -116,8 +116,8 @@ class _Checker:
     """Reads everything, then checks everything: objects are judged in the light of each other."""
 
     def __init__(self, registry: Registry) -> None:
-        self.rows: list[Row] = []
-        self.objects: list[_Object] = []
+        self.rows: list[FindingRow] = []
+        self.objects: list[_CheckedObject] = []
         self.confs = 0
         self._registry = registry
         #: Files for the simulator's loader, and the bytes of standard input, if that is among them.
@@ -136,7 +136,7 @@ class _Checker:
         confs = {document.source for document in documents if _is_conf(document.value)}
         for source in sorted(confs):
             text = self._standard_input if source == "-" else Path(source).read_bytes()
-            self._conf(text, Row("error", "", file=source, document=1))
+            self._conf(text, FindingRow("error", "", file=source, document=1))
         documents = [document for document in documents if document.source not in confs]
         self._manifests += dict.fromkeys(document.source for document in documents)
         for document in documents:
@@ -147,9 +147,9 @@ class _Checker:
         try:
             text = path.read_bytes()
         except OSError as error:
-            self.rows.append(Row("error", error.strerror or str(error), file=str(path)))
+            self.rows.append(FindingRow("error", error.strerror or str(error), file=str(path)))
             return
-        self._conf(text, Row("error", "", file=str(path), document=1))
+        self._conf(text, FindingRow("error", "", file=str(path), document=1))
 
     def check(self) -> None:
         """Everything that was read."""
@@ -165,32 +165,32 @@ class _Checker:
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
-                row = Row(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
+                row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             if row not in self.rows:  # the loader warns of misspelt annotations too
                 self.rows.append(row)
 
     def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
         """What the loader says; of several sentences about one field the first is enough."""
-        found: dict[tuple[str, int, str, str], Row] = {}
+        found: dict[tuple[str, int, str, str], FindingRow] = {}
         for number, sentence in enumerate(sentences):
             row = _placed(severity, sentence)
             found.setdefault((row.file, row.document, row.object, row.field or str(number)), row)
         self.rows += found.values()
 
-    def _config_map(self, obj: _Object) -> None:
+    def _config_map(self, obj: _CheckedObject) -> None:
         if obj.value.get("kind") != "ConfigMap" or not isinstance(obj.value.get("data"), dict):
             return
         for key, text in obj.value["data"].items():
             if isinstance(text, str) and any(re.search(rf"^{word}\s*:", text, re.MULTILINE) for word in _CONF_KEYS):
                 self._conf(text, obj.row("error", f'data["{key}"]', ""))
 
-    def _conf(self, text: str | bytes, place: Row) -> None:
+    def _conf(self, text: str | bytes, place: FindingRow) -> None:
         self.confs += 1
         for problem in parse_conf(text, registry=self._registry).problems:
             field = ".".join(filter(None, (place.field, problem.path)))
             line = f" (line {problem.line})" if problem.line else ""
             message = "; ".join(filter(None, (problem.message, problem.hint)))
-            row = Row(
+            row = FindingRow(
                 problem.severity,
                 message,
                 place.file,
@@ -208,7 +208,7 @@ def _is_conf(value: Any) -> bool:
     )
 
 
-def _objects(document: Document, place: str, value: Any) -> Iterator[_Object]:
+def _objects(document: ManifestDocument, place: str, value: Any) -> Iterator[_CheckedObject]:
     """The objects of one document: those of a List and those a Scenario creates included."""
     if not isinstance(value, dict):
         return
@@ -222,29 +222,29 @@ def _objects(document: Document, place: str, value: Any) -> Iterator[_Object]:
                 created = _inside(place, f"spec.operations[{index}].create")
                 yield from _objects(document, created, operation.get("create"))
     else:
-        yield _Object(document, place, value)
+        yield _CheckedObject(document, place, value)
 
 
 def _inside(place: str, step: str) -> str:
     return f"{place}.{step}" if place else step
 
 
-def _unread(text: str) -> Row:
+def _unread(text: str) -> FindingRow:
     """What the reader says of a file; it begins with the file's name."""
     row = _placed("error", text)
     if row.file:
         return row
     file, _, rest = text.partition(": ")
-    return Row("error", rest, file)
+    return FindingRow("error", rest, file)
 
 
-def _placed(severity: Severity, text: str) -> Row:
+def _placed(severity: Severity, text: str) -> FindingRow:
     """A sentence of the loader, taken apart as far as it can be."""
     placed = _PLACED.fullmatch(text)
     if placed is None:
-        return Row(severity, text)
+        return FindingRow(severity, text)
     rest = placed["rest"] or "cannot be read"
-    row = Row(severity, rest, placed["file"], int(placed["number"]))
+    row = FindingRow(severity, rest, placed["file"], int(placed["number"]))
     about = _OBJECT.fullmatch(rest)
     if about is None:
         return row

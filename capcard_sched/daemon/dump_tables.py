@@ -9,7 +9,7 @@ from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from capcard_sched.model.numa import NumaFacts
-    from capcard_sched.model.storage import Claim, PersistentVolume, Storage
+    from capcard_sched.model.storage import PersistentVolume, Storage, VolumeClaim
     from capcard_sched.model.usage import NodeUsage
     from capcard_sched.state.cluster import ClusterState
 
@@ -77,7 +77,7 @@ def _storage(storage: Storage) -> Json:
     }
 
 
-def _claim(storage: Storage, claim: Claim) -> Json:
+def _claim(storage: Storage, claim: VolumeClaim) -> Json:
     found: Json = {
         "class": claim.class_name,
         "volume": claim.volume_name,

@@ -23,7 +23,7 @@ _MOST_PORT: Final = 65535
 _LONGEST_SHOWN: Final = 60
 
 
-class Address(msgspec.Struct, frozen=True):
+class AddressFlag(msgspec.Struct, frozen=True):
     """Where a server listens."""
 
     #: "" is every interface.
@@ -85,13 +85,13 @@ def _read_period(text: str) -> float:
     return seconds
 
 
-def _read_address(text: str) -> Address:
+def _read_address(text: str) -> AddressFlag:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MOST_PORT:
         raise ValueError(
             f"{_shown(text)} is not an address; accepted: host:port such as :8080, 127.0.0.1:8080 or [::1]:8080"
         )
-    return Address(match[1] or match[2] or "", int(match[3]))
+    return AddressFlag(match[1] or match[2] or "", int(match[3]))
 
 
 def _read_match(text: str) -> LabelMatch:

@@ -59,7 +59,7 @@ class Health:
         """The loop finished a turn, idle or not."""
         self.last_cycle = self.now()
 
-    def illness(self) -> str:
+    def liveness_error(self) -> str:
         """Why a restart might help; "" when all is well. A standby replica is well."""
         if not self.leading:
             return ""

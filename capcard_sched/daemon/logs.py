@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from capcard_sched.framework.core import StepResult
-    from capcard_sched.framework.report import HookError, SessionReport
+    from capcard_sched.framework.session.report import HookError, SessionReport
 
 #: From here on a session is told even if it decided nothing.
 SESSIONS: Final = 3
@@ -214,7 +214,7 @@ def _figures(report: SessionReport, seconds: float) -> dict[str, object]:
     counts = {
         "enqueued": len(report.enqueued),
         "evicted": len(report.evicted),
-        "sent_back": len(report.sent_back),
+        "requeued": len(report.requeued),
         "refused": len(report.refusals),
         "failures": len(report.errors),
     }

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from capcard_sched.daemon.metric_table import BY_NAME, PREFIX, Row
+from capcard_sched.daemon.metric_table import BY_NAME, PREFIX, MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import Core
-    from capcard_sched.framework.plugin import Sample
 
 #: Series per metric that are served; what is beyond is counted in `metrics_series_dropped`.
 MOST_SERIES: Final = 10_000
@@ -201,7 +201,7 @@ def _table_family(name: str) -> Metric:
 
 def _family(name: str) -> Metric:
     """An empty family for what a plugin reports under this name. Raises Rejected."""
-    row: Row | None = BY_NAME.get(name)
+    row: MetricRow | None = BY_NAME.get(name)
     if row is not None and row.source != "plugin":
         raise Rejected("this is a metric of the daemon")
     if row is None and (_NAME.fullmatch(name) is None or _shadows(name)):

@@ -19,14 +19,14 @@ from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched import __version__
 from capcard_sched.daemon.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
-from capcard_sched.daemon.metric_table import BY_NAME, METRICS, Row
+from capcard_sched.daemon.metric_table import BY_NAME, METRICS, MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.core import Core
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.report import HookError, SessionReport
+    from capcard_sched.framework.session.report import HookError, SessionReport
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Job
 
@@ -45,7 +45,7 @@ _V = TypeVar("_V")
 
 
 class Metrics:
-    """Counters, gauges and histograms of one daemon, on a registry of their own; a `kube.observer.Observer`."""
+    """Counters, gauges and histograms of one daemon, on a registry of their own; a `kube.instrumentation.Observer`."""
 
     content_type = CONTENT_TYPE
 
@@ -88,7 +88,7 @@ class Metrics:
         for result in ("scheduled", "unschedulable", "error"):
             self._counters["schedule_attempts_total"].labels(result)
 
-    def _build(self, row: Row) -> None:
+    def _build(self, row: MetricRow) -> None:
         if row.type == "counter":
             self._counters[row.name] = Counter(row.full_name, row.help, row.labels, registry=self.registry)
         elif row.type == "gauge":
@@ -127,7 +127,7 @@ class Metrics:
         jobs = self._gauges["cycle_jobs"]
         for result, count in (
             ("enqueued", len(report.enqueued)),
-            ("sent_back", len(report.sent_back)),
+            ("requeued", len(report.requeued)),
             ("visited", report.visited_jobs),
             ("placed", self._place(report.placements)),
             ("failed", len(report.errors)),

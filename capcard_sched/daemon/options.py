@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from cyclopts import Group, Parameter
 
 from capcard_sched.daemon import flag_values as values
-from capcard_sched.daemon.flag_values import Address, LabelMatch
-from capcard_sched.daemon.ignored import Ignored
+from capcard_sched.daemon.compat_flags import CompatFlags
+from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 
 CLUSTER: Final = Group("The cluster", sort_key=1)
 SCHEDULING: Final = Group("Scheduling", sort_key=2)
@@ -59,8 +59,8 @@ def _address() -> Parameter:
     return _flag(SERVING, values.address, show_default=str, metavar="HOST:PORT")
 
 
-_METRICS_ADDRESS: Final = Address("", 8080)
-_HEALTH_ADDRESS: Final = Address("", 11251)
+_METRICS_ADDRESS: Final = AddressFlag("", 8080)
+_HEALTH_ADDRESS: Final = AddressFlag("", 11251)
 
 
 @Parameter(name="*")
@@ -161,13 +161,13 @@ class Options:
     enable_metrics: Annotated[bool, _switch(SERVING)] = False
     """Serve /metrics."""
 
-    listen_address: Annotated[Address, _address()] = _METRICS_ADDRESS
+    listen_address: Annotated[AddressFlag, _address()] = _METRICS_ADDRESS
     """Where /metrics is served."""
 
     enable_healthz: Annotated[bool, _switch(SERVING)] = False
     """Serve /healthz (sessions complete while we lead) and /readyz (the whole cluster has been read)."""
 
-    healthz_address: Annotated[Address, _address()] = _HEALTH_ADDRESS
+    healthz_address: Annotated[AddressFlag, _address()] = _HEALTH_ADDRESS
     """Where those are served."""
 
     tls_cert_file: Annotated[Path | None, _path(SERVING)] = None
@@ -204,7 +204,7 @@ class Options:
     record: Annotated[Path | None, _path(DIAGNOSIS)] = None
     """Write what comes in and what is decided to this file, for `capcard-sched replay`."""
 
-    ignored: Ignored = field(default_factory=Ignored)
+    ignored: CompatFlags = field(default_factory=CompatFlags)
 
     # --- what follows ------------------------------------------------------------------------------------------------
 

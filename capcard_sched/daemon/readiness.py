@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capcard_sched.daemon.telling import Telling
-    from capcard_sched.kube.feed import Feed
+    from capcard_sched.daemon.observer import LoggingObserver
     from capcard_sched.kube.fence import Fence
+    from capcard_sched.kube.informers import Informers
 
 
-def steps(feed: Feed, telling: Telling, fence: Fence | None) -> dict[str, str]:
+def steps(feed: Informers, telling: LoggingObserver, fence: Fence | None) -> dict[str, str]:
     """What comes before the lists are applied, in order: name to why it is not done, "" when it is."""
     found = {
         f"list/{resource}": (telling.trouble(resource) or "not listed yet") if pending else ""

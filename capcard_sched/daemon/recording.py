@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from capcard_sched import __version__
-from capcard_sched.framework.metrics_section import without_password
+from capcard_sched.framework.conf.metrics_section import without_password
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from capcard_sched.framework.conf import Conf
+    from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import StepResult
 
 #: Of the file format; a file of another one is not read.
@@ -112,7 +112,7 @@ _decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 
 
 def conf_document(conf: Conf) -> dict[str, Any]:
-    """A document that reads as this conf (its hash aside): for `framework.conf.parse_conf`, as JSON."""
+    """A document that reads as this conf (its hash aside): for `framework.conf.scheduler_conf.parse_conf`, as JSON."""
     return {
         "actions": ", ".join(conf.actions),
         "tiers": [

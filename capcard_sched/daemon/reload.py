@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from watchfiles import awatch
 
-from capcard_sched.framework.conf import Conf, ConfError, ConfResult, default_conf, parse_conf
-from capcard_sched.framework.document import MAX_BYTES, DocumentError, read_document
-from capcard_sched.framework.problems import ConfProblem
+from capcard_sched.framework.api.problems import ConfProblem
+from capcard_sched.framework.conf.scheduler_conf import Conf, ConfError, ConfResult, default_conf, parse_conf
+from capcard_sched.framework.conf.yaml_document import MAX_BYTES, DocumentError, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from capcard_sched.framework.registry import Registry
+    from capcard_sched.framework.conf.registry import Registry
 
 #: Changes are gathered until nothing has happened for so long, at most for the second: a file that is being written,
 #: or replaced by removing it first, is read once, when it is done.

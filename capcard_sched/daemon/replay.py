@@ -1,8 +1,8 @@
 """A recording decided again: whether the decisions are the same, or where another scheduler-conf decides otherwise.
 
-Every step is decided given the recorded history up to it (`daemon.history`). Under the recorded conf every intent is
-compared, in order; under another one, what it decides about pods and PodGroups: which are bound, where and when, which
-admitted, which evicted.
+Every step is decided given the recorded history up to it (`daemon.replay_state`). Under the recorded conf every intent
+is compared, in order; under another one, its decisions about pods and PodGroups: which are bound, where and when,
+which are admitted, and which are evicted.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from capcard_sched.daemon.history import History
 from capcard_sched.daemon.recording import Applied, ConfUsed, Failed, Leading, RecordingError, Stepped, conf_document
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.daemon.replay_state import ReplayState
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
-from capcard_sched.framework.outcomes import task_scheduling_reason
-from capcard_sched.framework.report import SessionReport
+from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
+from capcard_sched.framework.session.report import SessionReport
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.daemon.recording import RecordingReader
-    from capcard_sched.framework.conf import Conf
-    from capcard_sched.framework.registry import Registry
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
 
 Kind: TypeAlias = Literal["bound", "admitted", "evicted"]
 _INQUEUE: Final = "Inqueue"
 
 
-class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReplayDifference(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision that is another one now."""
 
     #: Number of the step, from 1, and its time in Unix seconds.
@@ -73,7 +73,7 @@ class Replayed(msgspec.Struct):
     #: Recorded intents that were compared.
     decisions: int = 0
     #: The first ones, in order of their steps.
-    differences: list[Difference] = []
+    differences: list[ReplayDifference] = []
     #: How many there are of each kind, and of all.
     kinds: dict[str, int] = {}
     found: int = 0
@@ -115,7 +115,7 @@ class _Replay:
         self._other = conf
         self._most = most
         self._core: Core | None = None
-        self._history = History()
+        self._history = ReplayState()
         self._found = Replayed()
         #: Decisions that may turn out to be early, by kind and key.
         self._early: dict[tuple[Kind, str], _Early] = {}
@@ -311,7 +311,7 @@ class _Replay:
         self._found.found += 1
         self._found.kinds[what] = self._found.kinds.get(what, 0) + 1
         if len(self._found.differences) < self._most:
-            self._found.differences.append(Difference(step, now, what, name, queue, then, here, why))
+            self._found.differences.append(ReplayDifference(step, now, what, name, queue, then, here, why))
 
     def _counts(self, queue: str) -> QueueCounts:
         return self._found.queues.setdefault(queue, QueueCounts())

@@ -38,7 +38,7 @@ class ServeError(Exception):
     """A port or certificate that cannot be used; the text names the flag's value and the cause."""
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """What clients may cost. Times in seconds, sizes in bytes."""
 
     connections: int = 64
@@ -51,7 +51,7 @@ class Limits(NamedTuple):
     headers: int = 64
 
 
-class Address(Protocol):
+class ListenAddress(Protocol):
     """Where to listen. `str()` of it is for people."""
 
     @property
@@ -63,7 +63,7 @@ class Address(Protocol):
         """0 lets the system choose."""
 
 
-_DEFAULT_LIMITS: Final = Limits()
+_DEFAULT_LIMITS: Final = ServerLimits()
 
 Page: TypeAlias = "Callable[[web.Request], Awaitable[web.Response]]"
 
@@ -94,7 +94,7 @@ class Tls(NamedTuple):
 class HealthState(Protocol):
     """What `health.Health` says."""
 
-    def illness(self) -> str:
+    def liveness_error(self) -> str:
         """Why a restart might help, or ""."""
 
     def readiness(self) -> Mapping[str, str]:
@@ -115,11 +115,11 @@ class HttpServer:
 
     def __init__(
         self,
-        address: Address,
+        address: ListenAddress,
         pages: Mapping[str, Page],
         *,
         tls: Tls | None = None,
-        limits: Limits = _DEFAULT_LIMITS,
+        limits: ServerLimits = _DEFAULT_LIMITS,
     ) -> None:
         """`pages`: path to what answers GET and HEAD there."""
         self._address = address
@@ -253,7 +253,7 @@ def health_pages(health: HealthState) -> dict[str, Page]:
     """
 
     async def healthz(_: web.Request) -> web.Response:
-        return _verdict(health.illness())
+        return _verdict(health.liveness_error())
 
     async def readyz(request: web.Request) -> web.Response:
         checks = health.readiness()
@@ -271,7 +271,7 @@ def _verdict(problem: str) -> web.Response:
     return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: ListenAddress) -> socket.socket:
     """One listening socket, IPv4 and IPv6 when no host is given. Raises ServeError."""
     try:
         if address.host:

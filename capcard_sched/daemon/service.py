@@ -18,42 +18,42 @@ import structlog
 import uvloop
 
 from capcard_sched import __version__
-from capcard_sched.daemon import comparison, dump
+from capcard_sched.daemon import cache_comparer, dump
 from capcard_sched.daemon.health import Health
 from capcard_sched.daemon.log_level import LevelServer
 from capcard_sched.daemon.logs import Logs, SessionLog
-from capcard_sched.daemon.loop import SchedulerThread
 from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.observer import LoggingObserver
 from capcard_sched.daemon.readiness import steps
 from capcard_sched.daemon.recording import Recording, RecordingError
 from capcard_sched.daemon.reload import ConfFile
+from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.daemon.server import HttpServer, ServeError, Tls, health_pages, metrics_pages
-from capcard_sched.daemon.telling import Telling
 from capcard_sched.daemon.usage_source import UsageSource
-from capcard_sched.framework.conf import ConfError
+from capcard_sched.framework.conf.registry import Registry, RegistryError
+from capcard_sched.framework.conf.scheduler_conf import ConfError
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry, RegistryError
+from capcard_sched.gc import settle_memory
 from capcard_sched.kube import volumes
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
-from capcard_sched.kube.effects.writer import LOW_WORKERS, Effects
-from capcard_sched.kube.election import GIVEN_BACK, Election, Happening
-from capcard_sched.kube.feed import Feed, list_all
+from capcard_sched.kube.election import GIVEN_BACK, Election, ElectionEvent
 from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
+from capcard_sched.kube.informers import Informers, list_all
 from capcard_sched.kube.kinds import chosen_kinds
 from capcard_sched.kube.lease import process_identity
 from capcard_sched.kube.queues import ensure_queues
+from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
-from capcard_sched.process import settle_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from capcard_sched.daemon.options import Options
-    from capcard_sched.framework.conf import Conf
+    from capcard_sched.framework.api.problems import ConfProblem
+    from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import StepResult
-    from capcard_sched.framework.problems import ConfProblem
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Intent
 
@@ -107,7 +107,7 @@ class Service:
         self._sessions = SessionLog(logs, time.monotonic)
         self._metrics = Metrics()
         self._health = Health(options.schedule_period)
-        self._telling = Telling(self._metrics, self._binding_refused)
+        self._telling = LoggingObserver(self._metrics, self._binding_refused)
         #: Set when a refused binding makes the fence doubtful.
         self._fence_doubt = asyncio.Event()
         self._registry = Registry.load(options.plugins_dir)
@@ -178,7 +178,7 @@ class Service:
                 if options.fence
                 else None
             )
-            self._effects = Effects(
+            self._effects = ApiWriter(
                 self._client,
                 thread.deliver,
                 self._telling,
@@ -189,7 +189,7 @@ class Service:
                 fence=self._fence_token,
                 settle=volumes.settle,
             )
-            self._feed = Feed(self._client, thread.deliver, self._telling, self._kinds)
+            self._feed = Informers(self._client, thread.deliver, self._telling, self._kinds)
             self._health.steps = lambda: steps(self._feed, self._telling, self._fence)
             await self._serve(stack)
             self._handle_signals()
@@ -349,8 +349,13 @@ class Service:
     def _queue_missing(self, name: str, why: str) -> None:
         self._log.warning("queue cannot be created yet", queue=name, why=why)
 
-    def _election_report(self, happening: Happening, detail: str) -> None:
-        quiet = happening in {Happening.HOLDER, Happening.LEADING, Happening.RELEASED, Happening.RECOVERED}
+    def _election_report(self, happening: ElectionEvent, detail: str) -> None:
+        quiet = happening in {
+            ElectionEvent.HOLDER,
+            ElectionEvent.LEADING,
+            ElectionEvent.RELEASED,
+            ElectionEvent.RECOVERED,
+        }
         quiet = quiet or detail == GIVEN_BACK
         (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
 
@@ -474,7 +479,7 @@ class Service:
             before = await self._differences()
             if before:
                 await asyncio.sleep(_COMPARE_SECONDS)
-                before = comparison.lasting(before, await self._differences())
+                before = cache_comparer.lasting(before, await self._differences())
         except (ApiError, Unreachable) as error:
             self._log.error("cache not compared", why=str(error))
             return
@@ -482,11 +487,11 @@ class Service:
             self._log.warning("cache differs", difference=difference.render())
         self._log.info("cache compared with the API server", differences=len(before))
 
-    async def _differences(self) -> list[comparison.Difference]:
+    async def _differences(self) -> list[cache_comparer.CacheDifference]:
         facts = await list_all(self._client, self._kinds, self._telling)
         state = await self._ask(lambda core: core.state)
-        fresh = await asyncio.to_thread(comparison.rebuild, state, facts)  # reads none of what changes
-        return await self._ask(lambda core: comparison.differences(core.state, fresh))
+        fresh = await asyncio.to_thread(cache_comparer.rebuild, state, facts)  # reads none of what changes
+        return await self._ask(lambda core: cache_comparer.differences(core.state, fresh))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside the parts; what it raises is logged."""

@@ -18,8 +18,8 @@ import aiohttp
 import msgspec
 import structlog
 
-from capcard_sched.framework.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
-from capcard_sched.kube.backoff import Backoff
+from capcard_sched.framework.conf.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
+from capcard_sched.kube.backoff import RetryBackoff
 from capcard_sched.kube.cancellation import cancellations
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.usage import PERIOD, STALE_SECONDS, NodeUsage
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from capcard_sched.daemon.metrics import Metrics
-    from capcard_sched.framework.conf import Conf
-    from capcard_sched.framework.registry import Registry
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.model.deltas import Delta
 
 #: The longest a measurement may take, and an answer be: one of five thousand nodes has half a megabyte.
@@ -58,14 +58,14 @@ class _Data(msgspec.Struct, frozen=True, rename="camel"):
     result: msgspec.Raw
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _PrometheusResponse(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     data: _Data | None = None
     error_type: str = ""
     error: str = ""
 
 
-_answer: Final = msgspec.json.Decoder(_Answer)
+_answer: Final = msgspec.json.Decoder(_PrometheusResponse)
 _vector: Final = msgspec.json.Decoder(tuple[_Series, ...])
 
 
@@ -259,7 +259,7 @@ class UsageSource:
 
     async def _follow(self, client: PrometheusClient, settings: PrometheusSettings) -> None:
         """Measure at the interval until the scheduler-conf says otherwise."""
-        backoff = Backoff(min(1.0, settings.interval), max(settings.interval, _LONGEST_WAIT))
+        backoff = RetryBackoff(min(1.0, settings.interval), max(settings.interval, _LONGEST_WAIT))
         while not self._changed.is_set():
             began = time.monotonic()
             try:

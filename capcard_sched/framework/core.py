@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework import reservations
-from capcard_sched.framework.closing import Closer
-from capcard_sched.framework.dispatch import Dispatch, HookFailed
-from capcard_sched.framework.memory import Memory
-from capcard_sched.framework.placement import PlacementEngine
-from capcard_sched.framework.report import HookError, SessionReport, Timing
-from capcard_sched.framework.session import Session, reference
+from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.close.session_closer import SessionCloser
+from capcard_sched.framework.eviction import nominations
+from capcard_sched.framework.placement.engine import PlacementEngine
+from capcard_sched.framework.session.carry_over import CarryOver
+from capcard_sched.framework.session.report import HookError, SessionReport, Timing
+from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.state.cluster import ClusterState
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Literal
 
-    from capcard_sched.framework.action import Action
-    from capcard_sched.framework.conf import Conf
-    from capcard_sched.framework.plugin import Plugin
-    from capcard_sched.framework.registry import Registry
+    from capcard_sched.framework.api.plugin import Plugin
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.framework.session.action import Action
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind, ObjectRef
-    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.changes import Changes
 
 #: Memories of objects that are gone are dropped every so many sessions.
 _PRUNE_SESSIONS = 256
@@ -57,8 +57,8 @@ class Core:
         self.state = ClusterState(scheduler_names, default_queue)
         self._registry = registry
         self._timer = timer
-        self._closer = Closer(timer)
-        self._memory = Memory()
+        self._closer = SessionCloser(timer)
+        self._memory = CarryOver()
         self._sessions = 0
         self._reported_problems: dict[ObjectRef, str] = {}
         #: The last session, for `explain`: its refusals and outcomes stay readable until the next one.
@@ -117,7 +117,7 @@ class Core:
             return StepResult(intents, SessionReport(""), True, due)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
-            reservations.honour(session)
+            nominations.renew_nominations(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         self._memory.refusals = session.refusals
@@ -134,7 +134,7 @@ class Core:
 
     def _next_due(self, session: Session) -> float | None:
         """When there is something to do although nothing changes: never before time has passed."""
-        moments = [self._closer.due, reservations.due(self._memory)]
+        moments = [self._closer.due, nominations.due(self._memory)]
         for name, call in self.dispatch.entries("due"):
             try:
                 moments.append(call())
@@ -188,7 +188,7 @@ class Core:
         if self._timer is not None:
             session.report.timings.append(Timing(kind, name, phase, self._timer() - began))
 
-    def _keep_dirty(self, changed: Dirty) -> None:
+    def _keep_dirty(self, changed: Changes) -> None:
         """What a failed session did not work off is still to be done; plugins then start from everything."""
         self.state.dirty.everything = True
         self.state.dirty.jobs |= changed.jobs

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.missing_groups import refusal_of
-from capcard_sched.framework.outcomes import job_fit_text
+from capcard_sched.framework.close.missing_groups import refusal_of
+from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
@@ -16,8 +16,8 @@ from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
-    from capcard_sched.framework.report import Outcome
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task, TaskClass
 
@@ -76,7 +76,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         pending=pending,
         cards=_card_uses(core).get(job.queue, ()),
         ahead=_ahead(session, job),
-        victims=tuple(considered for _, considered in sorted(session.contests.get(job.key, {}).items()))
+        victims=tuple(considered for _, considered in sorted(session.preemption_reports.get(job.key, {}).items()))
         if session is not None
         else (),
         evicted=tuple(session.memory.evicted.get(job.key, ())) if session is not None else (),
@@ -139,7 +139,7 @@ def _job_refusals(session: Session | None, job: Job) -> tuple[Refusal, ...]:
 
 def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
     """Pending tasks, those with the same template and outcome together, in task order."""
-    groups: dict[tuple[TaskClass, Outcome | None], list[Task]] = {}
+    groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
     for task in session.pending_tasks(job):
         if pod and task.name != pod:
             continue
@@ -150,7 +150,7 @@ def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExpl
     return tuple(_explain_tasks(core, session, tasks, outcome) for (_, outcome), tasks in groups.items())
 
 
-def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Outcome | None) -> TaskExplanation:
+def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: TaskOutcome | None) -> TaskExplanation:
     names = tuple(task.name for task in tasks)
     if outcome is None:
         return TaskExplanation(names, "untried", "not tried in the last session")

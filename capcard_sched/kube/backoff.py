@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 
-class Backoff:
+class RetryBackoff:
     """Delays between `first` and `longest` seconds; each lies in the upper half of what its turn allows."""
 
     def __init__(self, first: float = 0.2, longest: float = 30.0, rng: random.Random | None = None) -> None:

@@ -1,7 +1,8 @@
 """Requests to a Kubernetes API server: kept-alive connections, timeouts, tokens, a client-side limit, typed errors.
 
 Errors are told apart by what the caller may conclude: `ApiError` is an answer, `Unreachable` is none, and says whether
-the request can have had an effect. Whether to try again is the caller's decision. `Withheld` is the caller's own word.
+the request can have had an effect. Whether to try again is the caller's decision.
+`RequestWithheld`: the caller's own check stopped the request.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from yarl import URL
 
-from capcard_sched.kube.answers import ApiError, Unreachable, Withheld, api_error
 from capcard_sched.kube.cancellation import cancellations
 from capcard_sched.kube.connection import ConnectionConfigError
-from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error
+from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
-from capcard_sched.kube.pool import Answer, Pool, too_large
+from capcard_sched.kube.pool import HttpResponse, Pool, too_large
 from capcard_sched.kube.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from capcard_sched.kube.connection import Connection
-    from capcard_sched.kube.observer import Observer
+    from capcard_sched.kube.instrumentation import Observer
 
-__all__ = ["ApiError", "Client", "Stream", "Unreachable", "Withheld"]
+__all__ = ["ApiError", "Client", "RequestWithheld", "Stream", "Unreachable"]
 
 #: The longest wait for a free connection and for its opening, in seconds; at most half of the whole timeout.
 _CONNECT_SECONDS = 10.0
@@ -50,7 +51,7 @@ _KEEPALIVE_SECONDS = 60.0
 _NOT_OPEN = "the client is not open: use `async with client`"
 
 
-class _Request(NamedTuple):
+class _ClientRequest(NamedTuple):
     """What is asked, how long and large the answer may be, and whether it may be sent at all when its turn comes."""
 
     pool: int
@@ -142,7 +143,7 @@ class Client:
         limit: int = _OBJECT_BYTES,
         clear: Callable[[], bool] | None = None,
     ) -> bytes:
-        """The body of a 2xx answer of at most `limit` bytes. Raises ApiError or Unreachable, and Withheld by `clear`.
+        """The body of a 2xx response, up to `limit` bytes. Raises ApiError, Unreachable, RequestWithheld.
 
         `throttled=False` goes past the limits on rate and connections: for the election. `clear` is asked right before
         the request is sent, after all waiting, whether it still may be. An answer 401 is asked again once, with a
@@ -152,7 +153,7 @@ class Client:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
-        asked = _Request(pool, method, path, params, body, content_type, seconds, limit, clear)
+        asked = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, clear)
         token = await self._present_token()
         try:
             return await self._attempt(asked, token)
@@ -161,7 +162,7 @@ class Client:
                 raise
         return await self._attempt(asked, self._token)
 
-    async def _attempt(self, asked: _Request, token: str | None) -> bytes:
+    async def _attempt(self, asked: _ClientRequest, token: str | None) -> bytes:
         if self._sessions is None:
             raise RuntimeError(_NOT_OPEN)
         method, path = asked.method, asked.path
@@ -176,7 +177,7 @@ class Client:
             raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(error, f"{method} {path}", asked.seconds) from error
-        except Withheld:
+        except RequestWithheld:
             sent = False
             raise
         finally:
@@ -186,7 +187,7 @@ class Client:
             raise api_error(code, {"Retry-After": answer.retry_after or ""}, answer.body)
         return answer.body
 
-    async def _send(self, asked: _Request, token: str | None) -> Answer:
+    async def _send(self, asked: _ClientRequest, token: str | None) -> HttpResponse:
         """On a connection of our own. Raises as `Pool.exchange`."""
         pool = self._pools[asked.pool]
         target = pool.prefix + asked.path
@@ -209,13 +210,13 @@ class Client:
             clear=asked.clear,
         )
 
-    async def _send_by_proxy(self, asked: _Request, token: str | None) -> Answer:
+    async def _send_by_proxy(self, asked: _ClientRequest, token: str | None) -> HttpResponse:
         """The same by way of the proxy. What it takes to open a connection comes after `clear` here."""
         headers = _authorization(token)
         if asked.body is not None:
             headers["Content-Type"] = asked.content_type
         if asked.clear is not None and not asked.clear():
-            raise Withheld
+            raise RequestWithheld
         before = cancellations()
         async with self._open(asked.pool).request(
             asked.method,
@@ -230,7 +231,7 @@ class Client:
             if cancellations() > before:
                 raise asyncio.CancelledError
             body = await _content(response, asked.limit)
-            return Answer(response.status, response.headers.get("Retry-After"), body)
+            return HttpResponse(response.status, response.headers.get("Retry-After"), body)
 
     @asynccontextmanager
     async def stream(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.answers import Status, decode_status
+from capcard_sched.kube.errors import Status, decode_status
 from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from capcard_sched.kube.kinds import Kind
+    from capcard_sched.kube.kinds import WatchedKind
 
 T = TypeVar("T")
 
@@ -28,14 +28,14 @@ _LONGEST_LINE = 64 * 2**20
 _LOCATION = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`$", re.DOTALL)
 
 
-class Event(msgspec.Struct, Generic[T], frozen=True):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
     """One event of a watch; a BOOKMARK has metadata only."""
 
     type: str
     object: T
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UndecodableObject(msgspec.Struct, frozen=True):
     """An object with a field of a wrong type: who it is, and what is wrong. `type` is "" for an item of a list."""
 
     type: str
@@ -43,21 +43,21 @@ class Unreadable(msgspec.Struct, frozen=True):
     problem: str
 
 
-class Failure(msgspec.Struct, frozen=True):
+class DecodeFailure(msgspec.Struct, frozen=True):
     """An ERROR event, or a line that is no event (`code` 0): the end of the stream."""
 
     status: Status
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """One answer to a list: objects in order, `version` of the whole list, `following` "" on the last page."""
 
-    items: list[T | Unreadable]
+    items: list[T | UndecodableObject]
     version: str
     following: str
 
 
-AnyEvent: TypeAlias = "Event[T] | Event[_Metadata] | Unreadable | Failure"
+AnyEvent: TypeAlias = "WatchEvent[T] | WatchEvent[_Metadata] | UndecodableObject | DecodeFailure"
 
 
 class _Identity(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,7 +85,7 @@ class _List(msgspec.Struct, Generic[T], frozen=True):
     items: list[T] | None = None
 
 
-_LINE = msgspec.json.Decoder(Event[msgspec.Raw])
+_LINE = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 _METADATA = msgspec.json.Decoder(_Metadata)
 _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
@@ -136,15 +136,15 @@ class LineBuffer:
 class KindDecoder(Generic[T]):
     """Decodes lists and watches of one kind."""
 
-    def __init__(self, kind: Kind[T]) -> None:  # type: ignore[type-var]
-        self._event = msgspec.json.Decoder(Event[kind.type])  # type: ignore[name-defined]
+    def __init__(self, kind: WatchedKind[T]) -> None:  # type: ignore[type-var]
+        self._event = msgspec.json.Decoder(WatchEvent[kind.type])  # type: ignore[name-defined]
         self._list = msgspec.json.Decoder(_List[kind.type])  # type: ignore[name-defined]
         self._object = msgspec.json.Decoder(kind.type)
 
     def events(self, lines: bytes) -> Sequence[AnyEvent[T]]:
         """The events of complete lines, in order. Nothing follows a Failure."""
         try:
-            events: list[Event[T]] = self._event.decode_lines(lines)
+            events: list[WatchEvent[T]] = self._event.decode_lines(lines)
         except msgspec.DecodeError:
             pass  # a bookmark, whose lists are null, or a bad object, or an error: find out which
         else:
@@ -160,29 +160,29 @@ class KindDecoder(Generic[T]):
             try:
                 event = _LINE.decode(line)
                 if event.type == ERROR:
-                    yield Failure(decode_status(bytes(event.object)))
+                    yield DecodeFailure(decode_status(bytes(event.object)))
                     return
                 if event.type == BOOKMARK:
-                    yield Event(BOOKMARK, _METADATA.decode(event.object))
+                    yield WatchEvent(BOOKMARK, _METADATA.decode(event.object))
                     continue
                 item = self._read(bytes(event.object), event.type)
             except msgspec.DecodeError as error:
                 shown = line[:80].decode("utf-8", "replace")
-                yield Failure(Status(message=f"{describe(error)} in {shown!r}"))
+                yield DecodeFailure(Status(message=f"{describe(error)} in {shown!r}"))
                 return
-            yield item if isinstance(item, Unreadable) else Event(event.type, item)
+            yield item if isinstance(item, UndecodableObject) else WatchEvent(event.type, item)
 
-    def page(self, body: bytes) -> Page[T]:
+    def page(self, body: bytes) -> ListPage[T]:
         """A list, or a part of one. Raises msgspec.DecodeError when it is not even that."""
         try:
             found = self._list.decode(body)
         except msgspec.ValidationError:
             raw = _RAW_LIST.decode(body)
             items = [self._read(bytes(item), "") for item in raw.items or ()]
-            return Page(items, raw.metadata.resource_version, raw.metadata.following)
-        return Page(found.items or [], found.metadata.resource_version, found.metadata.following)
+            return ListPage(items, raw.metadata.resource_version, raw.metadata.following)
+        return ListPage(found.items or [], found.metadata.resource_version, found.metadata.following)
 
-    def _read(self, data: bytes, kind: str) -> T | Unreadable:
+    def _read(self, data: bytes, kind: str) -> T | UndecodableObject:
         try:
             return self._object.decode(data)
         except msgspec.ValidationError as error:
@@ -190,7 +190,7 @@ class KindDecoder(Generic[T]):
             metadata = ObjectMeta(
                 name=who.name, namespace=who.namespace, uid=who.uid, resource_version=who.resource_version
             )
-            return Unreadable(kind, metadata, describe(error))
+            return UndecodableObject(kind, metadata, describe(error))
 
 
 def describe(error: msgspec.DecodeError) -> str:

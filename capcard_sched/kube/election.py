@@ -17,7 +17,7 @@ import msgspec
 
 from capcard_sched.kube import lease as record
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.lease import Candidate, Lease, LeaseSpec
+from capcard_sched.kube.lease import Lease, LeaseObservation, LeaseSpec
 from capcard_sched.kube.paths import lease_path, leases_path
 
 #: Seconds the server keeps a watch of a standby open; then it is opened anew.
@@ -39,7 +39,7 @@ def awake_or_asleep() -> float:
     return time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
 
 
-class Happening(enum.StrEnum):
+class ElectionEvent(enum.StrEnum):
     """What an election has to tell, for logs and metrics."""
 
     LEADING = "leading"
@@ -54,7 +54,7 @@ class Happening(enum.StrEnum):
     RECOVERED = "recovered"  # the last trouble is over
 
 
-def ignore(happening: Happening, detail: str) -> None:
+def ignore(happening: ElectionEvent, detail: str) -> None:
     """Tell nobody."""
 
 
@@ -88,7 +88,7 @@ class Election:
         renew_deadline: float = 10.0,
         retry_period: float = 2.0,
         on_change: Callable[[bool], None],
-        on_report: Callable[[Happening, str], None] = ignore,
+        on_report: Callable[[ElectionEvent, str], None] = ignore,
         clock: Callable[[], float] = awake_or_asleep,
         calendar: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -104,10 +104,10 @@ class Election:
         self._on_report = on_report
         self._clock = clock
         self._calendar = calendar
-        self._candidate = Candidate(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
+        self._candidate = LeaseObservation(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
         self._competing: asyncio.Task[None] | None = None
         self._stopping = False
-        self._trouble: Happening | None = None
+        self._trouble: ElectionEvent | None = None
         self._reported_problems = ""
         self._reported_holder = ""
 
@@ -172,7 +172,7 @@ class Election:
                 return True
         except TimeoutError:
             self._on_report(
-                Happening.LOST,
+                ElectionEvent.LOST,
                 f"could not release {self._where()} in {timeout:g} s: others wait up to {self._lease_duration:g} s",
             )
             return False
@@ -188,7 +188,7 @@ class Election:
             if not (isinstance(error, ApiError) and error.status == 409):  # our own last renewal came in between
                 self._note(error)
             return False
-        self._on_report(Happening.RELEASED, self._where())
+        self._on_report(ElectionEvent.RELEASED, self._where())
         return True
 
     async def _compete(self) -> None:
@@ -233,7 +233,7 @@ class Election:
             self._recovered()
             if candidate.won(written, started, self._clock()):
                 self._reported_holder = ""
-                self._on_report(Happening.LEADING, f"{self._where()}, term {candidate.term}")
+                self._on_report(ElectionEvent.LEADING, f"{self._where()}, term {candidate.term}")
                 self._on_change(True)
         except ApiError as error:
             if error.status == 409:  # somebody was quicker
@@ -260,7 +260,7 @@ class Election:
             except ApiError as error:
                 if error.status in {401, 403}:
                     detail = f"watch of {self._where()}: {error.message}: handing over takes up to {pause:g} s"
-                    self._on_report(Happening.FORBIDDEN, detail)
+                    self._on_report(ElectionEvent.FORBIDDEN, detail)
                     pause = UNWATCHABLE_SECONDS
             except (Unreachable, TimeoutError):
                 pass
@@ -269,7 +269,7 @@ class Election:
     def _tell_holder(self) -> None:
         holder = self.holder
         if holder != self._reported_holder and holder not in {"", self.identity}:
-            self._on_report(Happening.HOLDER, holder)
+            self._on_report(ElectionEvent.HOLDER, holder)
         self._reported_holder = holder
 
     # --- leading ------------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Election:
 
     def _step_down(self, reason: str) -> None:
         if self._candidate.step_down():
-            self._on_report(Happening.LOST, reason)
+            self._on_report(ElectionEvent.LOST, reason)
             self._on_change(False)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Election:
         self._candidate.saw(lease, self._clock())
         odd = "; ".join(record.problems(lease.spec or LeaseSpec(), self._lease_duration)) if lease is not None else ""
         if odd and odd != self._reported_problems:
-            self._on_report(Happening.MALFORMED, f"{self._where()}: {odd}")
+            self._on_report(ElectionEvent.MALFORMED, f"{self._where()}: {odd}")
         self._reported_problems = odd
 
     async def _write(self, lease: Lease) -> Lease:
@@ -360,15 +360,18 @@ class Election:
     def _note(self, error: ApiError | Unreachable | msgspec.DecodeError) -> None:
         """Report a failed request, once per change."""
         if isinstance(error, Unreachable):
-            happening, detail = Happening.UNREACHABLE, str(error)
+            happening, detail = ElectionEvent.UNREACHABLE, str(error)
         elif isinstance(error, msgspec.DecodeError):
-            happening, detail = Happening.MALFORMED, f"the answer is no Lease: {error}"
+            happening, detail = ElectionEvent.MALFORMED, f"the answer is no Lease: {error}"
         elif error.status in {401, 403}:
-            happening, detail = Happening.FORBIDDEN, error.message
+            happening, detail = ElectionEvent.FORBIDDEN, error.message
         elif error.status == 404:
-            happening, detail = Happening.NO_NAMESPACE, f"namespace {self._namespace} does not exist: {error.message}"
+            happening, detail = (
+                ElectionEvent.NO_NAMESPACE,
+                f"namespace {self._namespace} does not exist: {error.message}",
+            )
         else:
-            happening, detail = Happening.REFUSED, f"{error.status} {error.reason}: {error.message}"
+            happening, detail = ElectionEvent.REFUSED, f"{error.status} {error.reason}: {error.message}"
         if happening != self._trouble:
             self._trouble = happening
             self._on_report(happening, f"{self._where()}: {detail}")
@@ -376,4 +379,4 @@ class Election:
     def _recovered(self) -> None:
         if self._trouble is not None:
             self._trouble = None
-            self._on_report(Happening.RECOVERED, self._where())
+            self._on_report(ElectionEvent.RECOVERED, self._where())

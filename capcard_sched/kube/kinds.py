@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class Watched(Protocol):
+class WatchSpec(Protocol):
     """Any decoded object."""
 
     @property
@@ -42,11 +42,11 @@ class Watched(Protocol):
         """Who it is."""
 
 
-T = TypeVar("T", bound=Watched)
+T = TypeVar("T", bound=WatchSpec)
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class WatchedKind(Generic[T]):
     """One kind of objects that the scheduler is told of."""
 
     #: As in the objects themselves.
@@ -103,8 +103,8 @@ def _namespace_changed(obj: NamespaceObject) -> deltas.Delta:
     return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {})
 
 
-KINDS: Final[tuple[Kind[Any], ...]] = (
-    Kind(
+KINDS: Final[tuple[WatchedKind[Any], ...]] = (
+    WatchedKind(
         "Node",
         paths.NODES,
         NodeObject,
@@ -114,7 +114,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         reads=("spec", "status.allocatable", "status.capacity", "status.images"),
         gather=0.1,  # heartbeats: of 5,000 nodes there are 500 a second
     ),
-    Kind(
+    WatchedKind(
         "Pod",
         paths.PODS,
         PodObject,
@@ -123,7 +123,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         required=True,
         reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time", "cooldown"),
     ),
-    Kind(
+    WatchedKind(
         "PodGroup",
         paths.POD_GROUPS,
         PodGroupObject,
@@ -132,7 +132,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         required=True,
         written=True,
     ),
-    Kind(
+    WatchedKind(
         "Queue",
         paths.QUEUES,
         QueueObject,
@@ -141,7 +141,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         required=True,
         written=True,
     ),
-    Kind(
+    WatchedKind(
         "PriorityClass",
         paths.PRIORITY_CLASSES,
         PriorityClassObject,
@@ -149,7 +149,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.PriorityClassGone),
         explained=False,
     ),
-    Kind(
+    WatchedKind(
         "Namespace",
         paths.NAMESPACES,
         NamespaceObject,
@@ -157,7 +157,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.NamespaceGone),
         explained=False,
     ),
-    Kind(
+    WatchedKind(
         "ResourceQuota",
         paths.QUOTAS,
         ResourceQuotaObject,
@@ -165,7 +165,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_namespace(deltas.ResourceQuotaGone),
         explained=False,
     ),
-    Kind(
+    WatchedKind(
         "PodDisruptionBudget",
         paths.BUDGETS,
         PodDisruptionBudgetObject,
@@ -173,7 +173,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_namespace(deltas.PodDisruptionBudgetGone),
         explained=False,
     ),
-    Kind(
+    WatchedKind(
         "Numatopology",
         paths.NUMATOPOLOGIES,
         NumatopologyObject,
@@ -181,7 +181,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.NumatopologyGone),
         gather=0.1,  # one on each node, written whenever a container gets or leaves its CPUs
     ),
-    Kind(
+    WatchedKind(
         "HyperNode",
         paths.HYPER_NODES,
         HyperNodeObject,
@@ -189,29 +189,29 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.HyperNodeGone),
         reads=("spec",),
     ),
-    Kind(
+    WatchedKind(
         "PersistentVolumeClaim",
         paths.CLAIMS,
         PersistentVolumeClaimObject,
         deltas.PersistentVolumeClaimChanged,
         _by_namespace(deltas.PersistentVolumeClaimGone),
     ),
-    Kind(
+    WatchedKind(
         "PersistentVolume",
         paths.VOLUMES,
         PersistentVolumeObject,
         deltas.PersistentVolumeChanged,
         _by_name(deltas.PersistentVolumeGone),
     ),
-    Kind(
+    WatchedKind(
         "StorageClass",
         paths.STORAGE_CLASSES,
         StorageClassObject,
         deltas.StorageClassChanged,
         _by_name(deltas.StorageClassGone),
     ),
-    Kind("CSINode", paths.CSI_NODES, CSINodeObject, deltas.CSINodeChanged, _by_name(deltas.CSINodeGone)),
-    Kind(
+    WatchedKind("CSINode", paths.CSI_NODES, CSINodeObject, deltas.CSINodeChanged, _by_name(deltas.CSINodeGone)),
+    WatchedKind(
         "CSIDriver",
         paths.CSI_DRIVERS,
         CSIDriverObject,
@@ -219,14 +219,14 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
         _by_name(deltas.CSIDriverGone),
         explained=False,
     ),
-    Kind(
+    WatchedKind(
         "CSIStorageCapacity",
         paths.CSI_CAPACITIES,
         CSIStorageCapacityObject,
         deltas.CSIStorageCapacityChanged,
         _by_namespace(deltas.CSIStorageCapacityGone),
     ),
-    Kind(
+    WatchedKind(
         "VolumeAttachment",
         paths.VOLUME_ATTACHMENTS,
         VolumeAttachmentObject,
@@ -239,7 +239,7 @@ KINDS: Final[tuple[Kind[Any], ...]] = (
 
 def chosen_kinds(
     *, node_selector: Iterable[tuple[str, str]] = (), priority_classes: bool = True
-) -> tuple[Kind[Any], ...]:
+) -> tuple[WatchedKind[Any], ...]:
     """`KINDS` under the flags: nodes with one of these labels (all when there is none), PriorityClasses or not."""
     wanted = tuple(node_selector)
 

@@ -112,7 +112,7 @@ def problems(record: LeaseSpec, own_duration: float) -> list[str]:
     return found
 
 
-class Candidate:
+class LeaseObservation:
     """One candidate: what it saw of the Lease, when, and the term it holds itself.
 
     Every `now` and `started` is seconds of one clock of this process that never goes back.

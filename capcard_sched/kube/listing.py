@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.answers import ApiError
+from capcard_sched.kube.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.decode import KindDecoder, Page
+    from capcard_sched.kube.decode import KindDecoder, ListPage
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def pages(
     *,
     size: int = PAGE,
     timeout: float = 60.0,  # noqa: ASYNC109 -- handed on to the client
-) -> AsyncGenerator[Page[T]]:
+) -> AsyncGenerator[ListPage[T]]:
     """The pages of one list, all of the same version; `size` 0 asks for everything at once.
 
     No `resourceVersion=0` is asked for: it would be answered from a cache that may be behind what was written last.

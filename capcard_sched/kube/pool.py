@@ -15,8 +15,8 @@ from aiohappyeyeballs import start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from yarl import URL
 
-from capcard_sched.kube.answers import ApiError, Unreachable, Withheld
 from capcard_sched.kube.cancellation import cancellations
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
 
 if TYPE_CHECKING:
     import ssl
@@ -32,7 +32,7 @@ _HEAD_BYTES: Final = 2**17
 _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """An answer, whole. `retry_after`: that header."""
 
     status: int
@@ -73,13 +73,13 @@ class Pool:
         limit: int,
         repeatable: bool = False,
         clear: Callable[[], bool] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request and return the whole answer, whose body may have `limit` bytes.
 
         `seconds`: for all of it; `connect`: to wait for a place and then for a connection, each. `repeatable`: the
         request may be sent again when a connection that rested turns out to have ended. `clear`: asked right before
         it is sent, whether it still may be. Raises Unreachable, TimeoutError when the request was sent, ApiError when
-        the body is too large, Withheld.
+        the body is too large, RequestWithheld.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -115,10 +115,10 @@ class Pool:
 
     async def _exchange(
         self, connection: _Connection, request: bytes, limit: int, until: float, clear: Callable[[], bool] | None
-    ) -> Answer:
+    ) -> HttpResponse:
         if clear is not None and not clear():
             self._idle.append((asyncio.get_running_loop().time(), connection))
-            raise Withheld
+            raise RequestWithheld
         try:
             answer = await connection.exchange(request, limit, until)
         except BaseException:
@@ -179,9 +179,9 @@ class _Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._retry_after: str | None = None
         self._headed = self._delimited = False
-        self._done: asyncio.Future[Answer] | None = None
+        self._done: asyncio.Future[HttpResponse] | None = None
 
-    async def exchange(self, request: bytes, limit: int, until: float) -> Answer:
+    async def exchange(self, request: bytes, limit: int, until: float) -> HttpResponse:
         """As `Pool.exchange`; `until`: by the clock of the event loop. After an error it must be aborted."""
         if self._transport is None or not self.reusable:
             raise Unreachable("the connection has ended", sent=False)
@@ -269,4 +269,6 @@ class _Connection(asyncio.Protocol):
     def _complete(self, *, reusable: bool) -> None:
         if self._done is not None and not self._done.done():
             self.reusable = self.reusable and reusable
-            self._done.set_result(Answer(self._parser.get_status_code(), self._retry_after, b"".join(self._parts)))
+            self._done.set_result(
+                HttpResponse(self._parser.get_status_code(), self._retry_after, b"".join(self._parts))
+            )

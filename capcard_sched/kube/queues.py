@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from capcard_sched.kube.client import ApiError, Client, Unreachable, Withheld
+from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
 from capcard_sched.kube.paths import QUEUES
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def _ensure(
             why = error.message
         except Unreachable as error:
             why = str(error)
-        except Withheld:
+        except RequestWithheld:
             continue
         else:
             return

@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
-from capcard_sched.kube.answers import ApiError, Unreachable
-from capcard_sched.kube.backoff import Backoff
-from capcard_sched.kube.decode import ADDED, BOOKMARK, DELETED, MODIFIED, Failure, KindDecoder, LineBuffer, Unreadable
-from capcard_sched.kube.kinds import Watched
-from capcard_sched.kube.known import Known
+from capcard_sched.kube.backoff import RetryBackoff
+from capcard_sched.kube.decode import (
+    ADDED,
+    BOOKMARK,
+    DELETED,
+    MODIFIED,
+    DecodeFailure,
+    KindDecoder,
+    LineBuffer,
+    UndecodableObject,
+)
+from capcard_sched.kube.delta_store import DeltaStore
+from capcard_sched.kube.errors import ApiError, Unreachable
+from capcard_sched.kube.kinds import WatchSpec
 from capcard_sched.kube.listing import PAGE, pages
 
 if TYPE_CHECKING:
@@ -28,12 +37,12 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client, Stream
     from capcard_sched.kube.decode import AnyEvent
-    from capcard_sched.kube.kinds import Kind
-    from capcard_sched.kube.observer import Observer
+    from capcard_sched.kube.instrumentation import Observer
+    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.objects import ObjectMeta
 
-T = TypeVar("T", bound=Watched)
+T = TypeVar("T", bound=WatchSpec)
 
 #: On the bookmark that ends the initial events of a watch.
 _END_OF_LIST = "k8s.io/initial-events-end"
@@ -81,7 +90,7 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         client: Client,
-        kind: Kind[T],
+        kind: WatchedKind[T],
         deliver: Callable[[Sequence[Delta]], None],
         observer: Observer,
         *,
@@ -98,9 +107,9 @@ class Reflector(Generic[T]):
         self._settings = settings
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- jitter, not a secret
-        self._backoff = Backoff(settings.first_delay, settings.longest_delay, self._rng)
+        self._backoff = RetryBackoff(settings.first_delay, settings.longest_delay, self._rng)
         self._decoder = KindDecoder(kind)
-        self._known = Known(kind, observer)
+        self._known = DeltaStore(kind, observer)
         self._streaming = settings.streaming
         self._page_size = settings.page
         #: Version to watch from; "" when there must be a list first.
@@ -303,12 +312,12 @@ class Reflector(Generic[T]):
         version = ""
         try:
             for event in events:
-                if isinstance(event, Failure):
+                if isinstance(event, DecodeFailure):
                     status = event.status
                     if not status.code:
                         raise _Interrupted("undecodable", status.message)
                     raise ApiError(status.code, status.reason, status.message, None, status.details)
-                if isinstance(event, Unreadable):
+                if isinstance(event, UndecodableObject):
                     meta = event.metadata
                     if event.type == DELETED:
                         known.gone(meta, out)

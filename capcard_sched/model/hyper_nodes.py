@@ -34,23 +34,23 @@ _MODES = ("hard", "soft")
 # --- as they arrive -------------------------------------------------------------------------------------------------
 
 
-class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _HyperNodeKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Base: camelCase on the wire, immutable here."""
 
 
-class ExactMatch(_Object, frozen=True):
+class ExactMatch(_HyperNodeKind, frozen=True):
     """One object by its name."""
 
     name: str = ""
 
 
-class RegexMatch(_Object, frozen=True):
+class RegexMatch(_HyperNodeKind, frozen=True):
     """Objects whose name a regular expression finds something in."""
 
     pattern: str = ""
 
 
-class MemberSelector(_Object, frozen=True):
+class MemberSelector(_HyperNodeKind, frozen=True):
     """Exactly one of the three."""
 
     exact_match: ExactMatch | None = None
@@ -58,14 +58,14 @@ class MemberSelector(_Object, frozen=True):
     label_match: LabelSelector | None = None
 
 
-class MemberObject(_Object, frozen=True):
+class MemberObject(_HyperNodeKind, frozen=True):
     """Members of one type."""
 
     type: str = ""
     selector: MemberSelector = MemberSelector()
 
 
-class HyperNodeSpec(_Object, frozen=True):
+class HyperNodeSpec(_HyperNodeKind, frozen=True):
     """How near its members are to each other, and who they are."""
 
     tier: int | None = None
@@ -73,7 +73,7 @@ class HyperNodeSpec(_Object, frozen=True):
     members: tuple[MemberObject, ...] | None = None
 
 
-class HyperNodeObject(_Object, frozen=True):
+class HyperNodeObject(_HyperNodeKind, frozen=True):
     """A HyperNode."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -25,24 +25,24 @@ _SIDES = ("requests.", "limits.")
 # --- as they arrive -------------------------------------------------------------------------------------------------
 
 
-class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _LimitKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Base: camelCase on the wire, immutable here."""
 
 
-class ResourceQuotaSpec(_Object, frozen=True):
+class ResourceQuotaSpec(_LimitKind, frozen=True):
     """What was asked for; scopes are not read."""
 
     hard: RawAmounts | None = None
 
 
-class ResourceQuotaStatus(_Object, frozen=True):
+class ResourceQuotaStatus(_LimitKind, frozen=True):
     """What the quota controller enforces and has counted."""
 
     hard: RawAmounts | None = None
     used: RawAmounts | None = None
 
 
-class ResourceQuotaObject(_Object, frozen=True):
+class ResourceQuotaObject(_LimitKind, frozen=True):
     """A ResourceQuota."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -50,13 +50,13 @@ class ResourceQuotaObject(_Object, frozen=True):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
-class DisruptionBudgetSpec(_Object, frozen=True):
+class DisruptionBudgetSpec(_LimitKind, frozen=True):
     """Which pods; how many of them is in the status."""
 
     selector: LabelSelector | None = None
 
 
-class DisruptionBudgetStatus(_Object, frozen=True):
+class DisruptionBudgetStatus(_LimitKind, frozen=True):
     """What the disruption controller has worked out."""
 
     disruptions_allowed: int = 0
@@ -64,7 +64,7 @@ class DisruptionBudgetStatus(_Object, frozen=True):
     disrupted_pods: dict[str, str] | None = None
 
 
-class PodDisruptionBudgetObject(_Object, frozen=True):
+class PodDisruptionBudgetObject(_LimitKind, frozen=True):
     """A PodDisruptionBudget."""
 
     metadata: ObjectMeta = ObjectMeta()

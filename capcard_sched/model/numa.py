@@ -43,18 +43,18 @@ CPU_LIST_FORM: Final = f"CPU numbers below {MOST_CPUS} and ranges such as 0-3,8"
 # --- as they arrive -------------------------------------------------------------------------------------------------
 
 
-class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _NumaKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Base: camelCase on the wire, immutable here."""
 
 
-class NumaResource(_Object, frozen=True):
+class NumaResource(_NumaKind, frozen=True):
     """What is free of one resource; a list of CPUs for `cpu`."""
 
     allocatable: str | None = None
     capacity: int | None = None
 
 
-class CpuPlace(_Object, frozen=True):
+class CpuPlace(_NumaKind, frozen=True):
     """Where one CPU lies; exporters leave out what is 0."""
 
     numa: int | None = None
@@ -62,7 +62,7 @@ class CpuPlace(_Object, frozen=True):
     core: int | None = None
 
 
-class PodAllocation(_Object, frozen=True):
+class PodAllocation(_NumaKind, frozen=True):
     """A pod that was given something; known by uid, or by namespace and name. Older exporters name none."""
 
     uid: str | None = None
@@ -70,7 +70,7 @@ class PodAllocation(_Object, frozen=True):
     namespace: str | None = None
 
 
-class NumatopologySpec(_Object, frozen=True):
+class NumatopologySpec(_NumaKind, frozen=True):
     """`policies`: `CPUManagerPolicy` and `TopologyManagerPolicy` to the kubelet's; `cpu_detail`: by CPU number."""
 
     policies: dict[str, str] | None = None
@@ -80,7 +80,7 @@ class NumatopologySpec(_Object, frozen=True):
     pod_allocations: tuple[PodAllocation, ...] | None = None
 
 
-class NumatopologyObject(_Object, frozen=True):
+class NumatopologyObject(_NumaKind, frozen=True):
     """A Numatopology; its name is the node's."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -90,7 +90,7 @@ class NumatopologyObject(_Object, frozen=True):
 # --- as they are kept -----------------------------------------------------------------------------------------------
 
 
-class Topology(msgspec.Struct, frozen=True, cache_hash=True):
+class CpuTopology(msgspec.Struct, frozen=True, cache_hash=True):
     """How the CPUs of a machine lie. Equal machines share one."""
 
     #: Numbers of the NUMA nodes, ascending, and the CPUs of each.
@@ -117,7 +117,7 @@ class NumaFacts(msgspec.Struct, frozen=True):
     #: One of CPU_MANAGER_POLICIES and TOPOLOGY_MANAGER_POLICIES; "" when the object is silent.
     cpu_policy: str
     topology_policy: str
-    topology: Topology
+    topology: CpuTopology
     #: How many CPUs the kubelet keeps for the system.
     reserved: int
     #: CPUs that no container has for itself; None when the object does not speak of them.
@@ -163,7 +163,7 @@ def members(cpus: int) -> Iterator[int]:
         cpus ^= lowest
 
 
-def topology_of(places: Mapping[int, CpuPlace]) -> Topology:
+def topology_of(places: Mapping[int, CpuPlace]) -> CpuTopology:
     """The topology of CPUs by number. Core numbers count within a socket and a NUMA node."""
     numa: dict[int, int] = {}
     sockets: dict[int, int] = {}
@@ -177,7 +177,7 @@ def topology_of(places: Mapping[int, CpuPlace]) -> Topology:
     ids = tuple(sorted(numa))
     order = sorted(sockets)
     position = {socket: index for index, socket in enumerate(order)}
-    return Topology(
+    return CpuTopology(
         ids,
         tuple(numa[at] for at in ids),
         tuple(sockets[socket] for socket in order),
@@ -245,7 +245,7 @@ def _reserved(said: RawQuantity, problems: list[str]) -> int:
     return -(-max(amount, 0) // 1000)
 
 
-def _topology(detail: Mapping[str, CpuPlace] | None, problems: list[str]) -> Topology | None:
+def _topology(detail: Mapping[str, CpuPlace] | None, problems: list[str]) -> CpuTopology | None:
     topology, problem = _read(tuple((detail or {}).items()))
     if problem:
         problems.append(problem)
@@ -253,7 +253,7 @@ def _topology(detail: Mapping[str, CpuPlace] | None, problems: list[str]) -> Top
 
 
 @lru_cache(maxsize=64)  # machines are alike, and say the same again whenever a container gets or leaves its CPUs
-def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[Topology | None, str]:
+def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[CpuTopology | None, str]:
     form = "a map of CPU number to numa, socket and core"
     if not detail:
         return None, f"spec.cpuDetail: is missing: expected {form}"

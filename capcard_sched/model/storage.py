@@ -19,7 +19,7 @@ AttachmentKey: TypeAlias = tuple[str, str]
 _MANY_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
-class Claim(msgspec.Struct, frozen=True):
+class VolumeClaim(msgspec.Struct, frozen=True):
     """One PersistentVolumeClaim."""
 
     namespace: str
@@ -76,7 +76,7 @@ class PersistentVolume(msgspec.Struct, frozen=True):
     #: Different for every version of every volume: what follows from a volume may be kept under it.
     version: int = 0
 
-    def is_reserved_for(self, claim: Claim) -> bool:
+    def is_reserved_for(self, claim: VolumeClaim) -> bool:
         """Whether the volume names this claim as its own."""
         mine = self.claim
         return (
@@ -86,11 +86,11 @@ class PersistentVolume(msgspec.Struct, frozen=True):
             and mine.uid in ("", claim.uid)
         )
 
-    def suits(self, claim: Claim) -> bool:
+    def suits(self, claim: VolumeClaim) -> bool:
         """Whether size and mode are what the claim asks for."""
         return self.size >= claim.size and self.volume_mode == claim.volume_mode
 
-    def may_go_to(self, claim: Claim) -> bool:
+    def may_go_to(self, claim: VolumeClaim) -> bool:
         """Whether the volume is free and, of the claim's class, has all the claim asks for."""
         return (
             self.available
@@ -149,7 +149,7 @@ class Storage:
 
     def __init__(self) -> None:
         #: By `namespace/name`.
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, VolumeClaim] = {}
         self.volumes: dict[str, PersistentVolume] = {}
         #: Claim key to the names of volumes that name the claim as their own.
         self.reserved: dict[str, set[str]] = {}
@@ -173,7 +173,7 @@ class Storage:
         volume = self.volumes.get(volume_name)
         return (volume.driver, volume.handle) if volume is not None and volume.driver else None
 
-    def unmade_key(self, claim: Claim) -> AttachmentKey | None:
+    def unmade_key(self, claim: VolumeClaim) -> AttachmentKey | None:
         """What the volume still to be made for a claim counts as; None when nothing will be made."""
         made_by = self.classes.get(claim.class_name)
         return (made_by.provisioner, f"claim {claim.key}") if made_by is not None and made_by.provisions else None

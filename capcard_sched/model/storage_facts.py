@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.selectors import label_selector_problem, node_selector_problem
-from capcard_sched.model.storage import Claim, PersistentVolume
+from capcard_sched.model.storage import PersistentVolume, VolumeClaim
 from capcard_sched.model.volumes import BIND_COMPLETED, CLASS_ANNOTATION, SELECTED_NODE
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _FILESYSTEM = "Filesystem"
 _NOWHERE = NodeSelector()
 
 
-def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[Claim, list[str]]:
+def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[VolumeClaim, list[str]]:
     """What a claim says, and what of it could not be read: then it is used only when it is bound."""
     meta, spec = obj.metadata, obj.spec
     notes = meta.annotations or {}
@@ -31,7 +31,7 @@ def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[Claim, list[str]]:
         problems.append(f"spec.selector.{wrong}")
     phase = obj.status.phase or ""
     volume = spec.volume_name or ""
-    claim = Claim(
+    claim = VolumeClaim(
         namespace=meta.namespace or "default",
         name=meta.name,
         uid=meta.uid,

@@ -25,7 +25,7 @@ FORMS: Final = {
 _LONGEST_SHOWN = 60
 
 
-class Topology(NamedTuple):
+class TaskAffinityGroups(NamedTuple):
     """Groups of task names. One name alone is about the pods of that task among each other."""
 
     affinity: tuple[tuple[str, ...], ...] = ()
@@ -46,7 +46,9 @@ class TopologyProblem(NamedTuple):
     unknown: bool = False
 
 
-def topology_of(annotations: Mapping[str, str], tasks: Container[str] | None) -> tuple[Topology, list[TopologyProblem]]:
+def topology_of(
+    annotations: Mapping[str, str], tasks: Container[str] | None
+) -> tuple[TaskAffinityGroups, list[TopologyProblem]]:
     """What the annotations of a job say, blanks around names trimmed and empty groups left out.
 
     `tasks` are the names of the job's tasks, None when they are not known. Of each annotation the first problem is
@@ -80,7 +82,7 @@ def topology_of(annotations: Mapping[str, str], tasks: Container[str] | None) ->
                 found[group] = None
         return tuple(found)
 
-    topology = Topology(
+    topology = TaskAffinityGroups(
         groups(TASK_TOPOLOGY_AFFINITY),
         groups(TASK_TOPOLOGY_ANTI_AFFINITY),
         read(TASK_TOPOLOGY_TASK_ORDER, annotations.get(TASK_TOPOLOGY_TASK_ORDER, "")),

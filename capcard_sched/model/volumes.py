@@ -24,18 +24,18 @@ WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 IMMEDIATE: Final = "Immediate"
 
 
-class _Object(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+class _StorageKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
     """Base: camelCase on the wire, immutable here."""
 
 
 # --- claims ---------------------------------------------------------------------------------------------------------
 
 
-class ClaimResources(_Object, frozen=True):
+class ClaimResources(_StorageKind, frozen=True):
     requests: RawAmounts | None = None
 
 
-class PersistentVolumeClaimSpec(_Object, frozen=True):
+class PersistentVolumeClaimSpec(_StorageKind, frozen=True):
     access_modes: tuple[str, ...] | None = None
     selector: LabelSelector | None = None
     resources: ClaimResources | None = None
@@ -44,11 +44,11 @@ class PersistentVolumeClaimSpec(_Object, frozen=True):
     volume_mode: str | None = None
 
 
-class PersistentVolumeClaimStatus(_Object, frozen=True):
+class PersistentVolumeClaimStatus(_StorageKind, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeClaimObject(_Object, frozen=True):
+class PersistentVolumeClaimObject(_StorageKind, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
@@ -57,7 +57,7 @@ class PersistentVolumeClaimObject(_Object, frozen=True):
 # --- volumes --------------------------------------------------------------------------------------------------------
 
 
-class ClaimReference(_Object, frozen=True):
+class ClaimReference(_StorageKind, frozen=True):
     """The claim a volume belongs to."""
 
     namespace: str = ""
@@ -65,16 +65,16 @@ class ClaimReference(_Object, frozen=True):
     uid: str = ""
 
 
-class CSIVolumeSource(_Object, frozen=True):
+class CSIVolumeSource(_StorageKind, frozen=True):
     driver: str = ""
     volume_handle: str = ""
 
 
-class VolumeNodeAffinity(_Object, frozen=True):
+class VolumeNodeAffinity(_StorageKind, frozen=True):
     required: NodeSelector | None = None
 
 
-class PersistentVolumeSpec(_Object, frozen=True):
+class PersistentVolumeSpec(_StorageKind, frozen=True):
     capacity: RawAmounts | None = None
     access_modes: tuple[str, ...] | None = None
     claim_ref: ClaimReference | None = None
@@ -84,11 +84,11 @@ class PersistentVolumeSpec(_Object, frozen=True):
     csi: CSIVolumeSource | None = None
 
 
-class PersistentVolumeStatus(_Object, frozen=True):
+class PersistentVolumeStatus(_StorageKind, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeObject(_Object, frozen=True):
+class PersistentVolumeObject(_StorageKind, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
@@ -97,52 +97,52 @@ class PersistentVolumeObject(_Object, frozen=True):
 # --- classes and drivers --------------------------------------------------------------------------------------------
 
 
-class TopologyRequirement(_Object, frozen=True):
+class TopologyRequirement(_StorageKind, frozen=True):
     key: str = ""
     values: tuple[str, ...] | None = None
 
 
-class TopologySelectorTerm(_Object, frozen=True):
+class TopologySelectorTerm(_StorageKind, frozen=True):
     match_label_expressions: tuple[TopologyRequirement, ...] | None = None
 
 
-class StorageClassObject(_Object, frozen=True):
+class StorageClassObject(_StorageKind, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] | None = None
 
 
-class CSINodeAllocatable(_Object, frozen=True):
+class CSINodeAllocatable(_StorageKind, frozen=True):
     count: int | None = None
 
 
-class CSINodeDriver(_Object, frozen=True):
+class CSINodeDriver(_StorageKind, frozen=True):
     name: str = ""
     allocatable: CSINodeAllocatable | None = None
 
 
-class CSINodeSpec(_Object, frozen=True):
+class CSINodeSpec(_StorageKind, frozen=True):
     drivers: tuple[CSINodeDriver, ...] | None = None
 
 
-class CSINodeObject(_Object, frozen=True):
+class CSINodeObject(_StorageKind, frozen=True):
     """Named like its node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CSINodeSpec = CSINodeSpec()
 
 
-class CSIDriverSpec(_Object, frozen=True):
+class CSIDriverSpec(_StorageKind, frozen=True):
     storage_capacity: bool | None = None
 
 
-class CSIDriverObject(_Object, frozen=True):
+class CSIDriverObject(_StorageKind, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
-class CSIStorageCapacityObject(_Object, frozen=True):
+class CSIStorageCapacityObject(_StorageKind, frozen=True):
     """How much a driver can still make of a class where a topology selector matches."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -152,16 +152,16 @@ class CSIStorageCapacityObject(_Object, frozen=True):
     maximum_volume_size: RawQuantity | None = None
 
 
-class AttachmentSource(_Object, frozen=True):
+class AttachmentSource(_StorageKind, frozen=True):
     persistent_volume_name: str | None = None
 
 
-class VolumeAttachmentSpec(_Object, frozen=True):
+class VolumeAttachmentSpec(_StorageKind, frozen=True):
     attacher: str = ""
     node_name: str = ""
     source: AttachmentSource = AttachmentSource()
 
 
-class VolumeAttachmentObject(_Object, frozen=True):
+class VolumeAttachmentObject(_StorageKind, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

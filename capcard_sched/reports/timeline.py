@@ -35,7 +35,7 @@ _SERVICES = ("inference", "training", "")
 _UNSAID = "neither"
 
 
-class Bucket(msgspec.Struct, frozen=True):
+class TimeBucket(msgspec.Struct, frozen=True):
     """Cards in use in one stretch of time: mean over the time, and the highest."""
 
     #: Seconds since the start of the run.
@@ -86,7 +86,7 @@ class ServiceUse(msgspec.Struct, frozen=True):
     means: list[float]
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class EvictionEntry(msgspec.Struct, frozen=True):
     """One pod that had to leave."""
 
     #: Seconds since the start of the run.
@@ -106,12 +106,12 @@ class Timeline(msgspec.Struct, frozen=True):
     seconds: float
     #: Cards of the cluster at the end.
     cards: dict[str, int]
-    buckets: list[Bucket]
+    buckets: list[TimeBucket]
     waits: list[QueueWaits]
     holds: list[QuotaHolds]
     #: By kind (inference, training, neither), then card; empty when no PodGroup says its kind.
     services: list[ServiceUse] = []
-    evictions: list[Eviction] = []
+    evictions: list[EvictionEntry] = []
 
 
 def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
@@ -129,11 +129,11 @@ def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
     )
 
 
-def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[Bucket]:
+def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[TimeBucket]:
     edges = [begin + seconds * i / count for i in range(count + 1)]
     per_card = {card: _use_between(changes, edges) for card, changes in sorted(recorder.use.items())}
     return [
-        Bucket(
+        TimeBucket(
             edges[i] - begin,
             edges[i + 1] - begin,
             {card: use[i][0] for card, use in per_card.items()},
@@ -167,14 +167,14 @@ def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int)
     return found
 
 
-def _evictions(recorder: Recorder[Any], begin: float) -> list[Eviction]:
+def _evictions(recorder: Recorder[Any], begin: float) -> list[EvictionEntry]:
     found = []
     for departure in recorder.departures:
         record = recorder.pods.get(departure.uid)
         card, cards = ("", 0) if record is None else (record.card, record.cards)
         queue = recorder.queues.get(departure.job, "")
         at = departure.at - begin
-        found.append(Eviction(at, departure.pod, queue, departure.node, card, cards, departure.message))
+        found.append(EvictionEntry(at, departure.pod, queue, departure.node, card, cards, departure.message))
     return found
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model.quantity import parse_quantity
-from capcard_sched.simulation.field_rules import COMMON_RULES, RULES, quantity
+from capcard_sched.simulation.constraints import COMMON_RULES, RULES, quantity
 from capcard_sched.simulation.fieldpath import Problem, describe, field_path, shown
 from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
-from capcard_sched.simulation.shapes import shape_of
+from capcard_sched.simulation.schemas import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.simulation.field_rules import Path
+    from capcard_sched.simulation.constraints import Path
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with a letter or digit'

@@ -44,7 +44,7 @@ class Controller(Protocol):
         """Do what the notes ask for; whether there were any."""
 
 
-class Cluster:
+class SimulatedCluster:
     """Objects, and everybody who reacts to them but the scheduler."""
 
     def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:

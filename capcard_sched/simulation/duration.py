@@ -25,7 +25,7 @@ _UNITS = {
 _LONGEST = 1000 * 365 * _UNITS["d"]
 
 
-class DurationError(ValueError):
+class SpanError(ValueError):
     """Not a duration; the text says what was found."""
 
 
@@ -36,17 +36,17 @@ def parse_duration(raw: object) -> int:
     Raises DurationError.
     """
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise DurationError("not a duration")
+        raise SpanError("not a duration")
     if isinstance(raw, str):
         micros = _parse_text(raw.strip())
     elif not math.isfinite(raw):
-        raise DurationError(f"{raw!r} is not a duration")
+        raise SpanError(f"{raw!r} is not a duration")
     else:
         micros = Fraction(raw) * _UNITS["s"]
     if micros < 0:
-        raise DurationError(f"{raw!r} is negative")
+        raise SpanError(f"{raw!r} is negative")
     if micros > _LONGEST:
-        raise DurationError(f"{raw!r} is longer than a thousand years")
+        raise SpanError(f"{raw!r} is longer than a thousand years")
     return round(micros)
 
 
@@ -58,11 +58,11 @@ def _parse_text(text: str) -> Fraction:
     while position < len(body):
         part = _PART.match(body, position)
         if part is None:
-            raise DurationError(f"{text!r} is not a duration")
+            raise SpanError(f"{text!r} is not a duration")
         total += Fraction("0" + part[1] if part[1].startswith(".") else part[1].rstrip(".")) * _UNITS[part[2]]
         position = part.end()
     if not body:
-        raise DurationError(f"{text!r} is not a duration")
+        raise SpanError(f"{text!r} is not a duration")
     return -total if text.startswith("-") else total
 
 

@@ -27,11 +27,11 @@ from capcard_sched.simulation.workloads.volumes import give_volume, volume_refus
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.events import EventRecorder
-    from capcard_sched.simulation.feed import Feed
     from capcard_sched.simulation.store import Store
+    from capcard_sched.simulation.watch import StoreWatch
 
 
-class Eviction(NamedTuple):
+class PendingEviction(NamedTuple):
     """One pod that the scheduler took off its node."""
 
     #: Microseconds since the start.
@@ -44,15 +44,15 @@ class Eviction(NamedTuple):
     message: str
 
 
-class Effects:
+class IntentExecutor:
     """The writing half of the simulated backend."""
 
-    def __init__(self, store: Store, feed: Feed, recorder: EventRecorder, component: str) -> None:
+    def __init__(self, store: Store, feed: StoreWatch, recorder: EventRecorder, component: str) -> None:
         self._store = store
         self._feed = feed
         self._recorder = recorder
         self._component = component
-        self.evictions: list[Eviction] = []
+        self.evictions: list[PendingEviction] = []
 
     def apply(self, intent: Intent) -> None:
         """Carry out one intent; one about an object that is gone is dropped, as the API server would refuse it."""
@@ -106,7 +106,9 @@ class Effects:
         group = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or ""
         node = spec(pod).get("nodeName") or ""
         now = self._store.clock.now
-        self.evictions.append(Eviction(now, intent.namespace, intent.name, group, node, intent.reason, intent.message))
+        self.evictions.append(
+            PendingEviction(now, intent.namespace, intent.name, group, node, intent.reason, intent.message)
+        )
         stamp = self._store.clock.timestamp()
         conditions = status(pod).get("conditions") or []
         message = f"Pod is evicted, because of {intent.message}"

@@ -38,7 +38,7 @@ STORAGE_API = "storage.k8s.io/v1"
 NODE_INFO_API = "nodeinfo.volcano.sh/v1alpha1"
 
 
-class Kind(NamedTuple):
+class ApiKind(NamedTuple):
     """One known kind. Rows are in the order in which objects of the start are created."""
 
     name: str
@@ -47,30 +47,30 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind(PRIORITY_CLASS, "scheduling.k8s.io/v1", namespaced=False),
-    Kind(NAMESPACE, "v1", namespaced=False),
-    Kind("ConfigMap", "v1"),
-    Kind(RESOURCE_QUOTA, "v1"),
-    Kind(STORAGE_CLASS, STORAGE_API, namespaced=False),
-    Kind(CSI_DRIVER, STORAGE_API, namespaced=False),
-    Kind(STORAGE_CAPACITY, STORAGE_API),
-    Kind(VOLUME, "v1", namespaced=False),
-    Kind(CLAIM, "v1"),
-    Kind(DISRUPTION_BUDGET, "policy/v1"),
-    Kind(NODE, "v1", namespaced=False),
-    Kind(HYPER_NODE, "topology.volcano.sh/v1alpha1", namespaced=False),
-    Kind(CSI_NODE, STORAGE_API, namespaced=False),
-    Kind(NUMATOPOLOGY, NODE_INFO_API, namespaced=False),
-    Kind(VOLUME_ATTACHMENT, STORAGE_API, namespaced=False),
-    Kind(QUEUE, SCHEDULING_API, namespaced=False),
-    Kind(DEPLOYMENT, APPS_API),
-    Kind(REPLICA_SET, APPS_API),
-    Kind(STATEFUL_SET, APPS_API),
-    Kind(JOB, BATCH_API),
-    Kind(POD_GROUP, SCHEDULING_API),
-    Kind(POD, "v1"),
-    Kind(EVENT, "v1"),
-    Kind(COMMAND, "bus.volcano.sh/v1alpha1"),
+    ApiKind(PRIORITY_CLASS, "scheduling.k8s.io/v1", namespaced=False),
+    ApiKind(NAMESPACE, "v1", namespaced=False),
+    ApiKind("ConfigMap", "v1"),
+    ApiKind(RESOURCE_QUOTA, "v1"),
+    ApiKind(STORAGE_CLASS, STORAGE_API, namespaced=False),
+    ApiKind(CSI_DRIVER, STORAGE_API, namespaced=False),
+    ApiKind(STORAGE_CAPACITY, STORAGE_API),
+    ApiKind(VOLUME, "v1", namespaced=False),
+    ApiKind(CLAIM, "v1"),
+    ApiKind(DISRUPTION_BUDGET, "policy/v1"),
+    ApiKind(NODE, "v1", namespaced=False),
+    ApiKind(HYPER_NODE, "topology.volcano.sh/v1alpha1", namespaced=False),
+    ApiKind(CSI_NODE, STORAGE_API, namespaced=False),
+    ApiKind(NUMATOPOLOGY, NODE_INFO_API, namespaced=False),
+    ApiKind(VOLUME_ATTACHMENT, STORAGE_API, namespaced=False),
+    ApiKind(QUEUE, SCHEDULING_API, namespaced=False),
+    ApiKind(DEPLOYMENT, APPS_API),
+    ApiKind(REPLICA_SET, APPS_API),
+    ApiKind(STATEFUL_SET, APPS_API),
+    ApiKind(JOB, BATCH_API),
+    ApiKind(POD_GROUP, SCHEDULING_API),
+    ApiKind(POD, "v1"),
+    ApiKind(EVENT, "v1"),
+    ApiKind(COMMAND, "bus.volcano.sh/v1alpha1"),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}

@@ -16,7 +16,7 @@ from capcard_sched.model.annotations import (
     SIMULATION_EXIT_CODE,
 )
 from capcard_sched.simulation.clock import SECOND, virtual_time
-from capcard_sched.simulation.duration import DurationError, parse_duration
+from capcard_sched.simulation.duration import SpanError, parse_duration
 from capcard_sched.simulation.kinds import NODE, POD, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.simulation.store import ENDED_PHASES, Change, Store, grace_period
 
@@ -114,7 +114,7 @@ class Kubelet:
         try:
             duration = annotations_of(pod).get(SIMULATION_DURATION)
             due = None if duration is None else max(self._clock.now, started + parse_duration(duration))
-        except DurationError:
+        except SpanError:
             due = None  # refused where objects come in
         timer = self._timers.pop(uid, None)
         if timer is not None and timer.due == due:

@@ -34,7 +34,7 @@ _INTEGER = re.compile(r"^[-+]?(0b[0-1_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_
 _TRUE = frozenset({"yes", "true", "on"})
 
 
-class Document(NamedTuple):
+class ManifestDocument(NamedTuple):
     """One document as it was read."""
 
     #: The path as the user wrote it (or the file inside a folder); `-` is standard input.
@@ -48,19 +48,19 @@ class ManifestError(ValueError):
     """Something that cannot be read; the text names the file and the place."""
 
 
-class _Loader(yaml.CSafeLoader):
+class _ManifestLoader(yaml.CSafeLoader):
     """The C parser with the scalar rules of Kubernetes."""
 
 
-_Loader.yaml_implicit_resolvers = {
+_ManifestLoader.yaml_implicit_resolvers = {
     first: [(tag, rule) for tag, rule in rules if tag not in (_TAG + "timestamp", _TAG + "int", _TAG + "float")]
     for first, rules in yaml.CSafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
-_Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+_ManifestLoader.add_implicit_resolver(_TAG + "int", _INTEGER, list("-+0123456789"))
+_ManifestLoader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 
 
-def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[Document]:
+def read_manifests(paths: Sequence[str], stdin: Any = None) -> Iterator[ManifestDocument]:
     """Every document of `paths` in order; folders give their manifests sorted by name. Raises ManifestError."""
     for name in paths:
         if name == "-":
@@ -99,7 +99,7 @@ def _decoded(source: str, raw: bytes) -> str:
         raise ManifestError(f"{source}: not UTF-8 text (byte {error.start})") from None
 
 
-def parse_manifest(source: str, text: str) -> Iterator[Document]:
+def parse_manifest(source: str, text: str) -> Iterator[ManifestDocument]:
     """The documents of one file. Raises ManifestError."""
     if source.endswith(".json") or text.lstrip()[:1] == "{":
         try:
@@ -114,8 +114,8 @@ def parse_manifest(source: str, text: str) -> Iterator[Document]:
 # --- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _json_documents(source: str, text: str) -> list[Document]:
-    documents: list[Document] = []
+def _json_documents(source: str, text: str) -> list[ManifestDocument]:
+    documents: list[ManifestDocument] = []
 
     def fail(problem: str) -> NoReturn:
         raise ManifestError(f"{source}: document {len(documents) + 1}: {problem}")
@@ -147,7 +147,7 @@ def _json_documents(source: str, text: str) -> list[Document]:
             value, position = decoder.raw_decode(text, position)
             if _HALF_PAIR.search(text, start, position) and not _is_unicode(value):
                 fail("a string holds half of a surrogate pair, which is not valid Unicode")
-            documents.append(Document(source, len(documents) + 1, value))
+            documents.append(ManifestDocument(source, len(documents) + 1, value))
     except RecursionError:
         fail("nested too deeply")
     return documents
@@ -164,17 +164,17 @@ def _is_unicode(value: Any) -> bool:
 # --- YAML -----------------------------------------------------------------------------------------------------------
 
 
-def _yaml_documents(source: str, text: str) -> Iterator[Document]:
+def _yaml_documents(source: str, text: str) -> Iterator[ManifestDocument]:
     number = 0
     try:
-        loader = _Loader(text)
+        loader = _ManifestLoader(text)
         try:
             while not isinstance(event := loader.get_event(), yaml.StreamEndEvent):
                 if isinstance(event, yaml.DocumentStartEvent):
                     number += 1
-                    value = _Builder(source, number, loader).build(loader.get_event())
+                    value = _ManifestBuilder(source, number, loader).build(loader.get_event())
                     if value is not None:
-                        yield Document(source, number, value)
+                        yield ManifestDocument(source, number, value)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -191,7 +191,7 @@ def _yaml_documents(source: str, text: str) -> Iterator[Document]:
 @lru_cache(maxsize=65536)
 def _plain_tag(text: str) -> str:
     """What an unquoted word is: the same few words make up most of a manifest."""
-    resolve: Callable[..., str] = _Loader("").resolve
+    resolve: Callable[..., str] = _ManifestLoader("").resolve
     return resolve(yaml.ScalarNode, text, (True, False))
 
 
@@ -199,13 +199,13 @@ class _Open:
     """Stands for an anchored value that is still being read."""
 
 
-class _Builder:
+class _ManifestBuilder:
     """Plain values from the events of one document. Aliases become copies, so that no two places share a value.
 
     Events, not nodes: the node composer of the C library has no limit to its depth, and ends the process.
     """
 
-    def __init__(self, source: str, number: int, loader: _Loader) -> None:
+    def __init__(self, source: str, number: int, loader: _ManifestLoader) -> None:
         self._source = source
         self._number = number
         #: The library's stubs do not say what events hold.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.duration import format_duration
-from capcard_sched.simulation.effects import Effects, Eviction
-from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.effects import IntentExecutor, PendingEviction
 from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
+from capcard_sched.simulation.watch import StoreWatch
 
 if TYPE_CHECKING:
     from capcard_sched.model.deltas import Delta
@@ -36,7 +36,7 @@ _EMPTY_DUES = 16
 _ENDLESS_SESSIONS, _ENDLESS_CHANGES, _ENDLESS_PER_OBJECT = 10_000, 2_000, 20
 
 
-class StepResult(Protocol):
+class SchedulerStep(Protocol):
     """What the loop needs to know about a step of the scheduler."""
 
     @property
@@ -55,11 +55,11 @@ class StepResult(Protocol):
 class Step(Protocol):
     """The scheduler, as far as the loop is concerned."""
 
-    def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
+    def step(self, deltas: Sequence[Delta], now: float) -> SchedulerStep:
         """Take in changes, decide. `now` in unix seconds."""
 
 
-class Options(NamedTuple):
+class SimulationOptions(NamedTuple):
     """How to run. Times in microseconds."""
 
     scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
@@ -69,14 +69,14 @@ class Options(NamedTuple):
     until: int | None = None
 
 
-class Outcome(NamedTuple):
+class SimulationOutcome(NamedTuple):
     """The cluster as it stands at the end."""
 
     store: Store
     #: Virtual time of the end, microseconds since the start.
     end: int
     sessions: int
-    evictions: tuple[Eviction, ...]
+    evictions: tuple[PendingEviction, ...]
     warnings: tuple[str, ...]
 
 
@@ -84,7 +84,9 @@ class Outcome(NamedTuple):
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-def simulate(scenario: Scenario, scheduler: Step, options: Options, progress: Progress | None = None) -> Outcome:
+def simulate(
+    scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None = None
+) -> SimulationOutcome:
     """Run a scenario to its end. Raises InputError when an operation cannot be carried out."""
     run = _Run(scenario, scheduler, options, progress)
     return run.finish()
@@ -93,24 +95,26 @@ def simulate(scenario: Scenario, scheduler: Step, options: Options, progress: Pr
 class _Run:
     """One run; `finish` may be called once."""
 
-    def __init__(self, scenario: Scenario, scheduler: Step, options: Options, progress: Progress | None) -> None:
+    def __init__(
+        self, scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None
+    ) -> None:
         self._options = options
         self._scheduler = scheduler
         self._progress = progress
         self._operations = list(reversed(scenario.operations))
         self._last_operation = scenario.operations[-1].at if scenario.operations else 0
-        self._cluster = Cluster(options.scheduler_names, options.default_queue)
+        self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue)
         self._clock = self._cluster.clock
-        self._feed = Feed(self._cluster.store)
+        self._feed = StoreWatch(self._cluster.store)
         self._cluster.store.observe(self._feed.observe)
-        self._effects = Effects(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
+        self._effects = IntentExecutor(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
         self._sessions = 0
         #: When the scheduler will have something to do although nothing changes, microseconds.
         self._scheduler_due: int | None = None
         self._warnings = list(scenario.warnings)
         self._scenario = scenario
 
-    def finish(self) -> Outcome:
+    def finish(self) -> SimulationOutcome:
         """Run to the end."""
         self._cluster.load(self._scenario)
         period, until = self._options.schedule_period, self._options.until
@@ -148,7 +152,7 @@ class _Run:
         self._warnings += [f"PriorityClass {name} does not exist: its pods get priority 0" for name in missing]
         self._warnings += self._cluster.warnings
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
-        return Outcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
+        return SimulationOutcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
 
     def _session(self) -> tuple[bool, bool, bool]:
         """One step of the scheduler: whether the cluster moved, before it or through it; whether it decided anything.

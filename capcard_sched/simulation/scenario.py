@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from capcard_sched.model.object_checks import misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
-from capcard_sched.simulation.duration import ACCEPTED, DurationError, parse_duration
+from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
     BY_NAME,
@@ -28,7 +28,7 @@ from capcard_sched.simulation.kinds import (
     is_namespaced,
     kind_of,
 )
-from capcard_sched.simulation.manifests import Document, ManifestError, read_manifests
+from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.store import display_name
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _Loader:
         self.warnings: list[str] = []
         self._unknown: set[tuple[str, str]] = set()
 
-    def add(self, document: Document) -> None:
+    def add(self, document: ManifestDocument) -> None:
         """One document: an object, a List or a Scenario."""
         self._add_value(Origin(document.source, document.number), document.value)
 
@@ -302,7 +302,7 @@ class _Loader:
             return None
         try:
             return parse_duration(raw)
-        except DurationError as error:
+        except SpanError as error:
             problem = str(error) if isinstance(raw, str | int | float) else f"got {shown(raw)}"
             self.problems.append(f"{origin}: at: {problem}: expected {ACCEPTED}")
             return None

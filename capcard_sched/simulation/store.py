@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from capcard_sched.model.annotations import SIMULATION_GRACE
 from capcard_sched.simulation.clock import SECOND, VirtualClock
-from capcard_sched.simulation.duration import DurationError, parse_duration
+from capcard_sched.simulation.duration import SpanError, parse_duration
 from capcard_sched.simulation.kinds import POD, JsonObject, annotations_of, is_namespaced, meta, spec, status
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def grace_period(pod: JsonObject) -> int:
     if written is not None:
         try:
             return parse_duration(written)
-        except DurationError:
+        except SpanError:
             pass  # refused where objects come in; only a controller's copy of an old one could get here
     seconds = spec(pod).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if seconds is None else int(seconds) * SECOND

@@ -17,17 +17,17 @@ from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.task import Task
+from capcard_sched.state.accounting import Accounting
+from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
-from capcard_sched.state.dirty import Dirty
+from capcard_sched.state.decode import group_facts, node_facts, queue_facts
 from capcard_sched.state.hyper_nodes import HyperNodeTable
-from capcard_sched.state.intake import group_facts, node_facts, queue_facts
+from capcard_sched.state.invalid_objects import InvalidObjects
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.limits import LimitTable
 from capcard_sched.state.namespaces import NamespaceTable
 from capcard_sched.state.numa import NumaTable
-from capcard_sched.state.placements import Placements
-from capcard_sched.state.unreadable import Unreadable
 from capcard_sched.state.usage import UsageTable
 from capcard_sched.state.volumes import VolumeTable
 
@@ -73,7 +73,7 @@ class ClusterState:
         self.columns = ResourceColumns()
         self.nodes = NodeTable(self.columns.width)
         self.classes = ClassTable(self.columns)
-        self.dirty = Dirty(everything=True)
+        self.dirty = Changes(everything=True)
         self.tasks: dict[str, Task] = {}
         self.queues: dict[str, Queue] = {}
         #: Jobs that a session may look at and that have, as of the last session's opening, something to do: not
@@ -88,7 +88,7 @@ class ClusterState:
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._width = self.columns.width
 
-        self._unreadable = Unreadable()
+        self._unreadable = InvalidObjects()
         #: Objects that could not be read, with what is wrong.
         self.problems = self._unreadable.problems
 
@@ -125,7 +125,7 @@ class ClusterState:
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
 
-        self._placements = Placements(self.nodes, self.queues, self.dirty)
+        self._placements = Accounting(self.nodes, self.queues, self.dirty)
         # Statements call these once per gang: the bound methods themselves, with no call in between.
         self.place = self._placements.place
         self.unplace = self._placements.unplace
@@ -168,7 +168,7 @@ class ClusterState:
         self._handlers[type(gone)](gone)
         self._unreadable.note(ref, delta.problem)
 
-    def open_session(self) -> Dirty:
+    def open_session(self) -> Changes:
         """Settle the rows, hand over what changed, and start collecting anew."""
         self._match_width()
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:

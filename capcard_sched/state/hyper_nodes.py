@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from capcard_sched.model.hyper_nodes import HyperNode, Member
+    from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
-    from capcard_sched.state.dirty import Dirty
-    from capcard_sched.state.unreadable import Unreadable
+    from capcard_sched.state.invalid_objects import InvalidObjects
 
 #: A pattern, or a label selector as JSON.
 _Rule: TypeAlias = str | bytes
@@ -31,7 +31,7 @@ class HyperNodeTable:
     the tree holds.
     """
 
-    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
         self._dirty = dirty
         self._unreadable = unreadable
         #: HyperNodes by name; those without a usable tier are absent.
@@ -76,7 +76,7 @@ class HyperNodeTable:
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
-    def settle(self, table: NodeTable, changed: Dirty | None = None) -> HyperNodeTree:
+    def settle(self, table: NodeTable, changed: Changes | None = None) -> HyperNodeTree:
         """The tree over the nodes of a settled table; `changed` says which of them may have, None is all of them.
 
         Nothing to do without HyperNodes; with them O(nodes that changed), O(members) when the tree did.
@@ -119,7 +119,7 @@ class HyperNodeTable:
                     if rule not in used:
                         used[rule] = self._nodes_of(member, rule, changed)
         self._chosen = used
-        builder = _Builder(self.known, self._nodes, used)
+        builder = _TreeBuilder(self.known, self._nodes, used)
         for name, (ref, problem) in self._read.items():
             wrong = [problem, *builder.problems.get(name, ())]
             self._unreadable.note(ref, "; ".join(filter(None, wrong)))
@@ -151,7 +151,7 @@ def _rule(member: Member) -> _Rule:
     return member.pattern or msgspec.json.encode(member.labels)
 
 
-class _Builder:
+class _TreeBuilder:
     """Lets HyperNodes claim their members, in order of tier and name: who claims first has the member."""
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.job import Job
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.state.placements import recount_roles
+from capcard_sched.state.accounting import recount_roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.model.task import Task
-    from capcard_sched.state.dirty import Dirty
-    from capcard_sched.state.intake import GroupFacts
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.decode import GroupFacts
 
 #: The uid of a job that stands for pods without a group.
 _IMPLICIT = "implicit"
@@ -29,7 +29,9 @@ class JobTable:
     A job is made by whatever speaks of it first, a pod or a PodGroup, and forgotten when neither is left.
     """
 
-    def __init__(self, columns: ResourceColumns, queues: Mapping[str, Queue], dirty: Dirty, default_queue: str) -> None:
+    def __init__(
+        self, columns: ResourceColumns, queues: Mapping[str, Queue], dirty: Changes, default_queue: str
+    ) -> None:
         self._columns = columns
         self._queues = queues
         self._dirty = dirty

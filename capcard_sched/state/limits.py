@@ -10,7 +10,7 @@ from capcard_sched.model.limits import Budget, Quota, budget_facts, quota_facts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.changes import Changes
 
 _T = TypeVar("_T", Quota, Budget)
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T", Quota, Budget)
 class LimitTable:
     """Takes in quota and budget deltas. A record is replaced, never changed, when what it says does."""
 
-    def __init__(self, dirty: Dirty) -> None:
+    def __init__(self, dirty: Changes) -> None:
         #: Namespace to name to quota; a namespace without any is absent.
         self.quotas: dict[str, dict[str, Quota]] = {}
         #: Namespace to name to budget; a namespace without any is absent.

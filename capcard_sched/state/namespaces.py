@@ -10,14 +10,14 @@ from capcard_sched.model.selectors import matches_labels, namespace_labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from capcard_sched.state.changes import Changes
     from capcard_sched.state.classes import ClassTable
-    from capcard_sched.state.dirty import Dirty
 
 
 class NamespaceTable:
     """Takes in namespace deltas. Only a change that some selector of a pod tells is a reason for a session."""
 
-    def __init__(self, classes: ClassTable, dirty: Dirty) -> None:
+    def __init__(self, classes: ClassTable, dirty: Changes) -> None:
         #: Of the namespaces that have been seen, by name.
         self.labels: dict[str, Mapping[str, str]] = {}
         self._classes = classes

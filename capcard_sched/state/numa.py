@@ -8,14 +8,14 @@ import msgspec
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.numa import NumaFacts, Topology, numa_facts
+from capcard_sched.model.numa import CpuTopology, NumaFacts, numa_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capcard_sched.model.numa import NumatopologyObject
-    from capcard_sched.state.dirty import Dirty
-    from capcard_sched.state.unreadable import Unreadable
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.invalid_objects import InvalidObjects
 
 #: How many topologies that no node has any more may stay.
 _SPARE = 64
@@ -24,13 +24,13 @@ _SPARE = 64
 class NumaTable:
     """Takes in Numatopology deltas. Of an object that cannot be read nothing is kept: its node has no NUMA facts."""
 
-    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
         #: By node name; a record is replaced, never changed, when what the object says does.
         self.numa: dict[str, NumaFacts] = {}
         self._dirty = dirty
         self._unreadable = unreadable
         #: Equal topologies are one object.
-        self._topologies: dict[Topology, Topology] = {}
+        self._topologies: dict[CpuTopology, CpuTopology] = {}
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.NumatopologyChanged: lambda delta: self._put(delta.numatopology),
             deltas.NumatopologyGone: lambda delta: self._gone(delta.name),
@@ -48,7 +48,7 @@ class NumaTable:
         self.numa[name] = msgspec.structs.replace(facts, topology=self._share(facts.topology))
         self._dirty.numa.add(name)
 
-    def _share(self, topology: Topology) -> Topology:
+    def _share(self, topology: CpuTopology) -> CpuTopology:
         if len(self._topologies) > 2 * len(self.numa) + _SPARE:
             self._topologies = {facts.topology: facts.topology for facts in self.numa.values()}
         return self._topologies.setdefault(topology, topology)

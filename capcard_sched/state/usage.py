@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capcard_sched.model.usage import NodeUsage
-    from capcard_sched.state.dirty import Dirty
+    from capcard_sched.state.changes import Changes
 
 #: How many nodes beyond those of a measurement may be remembered, before those that are stale are forgotten.
 _SPARE = 1024
@@ -22,7 +22,7 @@ class UsageTable:
     What is said of a node outlasts the node, as the source may know it before, or again, until it is stale.
     """
 
-    def __init__(self, dirty: Dirty) -> None:
+    def __init__(self, dirty: Changes) -> None:
         self.usage: dict[str, NodeUsage] = {}
         self._dirty = dirty
         self.handlers: dict[type, Callable[[Any], None]] = {

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.task import Task
-    from capcard_sched.state.dirty import Dirty
-    from capcard_sched.state.unreadable import Unreadable
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.invalid_objects import InvalidObjects
 
 
 class VolumeTable:
     """Takes in storage deltas and the bindings of claims."""
 
-    def __init__(self, dirty: Dirty, unreadable: Unreadable) -> None:
+    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
         self.storage = Storage()
         self._dirty = dirty
         self._unreadable = unreadable

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.framework.conf import default_conf, parse_conf
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core, StepResult
-from capcard_sched.framework.registry import Registry
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
@@ -31,10 +31,10 @@ from capcard_sched.testing.cluster import ClusterObjects
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capcard_sched.framework.action import Action
-    from capcard_sched.framework.conf import Conf
-    from capcard_sched.framework.plugin import Plugin
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.plugin import Plugin
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.framework.session.action import Action
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
     from capcard_sched.state.cluster import ClusterState

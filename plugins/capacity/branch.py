@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.ledger import known_vector
+from capcard_sched.framework.quota.queue_sums import known_vector
 from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:

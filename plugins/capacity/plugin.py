@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.ledger import (
-    JobSums,
+from capcard_sched.framework.api.plugin import VETO, Grant, Placement, Plugin, Sample, VictimDecision
+from capcard_sched.framework.quota.queue_sums import (
+    QueueSums,
     admitted_reservation,
     excess,
     holds_room,
@@ -17,8 +18,7 @@ from capcard_sched.framework.ledger import (
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.framework.plugin import VETO, Allowance, Placement, Plugin, Sample, Veto
-from capcard_sched.framework.spare import split_spare
+from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import (
     QUEUE_NOT_LEAF,
     QUEUE_NOT_OPEN,
@@ -28,8 +28,8 @@ from capcard_sched.model.reasons import (
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.plugins.capacity.limits import Bound, Needs, may_hold, may_take_back, tightest
-from capcard_sched.plugins.capacity.reclaim import Reclaim
+from capcard_sched.plugins.capacity.limits import Needs, QuotaBound, may_hold, may_take_back, tightest
+from capcard_sched.plugins.capacity.reclaim import ReclaimPolicy
 from capcard_sched.plugins.capacity.series import samples
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from capcard_sched.framework.rows import Profile
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns, Vector
@@ -68,9 +68,9 @@ class Capacity(Plugin):
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
-        self._requested = JobSums(_requested)
-        self._inqueue = JobSums(admitted_reservation)
-        self._elastic = JobSums(_elastic)
+        self._requested = QueueSums(_requested)
+        self._inqueue = QueueSums(admitted_reservation)
+        self._elastic = QueueSums(_elastic)
         self._session: Session
         self._tree: Tree
         #: How many trees there have been.
@@ -144,9 +144,9 @@ class Capacity(Plugin):
         barred = self._barred(queue, "allocatable")
         return barred or self._allowance(queue, task.cls, 1).refusal
 
-    def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         barred = self._barred(queue, "allocatable")
-        return Allowance(0, barred) if barred else self._allowance(queue, profile.cls, len(tasks))
+        return Grant(0, barred) if barred else self._allowance(queue, profile.cls, len(tasks))
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         """A queue may reclaim up to what it deserves."""
@@ -157,7 +157,7 @@ class Capacity(Plugin):
         _, short = tightest(may_take_back(self._tree.branches[queue.name], needs), 1)
         return self._insufficient(needs, short, "preemptive") if short else None
 
-    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Candidates while their queue holds more than it deserves of what both ask for; guarantees stay whole.
 
         The others are protected in every tier (W-10). Pods that their gangs can do without are counted first.
@@ -166,16 +166,16 @@ class Capacity(Plugin):
         reclaimer = branches.get(task.job.queue) if task.job is not None else None
         if reclaimer is None or reclaimer.fault:
             return VETO
-        spare, others = split_spare(candidates)
+        spare, others = split_slack(candidates)
         known = [
             (candidate, branches[candidate.job.queue])
             for candidate in (*spare, *others)
             if candidate.job is not None and candidate.job.queue in branches
         ]
-        reclaim = Reclaim(reclaimer, self._needs_of(task.cls), level=self.arguments.ancestor_reclaim_level)
+        reclaim = ReclaimPolicy(reclaimer, self._needs_of(task.cls), level=self.arguments.ancestor_reclaim_level)
         protected = reclaim.protections(known, self._needs_of)
         judged = {candidate.uid for candidate, _ in known} - protected.keys()
-        return Veto(protected, [candidate for candidate in candidates if candidate.uid in judged])
+        return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in judged])
 
     # --- admission --------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Capacity(Plugin):
                 return self._quota_refusal(branch.name, names, figures, "job_enqueueable")
         return Vote.PERMIT
 
-    def enqueue_token(self, job: Job) -> tuple[object, ...]:
+    def admission_version(self, job: Job) -> tuple[object, ...]:
         self._settle_reservations()
         queue = self._session.queues[job.queue]
         need = unplaced_minimum(job, self._session.resources)
@@ -253,7 +253,7 @@ class Capacity(Plugin):
                 branch.reserve(self._inqueue.of(name) - self._elastic.of(name))
         self._stale.clear()
 
-    def _sums(self, of_jobs: JobSums) -> dict[str, Vector]:
+    def _sums(self, of_jobs: QueueSums) -> dict[str, Vector]:
         """Of the jobs of each queue, and of those below it."""
         branches = self._tree.branches
         totals = {name: self._session.resources.zeros() for name in branches}
@@ -274,10 +274,10 @@ class Capacity(Plugin):
             ]
         return needs
 
-    def _allowance(self, queue: Queue, cls: TaskClass, wanted: int) -> Allowance:
+    def _allowance(self, queue: Queue, cls: TaskClass, wanted: int) -> Grant:
         needs = self._needs_of(cls)
         count, short = tightest(may_hold(self._tree.branches[queue.name], needs), wanted)
-        return Allowance(count, self._insufficient(needs, short, "allocatable", count) if short else None)
+        return Grant(count, self._insufficient(needs, short, "allocatable", count) if short else None)
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:
         """Why the queue gets nothing, whatever is asked for."""
@@ -294,7 +294,7 @@ class Capacity(Plugin):
             return None
         return Refusal(hook, self.name, reason.code, message, queue=queue.name, event=enqueue)
 
-    def _insufficient(self, needs: Needs, short: Sequence[Bound], hook: str, before: int = 0) -> Refusal:
+    def _insufficient(self, needs: Needs, short: Sequence[QuotaBound], hook: str, before: int = 0) -> Refusal:
         """Refusal of the pod that comes after `before` others of its class."""
         bounds = {bound.resource: bound for bound in short}
         names = self._session.resources.sorted_names(bounds)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity.limits import Needs
 
 
-class Reclaim:
+class ReclaimPolicy:
     """One question of one reclaimer; counts down what victims would leave behind."""
 
     def __init__(self, reclaimer: Branch, needs: Needs, *, level: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Sample
+from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.plugins.capacity.branch import UNLIMITED
 

@@ -10,34 +10,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Allowance, Placement, Plugin
-from capcard_sched.framework.session import reference
+from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
+from capcard_sched.framework.session.session import reference
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity_card import metrics
-from capcard_sched.plugins.capacity_card.allocatable import Allocatable
+from capcard_sched.plugins.capacity_card.allocatable import AllocatableCheck
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.plugins.capacity_card.cards import CardInventory
-from capcard_sched.plugins.capacity_card.charge import Demands
-from capcard_sched.plugins.capacity_card.enqueue import Enqueue
-from capcard_sched.plugins.capacity_card.events import Refusals, quietly
-from capcard_sched.plugins.capacity_card.evictions import Evictions
+from capcard_sched.plugins.capacity_card.charge import CardDemands
+from capcard_sched.plugins.capacity_card.enqueue import EnqueueCheck
+from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
 from capcard_sched.plugins.capacity_card.ledger import Ledger
 from capcard_sched.plugins.capacity_card.minimum import Minimum
-from capcard_sched.plugins.capacity_card.notices import Notices
 from capcard_sched.plugins.capacity_card.order import queue_key
+from capcard_sched.plugins.capacity_card.published_usage import publish_card_usage
+from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
+from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, quietly
 from capcard_sched.plugins.capacity_card.scoring import Scoring
 from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
-from capcard_sched.plugins.capacity_card.tide import Tide
-from capcard_sched.plugins.capacity_card.usage import publish_card_usage
+from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Literal
 
-    from capcard_sched.framework.plugin import Sample, Veto
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.plugin import Sample, VictimDecision
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
@@ -63,16 +63,16 @@ class CapacityCard(Plugin):
         #: The refusals of the session, as it records them.
         self._refused: Mapping[tuple[ObjectRef, str], Refusal] = {}
         self.inventory = CardInventory()
-        self.demands = Demands(chosen, self.inventory)
+        self.demands = CardDemands(chosen, self.inventory)
         self.minimum = Minimum(chosen, self.inventory, self.demands)
         self.ledger = Ledger(chosen, self.inventory, self.demands, self.minimum)
-        self.refusals = Refusals(self.name)
-        self.evictions = Evictions()
-        self.notices = Notices(self.inventory, self.demands, self.minimum, self.ledger)
+        self.refusals = QuotaRefusals(self.name)
+        self.evictions = EvictionMetrics()
+        self.notices = ValidationWarnings(self.inventory, self.demands, self.minimum, self.ledger)
         self.selection = Selection(self.name, chosen, self.inventory, self.demands, self.ledger)
-        self._enqueue = Enqueue(chosen, self.ledger, self.refusals)
-        self._allocatable = Allocatable(self.ledger, self.demands, self.selection, self.refusals)
-        self._tide = Tide(chosen, self.demands, self.ledger, self.selection)
+        self._enqueue = EnqueueCheck(chosen, self.ledger, self.refusals)
+        self._allocatable = AllocatableCheck(self.ledger, self.demands, self.selection, self.refusals)
+        self._tide = CardReclaim(chosen, self.demands, self.ledger, self.selection)
         self._scoring = Scoring(chosen.node_order_weight, self.selection, self.demands)
         if self.selection.per_job:
             # Only then: a plugin with `task_context` is asked about every pod, not once per class.
@@ -101,7 +101,7 @@ class CapacityCard(Plugin):
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
 
-    def enqueue_token(self, job: Job) -> tuple[object, ...] | None:
+    def admission_version(self, job: Job) -> tuple[object, ...] | None:
         return self._enqueue.token(self._queues.get(job.queue), job)
 
     def job_enqueued(self, job: Job) -> None:
@@ -110,7 +110,7 @@ class CapacityCard(Plugin):
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         return self._allocatable.refusal("allocatable", queue, task)
 
-    def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         return self._allocatable.allowance("allocatable", queue, tasks)
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
@@ -128,13 +128,13 @@ class CapacityCard(Plugin):
     def may_reclaim(self, job: Job) -> bool | None:
         return self._tide.may_reclaim(job)
 
-    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         return self._tide.judge(task, candidates)
 
     def evict_scope(self, job: Job) -> Literal["member"] | None:
         return self._tide.evict_scope(job)
 
-    def alternatives(self, profile: Profile) -> Rows | None:
+    def alternatives(self, profile: PodSignature) -> Rows | None:
         return self.selection.positions(profile)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
@@ -142,12 +142,12 @@ class CapacityCard(Plugin):
     def class_context(self, queue: Queue, cls: TaskClass) -> CardChoice | None:
         return None if self.selection.per_job else self.selection.of_queue(queue.name, cls)
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         self.selection.filter_offer(profile, rows, verdict)
         # Static too: which alternatives are open is part of the profile, so a change of quota is another profile.
         self.selection.filter_quota(profile, rows, verdict)
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         return self._scoring.scores(profile, rows)
 
     # --- events -----------------------------------------------------------------------------------------------------

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.plugins.capacity_card.tally import Tally
+from capcard_sched.plugins.capacity_card.tally import ChargeSum
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities
     from capcard_sched.plugins.capacity_card.quota import QueueQuota
-    from capcard_sched.plugins.capacity_card.service import ServiceType
+    from capcard_sched.plugins.capacity_card.service_type import ServiceType
     from capcard_sched.plugins.capacity_card.tally import Charge
 
 
@@ -24,13 +24,13 @@ class QueueAccount:
         self.name = name
         self.quota = quota
         #: Remembered charges of pods in allocated status, and of those promised room in this session.
-        self.allocated = Tally()
+        self.allocated = ChargeSum()
         #: Charges of Pending pods.
-        self.pending = Tally()
+        self.pending = ChargeSum()
         #: What admitted jobs still have coming to them.
-        self.inqueue = Tally()
+        self.inqueue = ChargeSum()
         #: What jobs hold beyond their minimum.
-        self.elastic = Tally()
+        self.elastic = ChargeSum()
         #: Keys of the jobs with an account here.
         self.jobs: set[str] = set()
         #: Cards and claims that ever had a figure here: their series stay, at 0.
@@ -83,7 +83,7 @@ class JobAccount:
         self.charges: dict[str, Charge] = {}
         #: Charges of pods that are being evicted in this session, should that be undone.
         self.former: dict[str, Charge] = {}
-        self.allocated = Tally()
+        self.allocated = ChargeSum()
         #: Thousandths of cards held, by (card, service type).
         self.by_service: dict[tuple[str, ServiceType], int] = {}
         #: Admitted in this session, whatever the phase says yet.
@@ -93,7 +93,7 @@ class JobAccount:
         #: None while not worked out.
         self.quantities: JobQuantities | None = None
         #: Its part of the queue's `inqueue`.
-        self.reserved = Tally()
+        self.reserved = ChargeSum()
 
     def assess(self, quantities: JobQuantities) -> None:
         """Take over quantities, new or the same as before, and add what follows from them to the queue."""
@@ -112,7 +112,7 @@ class JobAccount:
         if self.quantities is not None:
             self._post(self.quantities, -1)
             self.quantities = None
-            self.reserved = Tally()
+            self.reserved = ChargeSum()
 
     def _post(self, quantities: JobQuantities, sign: int) -> None:
         queue = self.queue

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Allowance
+from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
 from capcard_sched.model.refusal import Figures
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.events import Shortage
+from capcard_sched.plugins.capacity_card.refusals import Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.model.task import Task
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
-    from capcard_sched.plugins.capacity_card.events import Refusals, RefusingHook
+    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, RefusingHook
     from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
 
 
-class Allocatable:
+class AllocatableCheck:
     """Task mode: one alternative must carry the whole request of the pod."""
 
-    def __init__(self, ledger: Ledger, demands: Demands, selection: Selection, refusals: Refusals) -> None:
+    def __init__(self, ledger: Ledger, demands: CardDemands, selection: Selection, refusals: QuotaRefusals) -> None:
         self._ledger = ledger
         self._demands = demands
         self._selection = selection
@@ -39,17 +39,17 @@ class Allocatable:
         """Why one pod may not be allocated, or None. The same check answers `preemptive` (§6.8)."""
         return self.allowance(hook, queue, [task]).refusal
 
-    def allowance(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Allowance:
+    def allowance(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many of some tasks of one class may be allocated one after the other. O(alternatives)."""
         account = self._ledger.queues.get(queue.name)
         if account is None:
-            return Allowance(0, self._refusals.unknown_queue(hook, queue.name))
+            return Grant(0, self._refusals.unknown_queue(hook, queue.name))
         if not queue.is_open:
-            return Allowance(0, self._refusals.not_open(hook, queue, task=tasks[0].name))
+            return Grant(0, self._refusals.not_open(hook, queue, task=tasks[0].name))
         task = tasks[0]
         demand = self._demands.of(task.cls)
         if demand.error:
-            return Allowance(0, self._refusals.no_charge(hook, queue.name, demand.error))
+            return Grant(0, self._refusals.no_charge(hook, queue.name, demand.error))
         wanted = len(tasks)
         options = demand.alternatives
         if demand.several and demand.amount:
@@ -74,19 +74,19 @@ class Allocatable:
         if charge.memory > 0:
             count = min(count, (quota.memory.limit - held.memory) // charge.memory)
         if count >= wanted:
-            return Allowance(wanted, None, lanes, limits)
+            return Grant(wanted, None, lanes, limits)
         count = max(count, 0)
         found = _shortage(account, demand, options, count)
-        return Allowance(count, self._refusals.shortage(hook, account, found), lanes, limits)
+        return Grant(count, self._refusals.shortage(hook, account, found), lanes, limits)
 
 
-def _lane_limits(account: QueueAccount, demand: Demand, choice: CardChoice) -> tuple[int, ...]:
+def _lane_limits(account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
     """How many more pods each alternative takes; 0 for one that is closed."""
     amount = demand.amount
     return tuple([account.room(card) // amount if card in choice.usable else 0 for card in choice.alternatives])
 
 
-def _shortage(account: QueueAccount, demand: Demand, alternatives: tuple[str, ...], ahead: int) -> Shortage:
+def _shortage(account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int) -> Shortage:
     """The check that refuses one more pod when `ahead` of them went before: cpu, memory, then the card."""
     charge, quota, held = demand.claim, account.quota, account.allocated
     total = held.cpu + charge.cpu * (ahead + 1)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from capcard_sched.framework.arguments import LENIENT
+from capcard_sched.framework.api.arguments import LENIENT
 
 
 class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):

@@ -12,14 +12,14 @@ from capcard_sched.model.reasons import INVALID_CARD_LABEL
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from capcard_sched.framework.rows import Mask, Rows
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.node import Node
 
 _NOTHING: frozenset[str] = frozenset()
 
 
-class _Offer(NamedTuple):
+class _CardOffer(NamedTuple):
     """The cards of one node, and for which state of the node they were found."""
 
     node: Node
@@ -39,7 +39,7 @@ class CardInventory:
         self.totals: dict[str, int] = {}
         #: Labels that are no positive integers, over all nodes.
         self.invalid_labels = 0
-        self._offers: dict[str, _Offer] = {}
+        self._offers: dict[str, _CardOffer] = {}
         #: Card to resource name to how many nodes offer it so.
         self._uses: dict[str, dict[str, int]] = {}
         self._remembered: dict[str, frozenset[str]] = {}
@@ -117,7 +117,7 @@ class CardInventory:
 
     def _present(self, session: Session, name: str, node: Node, before: dict[str, frozenset[str]]) -> None:
         found = discover_cards(node.labels, node.allocatable)
-        self._offers[name] = _Offer(node, node.generation, found)
+        self._offers[name] = _CardOffer(node, node.generation, found)
         for card, (amount, resource) in found.cards.items():
             before.setdefault(card, self.resources_of(card))
             self.totals[card] = self.totals.get(card, 0) + amount
@@ -128,7 +128,7 @@ class CardInventory:
         for key, value in found.problems:
             session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
 
-    def _withdraw(self, name: str, offer: _Offer, before: dict[str, frozenset[str]]) -> None:
+    def _withdraw(self, name: str, offer: _CardOffer, before: dict[str, frozenset[str]]) -> None:
         del self._offers[name]
         for card, (amount, resource) in offer.cards.cards.items():
             before.setdefault(card, self.resources_of(card))

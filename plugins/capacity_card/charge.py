@@ -25,7 +25,7 @@ class ChargeError(ValueError):
     """Why a charge cannot be computed: the `error` of GetTaskRequestResourceFailed (§2.3)."""
 
 
-class Demand:
+class CardDemand:
     """The card side of a task class: what its pods ask of a queue, whichever pod it is."""
 
     __slots__ = ("_by_card", "alternatives", "amount", "claim", "error", "names", "positions", "several", "unnamed")
@@ -65,15 +65,15 @@ class Demand:
         return charge
 
 
-class Demands:
+class CardDemands:
     """Demands by class, worked out once and again whenever cards and resources change their relation."""
 
     def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory) -> None:
         self._arguments = arguments
         self._inventory = inventory
-        self._demands: dict[TaskClass, Demand] = {}
+        self._demands: dict[TaskClass, CardDemand] = {}
 
-    def of(self, cls: TaskClass) -> Demand:
+    def of(self, cls: TaskClass) -> CardDemand:
         """The demand of a class."""
         demand = self._demands.get(cls)
         if demand is None:
@@ -107,7 +107,7 @@ class Demands:
                     return demand.on(card)
         return demand.on(before if before in demand.names else demand.alternatives[0])
 
-    def _read(self, cls: TaskClass) -> Demand:
+    def _read(self, cls: TaskClass) -> CardDemand:
         written = cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or ""
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ class Demands:
         if self._arguments.card_unlimited_cpu_memory and (amount or self._unnamed_resource(cls)):
             cpu = memory = 0
         claim = Charge(cpu, memory, "|".join(alternatives), amount, cls.id, not error)
-        return Demand(claim, names, alternatives, error=error, unnamed=unnamed)
+        return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
         """The one resource name by which the pod asks for its cards. Raises ChargeError (§2.3)."""

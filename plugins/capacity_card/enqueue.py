@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
 from capcard_sched.model.refusal import Figures
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.claims import Promises
-from capcard_sched.plugins.capacity_card.events import Shortage
-from capcard_sched.plugins.capacity_card.tally import Tally, alternatives_of
+from capcard_sched.plugins.capacity_card.multi_card import MultiCardAdmission
+from capcard_sched.plugins.capacity_card.refusals import Shortage
+from capcard_sched.plugins.capacity_card.tally import ChargeSum, alternatives_of
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.events import Refusals
     from capcard_sched.plugins.capacity_card.ledger import Ledger
+    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
 
 
-class Enqueue:
+class EnqueueCheck:
     """Job mode: alternatives may be summed, since pods of one job may get different cards."""
 
-    def __init__(self, arguments: CapacityCardArguments, ledger: Ledger, refusals: Refusals) -> None:
+    def __init__(self, arguments: CapacityCardArguments, ledger: Ledger, refusals: QuotaRefusals) -> None:
         self._arguments = arguments
         self._ledger = ledger
         self._refusals = refusals
@@ -78,7 +78,7 @@ class Enqueue:
         used.merge(account.reserved, -1)
         return QueueBooks(queue, used, self._arguments)
 
-    def _shortage(self, account: JobAccount, need: Tally) -> Shortage | None:
+    def _shortage(self, account: JobAccount, need: ChargeSum) -> Shortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order."""
         books = self._books(account)
         promised, quota = self._arguments.promised, account.queue.quota
@@ -94,7 +94,7 @@ class Enqueue:
     def _card_shortage(self, books: QueueBooks, asked: dict[str, int]) -> Shortage | None:
         """Job-mode arithmetic (§6.4) for every card and claim that is asked for."""
         limit, used = books.limit, books.used.cards
-        promises: Promises | None = None
+        promises: MultiCardAdmission | None = None
         for key in sorted(asked):
             requested, alternatives = asked[key], alternatives_of(key)
             total = used.get(key, 0) + requested
@@ -126,13 +126,13 @@ class Enqueue:
 class QueueBooks:
     """What a queue has given and promised at one moment, in the form that admission asks about."""
 
-    def __init__(self, account: QueueAccount, used: Tally, arguments: CapacityCardArguments) -> None:
+    def __init__(self, account: QueueAccount, used: ChargeSum, arguments: CapacityCardArguments) -> None:
         self.account = account
         self.version = account.version
         self.used = used
         self._arguments = arguments
         self._limits: dict[str, int] = {}
-        self.promises = Promises.of(used.cards, self.limit)
+        self.promises = MultiCardAdmission.of(used.cards, self.limit)
 
     def limit(self, card: str) -> int:
         """Quota x overCommitFactor."""
@@ -142,10 +142,10 @@ class QueueBooks:
         return found
 
 
-def _used(queue: QueueAccount) -> Tally:
+def _used(queue: QueueAccount) -> ChargeSum:
     """max(0, allocated - elastic) + inqueue."""
     spare, held = queue.elastic, queue.allocated
-    used = Tally(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
+    used = ChargeSum(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
     for card, amount in held.cards.items():
         used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
     used.merge(queue.inqueue)

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import ALLOCATED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
-from capcard_sched.plugins.capacity_card.quota import Cluster, card_quota, guaranteed, queue_quota
-from capcard_sched.plugins.capacity_card.service import service_type
+from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
+from capcard_sched.plugins.capacity_card.service_type import service_type
 from capcard_sched.plugins.capacity_card.tally import alternatives_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
+    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
     from capcard_sched.plugins.capacity_card.quota import CardQuota
-    from capcard_sched.plugins.capacity_card.service import ServiceType
+    from capcard_sched.plugins.capacity_card.service_type import ServiceType
     from capcard_sched.plugins.capacity_card.tally import Charge
 
 #: Pods that are charged: the allocated ones, and inside a session also those that are promised room.
@@ -42,7 +42,7 @@ class Ledger:
     """All accounts."""
 
     def __init__(
-        self, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands, minimum: Minimum
+        self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands, minimum: Minimum
     ) -> None:
         self._inventory = inventory
         self._demands = demands
@@ -56,7 +56,7 @@ class Ledger:
         #: Events that did not fit the books: pods charged twice, or given back without a charge.
         self.internal_errors = 0
         self._card_quotas: dict[str, CardQuota] = {}
-        self._clusters = (Cluster(0, 0), Cluster(0, 0))
+        self._clusters = (ClusterAmounts(0, 0), ClusterAmounts(0, 0))
         #: Keys of jobs whose figures must be worked out before they are read.
         self._stale: set[str] = set()
         #: Keys of jobs with events in this session: they are checked against their pods when the next one opens.
@@ -112,8 +112,10 @@ class Ledger:
                 found.append(queue)
         old = self._clusters
         self._clusters = (
-            Cluster(int(session.total[CPU_COLUMN]), guaranteed(queues.values(), CPU) if names else old[0].guaranteed),
-            Cluster(
+            ClusterAmounts(
+                int(session.total[CPU_COLUMN]), guaranteed(queues.values(), CPU) if names else old[0].guaranteed
+            ),
+            ClusterAmounts(
                 int(session.total[MEMORY_COLUMN]), guaranteed(queues.values(), MEMORY) if names else old[1].guaranteed
             ),
         )
@@ -249,12 +251,12 @@ class Ledger:
             account = self._open_job(job)
         return account
 
-    def _charge_on(self, account: JobAccount, demand: Demand, task: Task, node: Node) -> Charge:
+    def _charge_on(self, account: JobAccount, demand: CardDemand, task: Task, node: Node) -> Charge:
         if task.status in _NEWLY_PLACED:
             return demand.on(self._card_on(account, demand, node)) if demand.several else demand.claim
         return account.former.pop(task.uid, None) or self._demands.placed(task, node)
 
-    def _card_on(self, account: JobAccount, demand: Demand, node: Node) -> str:
+    def _card_on(self, account: JobAccount, demand: CardDemand, node: Node) -> str:
         """The alternative a new pod gets on a node: the first offered with quota, else the first offered (§6.5)."""
         fixed = self.fixed_card(account, demand)
         offered = self._inventory.offered_by(node)
@@ -307,7 +309,7 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.former.get(task.uid) if account is not None else None
 
-    def fixed_card(self, account: JobAccount | None, demand: Demand) -> str:
+    def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already, where all of them must use the same (R18), else ""."""
         if account is None or not self._same_card:
             return ""

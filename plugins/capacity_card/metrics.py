@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Sample
+from capcard_sched.framework.api.plugin import Sample
 from capcard_sched.model.cards import CARD
 
 if TYPE_CHECKING:
@@ -12,14 +12,18 @@ if TYPE_CHECKING:
 
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
     from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.events import Refusals
-    from capcard_sched.plugins.capacity_card.evictions import Evictions
+    from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
     from capcard_sched.plugins.capacity_card.ledger import Ledger
-    from capcard_sched.plugins.capacity_card.notices import Notices
+    from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
+    from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
 
 
 def samples(
-    ledger: Ledger, inventory: CardInventory, refusals: Refusals, notices: Notices, evictions: Evictions
+    ledger: Ledger,
+    inventory: CardInventory,
+    refusals: QuotaRefusals,
+    notices: ValidationWarnings,
+    evictions: EvictionMetrics,
 ) -> Iterator[Sample]:
     """All series as they stand. O(queues x their cards)."""
     ledger.settle()

@@ -10,7 +10,7 @@ from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import mixed_resources
-from capcard_sched.plugins.capacity_card.tally import Charge, Tally, alternatives_of, same_set, total_of
+from capcard_sched.plugins.capacity_card.tally import Charge, ChargeSum, alternatives_of, same_set, total_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.task import Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import Demands
+    from capcard_sched.plugins.capacity_card.charge import CardDemands
 
 _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)
@@ -36,14 +36,14 @@ class CardRequest(NamedTuple):
 class JobQuantities(NamedTuple):
     """All that the ledger wants to know of one job."""
 
-    want: Tally
-    need: Tally
+    want: ChargeSum
+    need: ChargeSum
     #: Charges of gated pods, which are left out of reservations.
-    gated: Tally
+    gated: ChargeSum
     #: Charges of Pending pods, claims under their own key.
-    pending: Tally
+    pending: ChargeSum
     #: What the job holds beyond its minimum (§4.4).
-    elastic: Tally
+    elastic: ChargeSum
     #: Whether any pod has not ended.
     has_pods: bool
     #: Why the need cannot be computed: the error of a pod of the minimum set that waits.
@@ -68,7 +68,7 @@ class _Member(NamedTuple):
 class Minimum:
     """Works out the quantities of jobs."""
 
-    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands) -> None:
+    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands) -> None:
         self._arguments = arguments
         self._inventory = inventory
         self._demands = demands
@@ -95,7 +95,7 @@ class Minimum:
         need.cpu, need.memory = want.cpu, want.memory = minimum
         allocated = total_of(held.values())
         inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
-        elastic = Tally(max(0, allocated.cpu - need.cpu), max(0, allocated.memory - need.memory))
+        elastic = ChargeSum(max(0, allocated.cpu - need.cpu), max(0, allocated.memory - need.memory))
         for card, amount in allocated.cards.items():
             elastic.add_card(card, amount - inside.cards.get(card, 0))
         return JobQuantities(
@@ -131,7 +131,7 @@ class Minimum:
             return None
         request = self.request_of(job)
         chosen = count if self._arguments.card_minimum == "allPods" else job.min_available
-        want, need, pending, elastic = Tally(), Tally(), Tally(), Tally()
+        want, need, pending, elastic = ChargeSum(), ChargeSum(), ChargeSum(), ChargeSum()
         want.add(charge, count)
         need.add(charge, chosen)
         if not self._ignores_min_resources(job, request.cards, (_Member(_PENDING, first, charge),)):
@@ -145,7 +145,7 @@ class Minimum:
         else:
             pending.add(charge, count)
         error = "" if held or not chosen else self._demands.of(cls).error
-        return JobQuantities(want, need, Tally(), pending, elastic, True, error, request.problem)
+        return JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
 
     def request_of(self, job: Job) -> CardRequest:
         """The job's `card.request`; void when malformed, or when one key mixes known cards of different resources."""
@@ -175,7 +175,7 @@ class Minimum:
     def _error(self, member: _Member) -> str:
         return self._demands.of(member.task.cls).error
 
-    def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> Tally:
+    def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> ChargeSum:
         """What the annotation asks beyond the pods that exist, so that reservations do not dip meanwhile.
 
         Compared key by key as the pods asked for it, before they got a node, be it with or without the alternatives
@@ -186,7 +186,7 @@ class Minimum:
             demand = self._demands.of(task.cls)
             keys = "|".join(demand.names), demand.claim.card
             asked[keys] = asked.get(keys, 0) + demand.amount
-        short = Tally()
+        short = ChargeSum()
         for key, amount in request.items():
             there = sum(value for keys, value in asked.items() if any(same_set(key, other) for other in keys))
             short.add_card(key, max(0, amount - there))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.queue import Queue
-    from capcard_sched.plugins.capacity_card.tally import Tally
+    from capcard_sched.plugins.capacity_card.tally import ChargeSum
 
 
 class CardQuota(NamedTuple):
@@ -47,14 +47,14 @@ class Dimension(NamedTuple):
     limit: int
 
 
-class Cluster(NamedTuple):
+class ClusterAmounts(NamedTuple):
     """What all queues together stand against."""
 
     total: int
     guaranteed: int
 
 
-def dimension(queue: Queue, name: str, cluster: Cluster) -> Dimension:
+def dimension(queue: Queue, name: str, cluster: ClusterAmounts) -> Dimension:
     """The limits of one queue in one dimension; device resources in these fields are ignored."""
     capability = (queue.capability or {}).get(name)
     guarantee = (queue.guarantee or {}).get(name, 0)
@@ -84,7 +84,7 @@ class QueueQuota(NamedTuple):
         """No cpu or memory capability and no valid card quota entry (R25)."""
         return not self.cards and self.cpu.capability is None and self.memory.capability is None
 
-    def share(self, allocated: Tally) -> float:
+    def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
         shares = [allocated.cards.get(card, 0) / quota for card, quota in self.cards.items() if quota > 0]
         if self.cpu.deserved > 0:
@@ -94,6 +94,6 @@ class QueueQuota(NamedTuple):
         return max(shares, default=0.0)
 
 
-def queue_quota(queue: Queue, cards: CardQuota, cpu: Cluster, memory: Cluster) -> QueueQuota:
+def queue_quota(queue: Queue, cards: CardQuota, cpu: ClusterAmounts, memory: ClusterAmounts) -> QueueQuota:
     """The quota of a queue in a cluster."""
     return QueueQuota(cards.cards, cards.problem, dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory))

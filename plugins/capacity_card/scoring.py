@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores
-    from capcard_sched.plugins.capacity_card.charge import Demands
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.plugins.capacity_card.charge import CardDemands
     from capcard_sched.plugins.capacity_card.selection import Selection
 
 
@@ -18,12 +18,12 @@ class Scoring:
     A preference, not a guarantee: other plugins' scores are added.
     """
 
-    def __init__(self, weight: float, selection: Selection, demands: Demands) -> None:
+    def __init__(self, weight: float, selection: Selection, demands: CardDemands) -> None:
         self._weight = weight
         self._selection = selection
         self._demands = demands
 
-    def scores(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """float64 [k], or None for pods that have no alternatives."""
         choice = self._selection.of_profile(profile)
         if choice is None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Verdict
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import Demand, Demands
+    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
 
 
@@ -35,7 +35,12 @@ class Selection:
     """Choices of alternatives, and the node filter that follows from them."""
 
     def __init__(
-        self, plugin: str, arguments: CapacityCardArguments, inventory: CardInventory, demands: Demands, ledger: Ledger
+        self,
+        plugin: str,
+        arguments: CapacityCardArguments,
+        inventory: CardInventory,
+        demands: CardDemands,
+        ledger: Ledger,
     ) -> None:
         self._plugin = plugin
         self._inventory = inventory
@@ -73,7 +78,7 @@ class Selection:
             return CardChoice(demand.alternatives, enough, queue.name)
         return choice
 
-    def open_to(self, queue: QueueAccount, demand: Demand, task: Task) -> CardChoice:
+    def open_to(self, queue: QueueAccount, demand: CardDemand, task: Task) -> CardChoice:
         """The choice a pod has when its quota is checked."""
         return (self.of_task(task) if self.per_job else None) or self._choice(queue, demand)
 
@@ -81,12 +86,12 @@ class Selection:
         """Index of the alternative a pod would get on each node, -1 where none is usable: intp [nodes]."""
         return self._inventory.lanes(choice.alternatives, choice.usable)
 
-    def positions(self, profile: Profile) -> Rows | None:
+    def positions(self, profile: PodSignature) -> Rows | None:
         """Index of the first alternative each node offers, whatever is left of its quota: intp [nodes]."""
         demand = self._demands.of(profile.cls)
         return self._inventory.lanes(demand.alternatives, demand.alternatives) if demand.several else None
 
-    def of_profile(self, profile: Profile) -> CardChoice | None:
+    def of_profile(self, profile: PodSignature) -> CardChoice | None:
         """The choice that is part of a profile; None when there is nothing to choose."""
         choice: CardChoice | None = profile.context(self._plugin)
         if choice is None:
@@ -96,12 +101,12 @@ class Selection:
         return choice
 
     @staticmethod
-    def _choice(queue: QueueAccount, demand: Demand) -> CardChoice:
+    def _choice(queue: QueueAccount, demand: CardDemand) -> CardChoice:
         alternatives, amount = demand.alternatives, demand.amount
         usable = tuple([card for card in alternatives if queue.room(card) >= amount or not amount])
         return CardChoice(alternatives, usable, "" if usable == alternatives else queue.name)
 
-    def _missing(self, account: JobAccount | None, demand: Demand) -> int:
+    def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:
         """How much of the claim the job still needs for its minimum: the card it fixes should carry all of that."""
         if account is None or account.job.min_available <= 1:
             return demand.amount
@@ -111,7 +116,7 @@ class Selection:
 
     # --- the node filter --------------------------------------------------------------------------------------------
 
-    def filter_offer(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def filter_offer(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Reject nodes that offer none of the pod's cards: nothing the scheduler may do helps there."""
         demand = self._demands.of(profile.cls)
         if not demand.alternatives:
@@ -124,7 +129,7 @@ class Selection:
             return
         verdict.reject(missing, Code.UNRESOLVABLE, f"node(s) didn't have card <{demand.claim.card}>")
 
-    def filter_quota(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def filter_quota(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Reject nodes all of whose alternatives are closed to the queue (or, in single mode, to the job)."""
         choice: CardChoice | None = profile.context(self._plugin)
         if choice is None or choice.usable == choice.alternatives:

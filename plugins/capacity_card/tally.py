@@ -27,7 +27,7 @@ class Charge(NamedTuple):
     complete: bool = True
 
 
-class Tally:
+class ChargeSum:
     """A sum of charges. Cards whose sum is zero have no entry."""
 
     __slots__ = ("cards", "cpu", "memory")
@@ -57,14 +57,14 @@ class Tally:
         else:
             self.cards.pop(card, None)
 
-    def merge(self, other: Tally, sign: int = 1) -> None:
+    def merge(self, other: ChargeSum, sign: int = 1) -> None:
         """Add (1) or take out (-1) a whole sum."""
         self.cpu += sign * other.cpu
         self.memory += sign * other.memory
         for card, amount in other.cards.items():
             self.add_card(card, sign * amount)
 
-    def without(self, held: Tally) -> Tally:
+    def without(self, held: ChargeSum) -> ChargeSum:
         """What of this is not covered by `held`, floored at 0 (reservations, §4.4).
 
         Single cards are covered first; what is then left of A and B, or of the claim itself, covers a claim `A|B`.
@@ -79,11 +79,11 @@ class Tally:
                     left[source] -= taken
                     amount -= taken
             uncovered[key] = amount
-        return Tally(max(0, self.cpu - held.cpu), max(0, self.memory - held.memory), uncovered)
+        return ChargeSum(max(0, self.cpu - held.cpu), max(0, self.memory - held.memory), uncovered)
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Tally)
+            isinstance(other, ChargeSum)
             and (self.cpu, self.memory) == (other.cpu, other.memory)
             and self.cards == other.cards
         )
@@ -94,9 +94,9 @@ class Tally:
         return f"Tally(cpu={self.cpu}, memory={self.memory}, cards={self.cards})"
 
 
-def total_of(charges: Iterable[Charge]) -> Tally:
+def total_of(charges: Iterable[Charge]) -> ChargeSum:
     """The sum of some charges."""
-    tally = Tally()
+    tally = ChargeSum()
     for charge in charges:
         tally.add(charge)
     return tally

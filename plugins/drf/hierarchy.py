@@ -18,7 +18,7 @@ from capcard_sched.plugins.drf.shares import held, holds_nothing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Placement, Plugin, Sample
+from capcard_sched.framework.api.plugin import Placement, Plugin, Sample
 from capcard_sched.plugins.drf.hierarchy import Hierarchy
 from capcard_sched.plugins.drf.shares import Shares, held, holds_nothing
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector

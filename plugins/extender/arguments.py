@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from capcard_sched.framework.problems import shown_text
+from capcard_sched.framework.api.problems import shown_text
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.api.arguments import ArgumentReader
 
 _PREFIX: Final = "extender."
 URL_KEY: Final = f"{_PREFIX}urlPrefix"

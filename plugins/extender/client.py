@@ -44,7 +44,7 @@ Kind = Literal["connection", "timeout", "status", "size", "answer", "breaker", "
 _log = logging.getLogger("capcard_sched.plugins.extender")
 
 
-class Failure(NamedTuple):
+class CallFailure(NamedTuple):
     """Why there is no answer."""
 
     #: `breaker`, `budget` and `url`: the call was not made, or not for as long as it may take.
@@ -77,7 +77,7 @@ class _Unread(Exception):  # noqa: N818 - it says what happened
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
-        self.failure = Failure(kind, message)
+        self.failure = CallFailure(kind, message)
 
 
 def url_of(prefix: str, verb: str) -> str:
@@ -173,17 +173,17 @@ class WebhookClient:
         """A session begins: it has the whole budget."""
         self._left = self._budget
 
-    def _unreachable(self) -> Failure | None:
+    def _unreachable(self) -> CallFailure | None:
         """Why no call would be made now, None when one would."""
         if not self._prefix:
-            return Failure("url", "there is no URL to ask")
+            return CallFailure("url", "there is no URL to ask")
         if self._breaker.state(monotonic()) is BreakerState.OPEN:
             return self._unmade("breaker")
         return self._unmade("budget") if self._left <= 0 else None
 
     def ask(
         self, question: Question[Answer], many: int, write: Callable[[], Sequence[bytes]]
-    ) -> list[Answer | Failure]:
+    ) -> list[Answer | CallFailure]:
         """The answers to `many` requests that may be sent in any order, in the order of their bodies. Never raises.
 
         `write` makes the bodies; it is not called when nobody would read them.
@@ -205,7 +205,7 @@ class WebhookClient:
         self._left -= monotonic() - began
         return found
 
-    def silence(self, verb: str) -> Failure | None:
+    def silence(self, verb: str) -> CallFailure | None:
         """The failure of any call that would be made now, counted once; None when calls are made."""
         failure = self._unreachable()
         if failure is not None:
@@ -213,7 +213,7 @@ class WebhookClient:
             failures[failure.kind] = failures.get(failure.kind, 0) + 1
         return failure
 
-    def _group(self, question: Question[Answer], bodies: Sequence[bytes], count: Count) -> list[Answer | Failure]:
+    def _group(self, question: Question[Answer], bodies: Sequence[bytes], count: Count) -> list[Answer | CallFailure]:
         if self._loop is None:
             self._loop = _Loop(self._connections)
             self._close = weakref.finalize(self, self._loop.stop)
@@ -225,18 +225,18 @@ class WebhookClient:
             count.failures["budget"] = count.failures.get("budget", 0) + len(bodies)
             return [self._unmade("budget")] * len(bodies)
 
-    def _unmade(self, kind: Literal["breaker", "budget"]) -> Failure:
+    def _unmade(self, kind: Literal["breaker", "budget"]) -> CallFailure:
         if kind == "breaker":
-            return Failure(kind, "it is not asked for a while, because it failed again and again")
-        return Failure(kind, f"the session has waited for it {self._budget:g} s already")
+            return CallFailure(kind, "it is not asked for a while, because it failed again and again")
+        return CallFailure(kind, f"the session has waited for it {self._budget:g} s already")
 
     # --- in the thread of the loop ----------------------------------------------------------------------------------
 
     async def _all(
         self, question: Question[Answer], bodies: Sequence[bytes], deadline: float, count: Count
-    ) -> list[Answer | Failure]:
+    ) -> list[Answer | CallFailure]:
         room = asyncio.Semaphore(self._connections)
-        calls: list[asyncio.Task[Answer | Failure]] = []
+        calls: list[asyncio.Task[Answer | CallFailure]] = []
         for body in bodies:
             call = self._one(question, body, deadline, count, room)
             calls.append(asyncio.create_task(call))
@@ -244,11 +244,11 @@ class WebhookClient:
 
     async def _one(
         self, question: Question[Answer], body: bytes, deadline: float, count: Count, room: asyncio.Semaphore
-    ) -> Answer | Failure:
+    ) -> Answer | CallFailure:
         async with room:
             began = monotonic()
             left = deadline - began
-            answer: Answer | Failure
+            answer: Answer | CallFailure
             if left <= 0:
                 answer = self._unmade("budget")
             elif not self._breaker.allows(began):
@@ -259,11 +259,11 @@ class WebhookClient:
                 count.calls += 1
                 count.seconds += ended - began
                 self._judge(question.verb, answer, ended)
-            if isinstance(answer, Failure):
+            if isinstance(answer, CallFailure):
                 count.failures[answer.kind] = count.failures.get(answer.kind, 0) + 1
             return answer
 
-    async def _call(self, question: Question[Answer], body: bytes, limit: float) -> Answer | Failure:
+    async def _call(self, question: Question[Answer], body: bytes, limit: float) -> Answer | CallFailure:
         """One call within `limit` seconds."""
         verb, url = question.verb, url_of(self._prefix, question.verb)
         try:
@@ -280,11 +280,13 @@ class WebhookClient:
         except TimeoutError:
             if limit < self._timeout:
                 return self._unmade("budget")
-            return Failure("timeout", f"no answer to {verb} from {url} within {limit:g} s")
+            return CallFailure("timeout", f"no answer to {verb} from {url} within {limit:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Failure("connection", f"{verb} could not be asked at {url}: {str(error) or type(error).__name__}")
+            return CallFailure(
+                "connection", f"{verb} could not be asked at {url}: {str(error) or type(error).__name__}"
+            )
         except ValueError as error:
-            return Failure("answer", f"the answer to {verb} from {url} cannot be used: {error}")
+            return CallFailure("answer", f"the answer to {verb} from {url} cannot be used: {error}")
 
     async def _post(self, verb: str, url: str, body: bytes) -> bytes:
         """The body of the answer. Raises _Unread when it is none, and what aiohttp raises."""
@@ -307,7 +309,7 @@ class WebhookClient:
     def _judge(self, verb: str, answer: object, now: float) -> None:
         """Tell the breaker, and the log what is new."""
         breaker = self._breaker
-        if not isinstance(answer, Failure):
+        if not isinstance(answer, CallFailure):
             if breaker.succeeded():
                 _log.info("the extender answers again: %s", verb)
         elif answer.kind == "budget":

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.plugin import OutsideError
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.client import Failure
+from capcard_sched.plugins.extender.client import CallFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.node import Node
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.extender.arguments import ExtenderArguments
@@ -87,7 +87,7 @@ class NodeQuestions:
         self._known: dict[tuple[str, int], dict[str, tuple[str, int, _Said]]] = {}
         #: By job key and class: what counted for all nodes that were not asked about.
         self._unsaid: dict[tuple[str, int], _Said] = {}
-        self._tasks: dict[Profile, tuple[int, Task | None]] = {}
+        self._tasks: dict[PodSignature, tuple[int, Task | None]] = {}
         #: Class and node name to the node's generation, the end of the answer in Unix seconds, and the answer.
         self._held: dict[tuple[TaskClass, str], tuple[int, float, _Said]] = {}
         self._held_scores: dict[tuple[TaskClass, str], tuple[int, float, float]] = {}
@@ -122,7 +122,7 @@ class NodeQuestions:
         managed = self._managed
         return not managed or not managed.isdisjoint(cls.requests) or not managed.isdisjoint(cls.limits)
 
-    def _task(self, profile: Profile) -> Task | None:
+    def _task(self, profile: PodSignature) -> Task | None:
         """The pod that is being placed."""
         serial = self._session.nodes.serial
         known = self._tasks.get(profile)
@@ -130,7 +130,7 @@ class NodeQuestions:
             known = self._tasks[profile] = serial, self._find_task(profile)
         return known[1]
 
-    def _find_task(self, profile: Profile) -> Task | None:
+    def _find_task(self, profile: PodSignature) -> Task | None:
         session, key = self._session, profile.context(self._name)
         jobs = [session.jobs[key]] if key in session.jobs else list(session.with_pending_tasks())
         for job in jobs:
@@ -142,7 +142,7 @@ class NodeQuestions:
 
     # --- predicate --------------------------------------------------------------------------------------------------
 
-    def judge(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def judge(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """Reject what the webhook refuses of the entries nobody else rejected.
 
         A choice among several nodes is left to `best`, unless somebody else makes it: then only what was said in
@@ -165,7 +165,9 @@ class NodeQuestions:
             others = ~np.isin(rows.rows, list(answers))
             verdict.reject(others & verdict.ok, rest.code, rest.reason)
 
-    def _answers(self, profile: Profile, task: Task, left: Rows, verdict: Verdict) -> tuple[dict[int, _Said], _Said]:
+    def _answers(
+        self, profile: PodSignature, task: Task, left: Rows, verdict: FilterResult
+    ) -> tuple[dict[int, _Said], _Said]:
         """What is said of some of the rows, and of all others."""
         if not self._is_open:
             return self._said(profile, task), self._unsaid.get(_key(profile, task), _YES)
@@ -179,7 +181,7 @@ class NodeQuestions:
             return {row: said for row, said in found if said is not None}, silence
         return self._said(profile, task), silence
 
-    def best(self, profile: Profile, rows: Rows, scores: Scores) -> int | None:
+    def best(self, profile: PodSignature, rows: Rows, scores: Scores) -> int | None:
         """The row with the highest score that the webhook lets the pod have, -1 for none; None: it has no say.
 
         `rows`: intp [k], ascending; `scores`: float64 [k]. Raises ScoringFailed.
@@ -210,7 +212,7 @@ class NodeQuestions:
             begin, width = begin + width, width * 2
         return -1
 
-    def _best_known(self, profile: Profile, task: Task, ordered: Sequence[int], silence: _Said) -> int:
+    def _best_known(self, profile: PodSignature, task: Task, ordered: Sequence[int], silence: _Said) -> int:
         """The first row that passes by what is known, -1 for none; `silence` holds for what is not."""
         if silence is not _YES and not self._hold:
             return -1  # of these nothing is known: they were not asked about
@@ -220,7 +222,7 @@ class NodeQuestions:
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
-    def _said(self, profile: Profile, task: Task) -> dict[int, _Said]:
+    def _said(self, profile: PodSignature, task: Task) -> dict[int, _Said]:
         """By row: what holds of what was said in this session, or, when it is over, all of it."""
         nodes = self._session.nodes
         found: dict[int, _Said] = {}
@@ -230,7 +232,7 @@ class NodeQuestions:
                 found[node.row] = said
         return found
 
-    def _recall(self, profile: Profile, task: Task, node: Node) -> _Said | None:
+    def _recall(self, profile: PodSignature, task: Task, node: Node) -> _Said | None:
         """What was said about the pod on the node as both still are."""
         known = self._known.get(_key(profile, task), {}).get(node.name)
         if known is not None and known[0] == task.uid and known[1] == self._session.nodes.stamps[node.row]:
@@ -240,7 +242,7 @@ class NodeQuestions:
             return held[2]
         return None
 
-    def _silence(self, profile: Profile, task: Task) -> _Said | None:
+    def _silence(self, profile: PodSignature, task: Task) -> _Said | None:
         """What counts for every node while the webhook is not asked; None when it is."""
         failure = self._client.silence(self._single.verb if self._batch is None else self._batch.verb)
         if failure is None:
@@ -251,12 +253,12 @@ class NodeQuestions:
             self._unsaid[_key(profile, task)] = said
         return said
 
-    def _meaning(self, failure: Failure) -> _Said:
+    def _meaning(self, failure: CallFailure) -> _Said:
         return _YES if self._ignorable else _Said(Code.ERROR, failure.message)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, profile: Profile, task: Task, rows: Sequence[int]) -> list[_Said]:
+    def _ask(self, profile: PodSignature, task: Task, rows: Sequence[int]) -> list[_Said]:
         """What the webhook says about the pod on each row."""
         table = self._session.nodes
         nodes = [table.nodes[row] for row in rows]
@@ -269,8 +271,8 @@ class NodeQuestions:
             else:
                 found[node.name] = recalled
         for node, answer in zip(unknown, self._send(task, unknown) if unknown else (), strict=True):
-            found[node.name] = self._meaning(answer) if isinstance(answer, Failure) else answer
-            if self._hold and not isinstance(answer, Failure):
+            found[node.name] = self._meaning(answer) if isinstance(answer, CallFailure) else answer
+            if self._hold and not isinstance(answer, CallFailure):
                 self._held[profile.cls, node.name] = node.generation, self._session.now + self._hold, answer
         known = self._known.setdefault(_key(profile, task), {})
         known.update({node.name: (task.uid, int(table.stamps[node.row]), found[node.name]) for node in nodes})
@@ -278,21 +280,21 @@ class NodeQuestions:
         self.in_the_way = self.in_the_way or any(said != _YES for said in answers)
         return answers
 
-    def _send(self, task: Task, nodes: Sequence[Node]) -> list[_Said | Failure]:
+    def _send(self, task: Task, nodes: Sequence[Node]) -> list[_Said | CallFailure]:
         objects, batch = self._objects, self._batch
         if batch is None:
             answers = self._client.ask(self._single, len(nodes), lambda: objects.node_bodies(task, nodes))
-            return [each if isinstance(each, Failure) else understood(each) for each in answers]
+            return [each if isinstance(each, CallFailure) else understood(each) for each in answers]
         (answer,) = self._client.ask(batch, 1, lambda: [objects.nodes_body(task, nodes)])
-        if isinstance(answer, Failure):
+        if isinstance(answer, CallFailure):
             return [answer] * len(nodes)
         results = answer.results or {}
-        missing = Failure("answer", f"the answer to {batch.verb} has nothing about the node in results")
+        missing = CallFailure("answer", f"the answer to {batch.verb} has nothing about the node in results")
         return [understood(results[node.name]) if node.name in results else missing for node in nodes]
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def scores(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """What the webhook adds to the scores of nodes: float64 [k]; None when it says nothing, or later (`best`).
 
         Raises ScoringFailed.
@@ -302,7 +304,7 @@ class NodeQuestions:
         task = self._task(profile)
         return None if task is None else self._added(profile, task, [rows.nodes[row] for row in rows.rows.tolist()])
 
-    def _added(self, profile: Profile, task: Task, nodes: Sequence[Node]) -> Scores | None:
+    def _added(self, profile: PodSignature, task: Task, nodes: Sequence[Node]) -> Scores | None:
         """The webhook's scores of the nodes: float64 [nodes]; None when it has none and need not have any."""
         now, cls = self._session.now, profile.cls
         found: dict[str, float] = {}
@@ -314,7 +316,7 @@ class NodeQuestions:
         unknown = list({node.name: node for node in nodes if node.name not in found}.values())
         if unknown:
             (answer,) = self._client.ask(self._prioritize, 1, lambda: [self._objects.nodes_body(task, unknown)])
-            if isinstance(answer, Failure):
+            if isinstance(answer, CallFailure):
                 if self._ignorable:
                     return None
                 self.in_the_way = True
@@ -330,5 +332,5 @@ class NodeQuestions:
         return np.array([found[node.name] for node in nodes])
 
 
-def _key(profile: Profile, task: Task) -> tuple[str, int]:
+def _key(profile: PodSignature, task: Task) -> tuple[str, int]:
     return task.job.key if task.job is not None else "", profile.cls.id

@@ -14,7 +14,7 @@ from capcard_sched.plugins.extender import wire
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
     from capcard_sched.model.queue import Queue
@@ -87,7 +87,7 @@ class Objects:
             name=node.name,
             labels=dict(node.labels),
             annotations=dict(node.annotations),
-            taints=[wire.Taint(taint.key, taint.value, taint.effect) for taint in node.taints],
+            taints=[wire.WireTaint(taint.key, taint.value, taint.effect) for taint in node.taints],
             unschedulable=node.unschedulable,
             allocatable=self._amounts(allocatable),
             capability=resource(node.capacity),

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from capcard_sched.framework.plugin import OutsideError, Plugin, Sample
+from capcard_sched.framework.api.plugin import OutsideError, Plugin, Sample
 from capcard_sched.model.reasons import EXTENDER_REJECTED
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.extender import wire
 from capcard_sched.plugins.extender.arguments import ExtenderArguments, is_url, parse
 from capcard_sched.plugins.extender.breaker import Breaker
-from capcard_sched.plugins.extender.client import Failure, WebhookClient
+from capcard_sched.plugins.extender.client import CallFailure, WebhookClient
 from capcard_sched.plugins.extender.nodes import NodeQuestions
 from capcard_sched.plugins.extender.objects import Objects, task_body, victims_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import Task
@@ -112,7 +112,7 @@ class Extender(Plugin):
         self._takes_part = True
         if self.arguments.session_open_verb:
             answer = self._ask(self._opening, self._objects.session_body)
-            if isinstance(answer, Failure) and not self._ignorable:
+            if isinstance(answer, CallFailure) and not self._ignorable:
                 self._takes_part = False
                 self._in_the_way = True
                 self._nodes.close()
@@ -137,7 +137,7 @@ class Extender(Plugin):
             for kind, failures in sorted(count.failures.items()):
                 yield Sample("extender_failures_total", {"verb": verb, "reason": kind}, float(failures))
 
-    def _ask(self, question: Question[Answer], write: Callable[[], bytes]) -> Answer | Failure:
+    def _ask(self, question: Question[Answer], write: Callable[[], bytes]) -> Answer | CallFailure:
         (answer,) = self._client.ask(question, 1, lambda: [write()])
         return answer
 
@@ -148,7 +148,7 @@ class Extender(Plugin):
             return True
         answer = self._ask(self._ready, lambda: self._objects.job_body(job))
         # Not ignorable and no answer is "no" here too, unlike in the reference.
-        ready = self._ignorable if isinstance(answer, Failure) else answer.status
+        ready = self._ignorable if isinstance(answer, CallFailure) else answer.status
         self._in_the_way = self._in_the_way or not ready
         return ready
 
@@ -156,7 +156,7 @@ class Extender(Plugin):
         if not self._takes_part:
             return Vote.ABSTAIN
         answer = self._ask(self._enqueueable, lambda: self._objects.job_body(job))
-        if isinstance(answer, Failure):
+        if isinstance(answer, CallFailure):
             if self._ignorable:
                 return Vote.PERMIT
             detail = answer.message
@@ -177,7 +177,7 @@ class Extender(Plugin):
         if not self._takes_part:
             return False
         answer = self._ask(self._overused, lambda: self._objects.queue_body(queue))
-        overused = not self._ignorable if isinstance(answer, Failure) else answer.overused
+        overused = not self._ignorable if isinstance(answer, CallFailure) else answer.overused
         self._in_the_way = self._in_the_way or overused
         return overused
 
@@ -195,7 +195,7 @@ class Extender(Plugin):
         if not self._takes_part or not self._nodes.interested(task.cls):
             return None
         answer = self._ask(question, lambda: victims_body(task, candidates))
-        if isinstance(answer, Failure):
+        if isinstance(answer, CallFailure):
             self._in_the_way = True
             return []  # whether ignorable or not: nobody is evicted on the word of who did not speak
         if answer.status == Vote.ABSTAIN:
@@ -211,20 +211,20 @@ class Extender(Plugin):
             return None
         return task.job.key
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         """Every pod is asked about: what was said of the one before need not hold for the next."""
         return self._took_part and self._nodes.interested(profile.cls)
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return self.domain_bound(profile)
 
-    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         self._nodes.judge(profile, rows, verdict)
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         return self._nodes.scores(profile, candidates)
 
-    def best_node(self, profile: Profile, rows: Rows, scores: Scores) -> int | None:
+    def best_node(self, profile: PodSignature, rows: Rows, scores: Scores) -> int | None:
         return self._nodes.best(profile, rows, scores)
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Extender(Plugin):
             return
         tasks = placement.tasks
         for answer in self._client.ask(question, len(tasks), lambda: [task_body(task) for task in tasks]):
-            if isinstance(answer, Failure):
+            if isinstance(answer, CallFailure):
                 message = "" if self._ignorable else answer.message
             else:
                 message = wire.readable(answer.error_message) if answer.error_message else ""

@@ -70,7 +70,7 @@ class PlacedTask(_Sent, frozen=True):
     priority: int
 
 
-class Taint(_Sent, frozen=True):
+class WireTaint(_Sent, frozen=True):
     """A taint of a node."""
 
     key: str
@@ -84,7 +84,7 @@ class NodeInfo(_Sent, frozen=True):
     name: str
     labels: dict[str, str]
     annotations: dict[str, str]
-    taints: list[Taint]
+    taints: list[WireTaint]
     unschedulable: bool
     allocatable: Resource
     capability: Resource

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree
 
     Floats = npt.NDArray[np.float64]

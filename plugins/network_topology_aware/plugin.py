@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.arguments import listed_names
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.topology import standing
+from capcard_sched.framework.api.arguments import listed_names
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.placement.hypernode_bounds import standing
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.network_topology_aware.fullness import Fullness, faded
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Mapping
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores
-    from capcard_sched.framework.session import Session
-    from capcard_sched.framework.topology import HyperNodeRows
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
@@ -129,13 +129,13 @@ class NetworkTopologyAware(Plugin):
         anchor = self._tree.common(sorted(number for number, pods in self._standing(job).items() if pods))
         return Context(job.key, anchor) if anchor >= 0 else _FIRST
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         """Where one pod goes decides where the next would rather be."""
         return profile.context(self.name) not in (None, _NORMAL)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 200 x `weight` per row; None while nothing of a job with a network topology is placed."""
         context = profile.context(self.name)
         if context == _NORMAL:
@@ -157,7 +157,7 @@ class NetworkTopologyAware(Plugin):
         weighted: Scores = scores * self.arguments.weight
         return weighted
 
-    def _filling(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def _filling(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 100 x `weight` per row by how full the HyperNodes around it are; 100 where there is none."""
         fullness = self._full().with_request(profile.cls.request) if self.arguments.weight else None
         if fullness is None:

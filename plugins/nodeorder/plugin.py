@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.node_index import NodeIndex
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.plugins.nodeorder import neighbours, standing
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.toolkit.node_index import NodeIndex
+from capcard_sched.plugins.nodeorder import affinity_scores, static_scores
 from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
 from capcard_sched.plugins.nodeorder.preferences import PreferenceBook, Preferences
 from capcard_sched.plugins.nodeorder.utilization import Utilization
@@ -16,9 +16,9 @@ from capcard_sched.plugins.nodeorder.utilization import Utilization
 if TYPE_CHECKING:
     from typing import Any
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import Task
 
 
@@ -36,18 +36,18 @@ class NodeOrder(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         self._weights = self.arguments
         self._index = NodeIndex(())
-        self._images = standing.Images(self._index)
+        self._images = static_scores.Images(self._index)
         self._generation = -1
         self._utilization = Utilization(self._weights)
         self._book = PreferenceBook(self._weights)
-        self._spread = neighbours.TopologySpread()
+        self._spread = affinity_scores.SpreadScores()
 
     def open(self, session: Session) -> None:
         table = session.nodes
         outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.crowded
         if session.changed.everything or outdated:
             self._index = NodeIndex(table.nodes)
-            self._images = standing.Images(self._index)
+            self._images = static_scores.Images(self._index)
             self._generation = table.generation
         self._utilization.open(session)
         self._book.open(session, self._index)
@@ -57,19 +57,19 @@ class NodeOrder(Plugin):
     def task_context(self, task: Task) -> Preferences | None:
         return self._book.preferences(task)
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         return profile.context(self.name) is not None
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return False
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         weights, cls = self._weights, profile.cls
         parts = []
         if weights.node_affinity:
-            parts.append((weights.node_affinity, standing.node_affinity(self._index, cls)))
+            parts.append((weights.node_affinity, static_scores.node_affinity(self._index, cls)))
         if weights.image_locality:
             parts.append((weights.image_locality, self._images.scores(cls)))
         total: Scores | None = None
@@ -79,19 +79,19 @@ class NodeOrder(Plugin):
                 total = score if total is None else total + score
         return total
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         return self._utilization.scores(profile.cls, rows)
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         weights, cls = self._weights, profile.cls
         parts: list[tuple[int, Scores | None]] = []
         if weights.taint_toleration:
             counts = self._index.preferences(cls.tolerations)
-            parts.append((weights.taint_toleration, standing.taints(counts, candidates)))
+            parts.append((weights.taint_toleration, static_scores.taints(counts, candidates)))
         preferences: Preferences | None = profile.context(self.name)
         if preferences is not None:
             if preferences.affinity:
-                parts.append((weights.pod_affinity, neighbours.pod_affinity(self._index, preferences, candidates)))
+                parts.append((weights.pod_affinity, affinity_scores.pod_affinity(self._index, preferences, candidates)))
             if preferences.spread:
                 score = self._spread.scores(self._index, cls, preferences.spread, candidates)
                 parts.append((weights.topology_spread, score))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.domains import DomainCounters
-from capcard_sched.framework.pod_selectors import (
+from capcard_sched.framework.toolkit.pod_selectors import (
     PodSelector,
     SelectorError,
     TermCache,
@@ -18,14 +17,15 @@ from capcard_sched.framework.pod_selectors import (
     spread_selector,
     term_selector,
 )
+from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 from capcard_sched.model.selectors import term_weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.session import Session
-    from capcard_sched.framework.tally import Tally
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.framework.toolkit.topology_count import TopologyCount
     from capcard_sched.model.objects import PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
     topology_key: str
     max_skew: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    tally: Tally | None
+    tally: TopologyCount | None
     honors_affinity: bool
     honors_taints: bool
 
@@ -49,11 +49,11 @@ class Preferences(NamedTuple):
     """Everything but the class that decides about these scores. Compared by content."""
 
     #: (tally, topology key, signed weight): own terms first, then those of pods that this one meets.
-    affinity: tuple[tuple[Tally, str, int], ...] = ()
+    affinity: tuple[tuple[TopologyCount, str, int], ...] = ()
     spread: tuple[Spread, ...] = ()
 
 
-class _Terms(NamedTuple):
+class _PreferredTerms(NamedTuple):
     """A pod's own terms with its labels filled in, not yet counted."""
 
     affinity: tuple[tuple[PodSelector, str, int], ...] = ()
@@ -61,11 +61,11 @@ class _Terms(NamedTuple):
 
 
 class PreferenceBook:
-    """Makes the preferences of pods and tells the counters what to count (`framework.domains.TermReader`)."""
+    """Makes the preferences of pods and tells the counters what to count (`TermReader`)."""
 
     def __init__(self, arguments: NodeOrderArguments) -> None:
         self._arguments = arguments
-        self.counters = DomainCounters(self)
+        self.counters = TopologyCounts(self)
         self._terms = TermCache(self._label_keys, self._resolve)
 
     def open(self, session: Session, index: NodeIndex) -> None:
@@ -92,7 +92,7 @@ class PreferenceBook:
         terms, constraints = self._of_class(cls)
         return label_keys([term for term, _ in terms], constraints)
 
-    def _resolve(self, task: Task) -> _Terms:
+    def _resolve(self, task: Task) -> _PreferredTerms:
         """Malformed terms express no preference; it is the predicates' business to refuse the pod."""
         terms, constraints = self._of_class(task.cls)
         affinity: list[tuple[PodSelector, str, int]] = []
@@ -107,7 +107,7 @@ class PreferenceBook:
                 spread.append((spread_selector(constraint, task.namespace, task.labels), constraint))
             except SelectorError:
                 continue
-        return _Terms(tuple(affinity), tuple(spread))
+        return _PreferredTerms(tuple(affinity), tuple(spread))
 
     # --- for the counters -------------------------------------------------------------------------------------------
 
@@ -115,13 +115,13 @@ class PreferenceBook:
         """Whether the class has preferred pod terms or soft constraints."""
         return any(self._of_class(cls))
 
-    def asked(self, task: Task) -> Iterable[Tally]:
+    def asked(self, task: Task) -> Iterable[TopologyCount]:
         """Tallies that the pod's own terms ask for."""
         own = self._own(task)
         yield from (tally for tally, _, _ in own.affinity)
         yield from (each.tally for each in own.spread if each.tally is not None)
 
-    def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
+    def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
         """The pod's preferred terms with their weights."""
         for selector, topology_key, weight in self._terms.of(task).affinity:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)

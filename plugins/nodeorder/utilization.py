@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.plugins.nodeorder.few import FewRequest, FewWeights, few_scores
+from capcard_sched.plugins.nodeorder.small_batch import FewRequest, FewWeights, few_scores
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.rows import Mask, NodeRows, Rows, Scores
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import Mask, NodeView, Rows, Scores
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task import TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
@@ -26,7 +26,7 @@ _FEW = 5
 _MOST_CLASSES = 4096
 
 
-class _Request(NamedTuple):
+class _PodAmounts(NamedTuple):
     """What a class adds to a node."""
 
     #: int64 [2]: cpu milli and memory bytes, with the non-zero defaults.
@@ -53,7 +53,7 @@ class Utilization:
         self._offers: list[tuple[int, int, int]] = []
         self._generation = -1
         self._enabled = bool(self._least or self._most or self._balanced)
-        self._requests: dict[TaskClass, _Request] = {}
+        self._requests: dict[TaskClass, _PodAmounts] = {}
         #: int64 [nodes, 2]: cpu and memory, at least 1 so that it can be divided by.
         self._offered: Matrix
         #: Mask, bool [nodes, 2]: the node offers cpu, memory at all; None when all nodes offer both.
@@ -87,10 +87,10 @@ class Utilization:
         gpus = [0] * len(cpus) if self._offered_three is None else allocatable[:, column].tolist()
         self._offers = list(zip(cpus, memories, gpus, strict=True))
 
-    def _request(self, cls: TaskClass) -> _Request:
+    def _request(self, cls: TaskClass) -> _PodAmounts:
         requests = cls.requests
         cpu, memory, gpu = requests.get("cpu", 0), requests.get("memory", 0), requests.get(GPU, 0)
-        found = self._requests[cls] = _Request(
+        found = self._requests[cls] = _PodAmounts(
             np.array([cls.nonzero_cpu_milli, cls.nonzero_memory_bytes], dtype=np.int64),
             np.array([cpu, memory], dtype=np.int64),
             np.array([cpu, memory, gpu], dtype=np.int64) if gpu and self._offered_three is not None else None,
@@ -107,7 +107,7 @@ class Utilization:
         )
         return found
 
-    def scores(self, cls: TaskClass, rows: NodeRows) -> Scores | None:
+    def scores(self, cls: TaskClass, rows: NodeView) -> Scores | None:
         """Whole numbers, float64 [k]; None when all weights are 0."""
         if not self._enabled:
             return None
@@ -132,7 +132,7 @@ class Utilization:
             total = filled.astype(np.float64) if total is None else np.add(total, filled, out=total)
         return total
 
-    def _fill(self, taken: Matrix, offered: Matrix, rows: NodeRows) -> Vector:
+    def _fill(self, taken: Matrix, offered: Matrix, rows: NodeView) -> Vector:
         """Least and most requested: int64 [k]. `taken` (int64 [k, 2], not above `offered`) is used up."""
         filled: Vector | None = None
         if self._most:
@@ -150,7 +150,7 @@ class Utilization:
         assert filled is not None
         return filled
 
-    def _mean(self, parts: Matrix, rows: NodeRows) -> Vector:
+    def _mean(self, parts: Matrix, rows: NodeView) -> Vector:
         """The mean of cpu and memory, rounded down, over those the node offers at all: int64 [k]."""
         if self._has is None:
             mean: Vector = parts[:, 0] + parts[:, 1]
@@ -159,7 +159,7 @@ class Utilization:
         has = rows.take(self._has)
         return (parts * has).sum(axis=1) // np.maximum(has.sum(axis=1), 1)  # type: ignore[no-any-return]
 
-    def _balance(self, request: _Request, rows: NodeRows, offered: Matrix) -> Scores:
+    def _balance(self, request: _PodAmounts, rows: NodeView, offered: Matrix) -> Scores:
         """Balanced: float64 [k], 100 less the standard deviation of the used fractions in percent, rounded down."""
         if request.three is not None or self._has is not None:
             deviation = self._deviation(request, rows)
@@ -175,7 +175,7 @@ class Utilization:
         balance *= 50.0
         return np.floor(balance, out=balance)
 
-    def _deviation(self, request: _Request, rows: NodeRows) -> Scores:
+    def _deviation(self, request: _PodAmounts, rows: NodeView) -> Scores:
         """Standard deviation of the fractions that count on each node: float64 [k]; 0 for fewer than two.
 
         Sums go from left to right, as the reference adds them up, so that rounding agrees to the last bit.

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.numa import members
 
 if TYPE_CHECKING:
-    from capcard_sched.model.numa import Topology
+    from capcard_sched.model.numa import CpuTopology
 
 
-def assign(topology: Topology, free: int, count: int, nodes: int) -> int:
+def assign(topology: CpuTopology, free: int, count: int, nodes: int) -> int:
     """`count` CPUs of `free`, those of some NUMA nodes first. `nodes`: bit i for position i of the topology.
 
     Raises ValueError when fewer are free.
@@ -28,7 +28,7 @@ def assign(topology: Topology, free: int, count: int, nodes: int) -> int:
     return first | take(topology, free & ~first, rest) if rest else first
 
 
-def take(topology: Topology, free: int, count: int) -> int:
+def take(topology: CpuTopology, free: int, count: int) -> int:
     """`count` CPUs of `free`, packed. Raises ValueError when fewer are free."""
     if count >= free.bit_count():
         if count > free.bit_count():
@@ -52,7 +52,7 @@ def take(topology: Topology, free: int, count: int) -> int:
     return taken
 
 
-def _whole_cores(topology: Topology, free: int) -> list[int]:
+def _whole_cores(topology: CpuTopology, free: int) -> list[int]:
     """Cores that are wholly free, those of sockets with the fewest of them first."""
     whole = [(socket, core) for socket, core in topology.cores if core & free == core]
     on_socket = [0] * len(topology.sockets)
@@ -62,7 +62,7 @@ def _whole_cores(topology: Topology, free: int) -> list[int]:
     return [core for _, core in whole]
 
 
-def _threads(topology: Topology, free: int, taken: int) -> list[int]:
+def _threads(topology: CpuTopology, free: int, taken: int) -> list[int]:
     """Free CPUs one by one: near what is taken, on sockets and then cores with the least free."""
     standing = [(-(cpus & taken).bit_count(), (cpus & free).bit_count()) for cpus in topology.sockets]
     cores = [(socket, core & free) for socket, core in topology.cores if core & free]

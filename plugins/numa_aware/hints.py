@@ -15,7 +15,7 @@ from capcard_sched.plugins.numa_aware.cpus import assign
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capcard_sched.model.numa import Topology
+    from capcard_sched.model.numa import CpuTopology
 
 
 class Hint(NamedTuple):
@@ -25,7 +25,7 @@ class Hint(NamedTuple):
     preferred: bool
 
 
-class Plan(NamedTuple):
+class CpuPlan(NamedTuple):
     """The CPUs of each container of a pod that gets its own, in order."""
 
     sets: tuple[int, ...]
@@ -81,7 +81,7 @@ def admits(policy: str, hint: Hint | None) -> bool:
     return hint.preferred and (policy != SINGLE_NUMA_NODE or hint.nodes.bit_count() == 1)
 
 
-def plan(topology: Topology, free: int, policy: str, wanted: Sequence[int]) -> Plan | Refused:
+def plan(topology: CpuTopology, free: int, policy: str, wanted: Sequence[int]) -> CpuPlan | Refused:
     """CPUs for containers that want so many each, one after the other."""
     total = [cpus.bit_count() for cpus in topology.numa_nodes]
     sets = []
@@ -94,4 +94,4 @@ def plan(topology: Topology, free: int, policy: str, wanted: Sequence[int]) -> P
         sets.append(got)
         used |= got
         free &= ~got
-    return Plan(tuple(sets), sum(1 for cpus in topology.numa_nodes if cpus & used))
+    return CpuPlan(tuple(sets), sum(1 for cpus in topology.numa_nodes if cpus & used))

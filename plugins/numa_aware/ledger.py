@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.model.numa import BEST_EFFORT
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.numa_aware.cpus import take
-from capcard_sched.plugins.numa_aware.hints import Plan, Refused, plan
+from capcard_sched.plugins.numa_aware.hints import CpuPlan, Refused, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,12 +37,12 @@ SETTLE_SECONDS: Final = 30.0
 _COMING = frozenset({TaskStatus.BINDING, TaskStatus.BOUND})
 
 
-class Claim:
+class CpuClaim:
     """CPUs that a pod was given and that the object may still show as free."""
 
     __slots__ = ("plan", "running_since", "wanted")
 
-    def __init__(self, found: Plan, wanted: tuple[int, ...]) -> None:
+    def __init__(self, found: CpuPlan, wanted: tuple[int, ...]) -> None:
         self.plan = found
         #: How many CPUs each container wants.
         self.wanted = wanted
@@ -64,7 +64,7 @@ class NodeCpus:
 
     def __init__(self, facts: NumaFacts) -> None:
         #: By uid, oldest first.
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, CpuClaim] = {}
         #: Pods on the node that have or had a claim, or need none.
         self._known: set[str] = set()
         self._fresh = True
@@ -95,7 +95,7 @@ class NodeCpus:
 
     # --- in a session -----------------------------------------------------------------------------------------------
 
-    def plan(self, wanted: Sequence[int]) -> Plan | Refused:
+    def plan(self, wanted: Sequence[int]) -> CpuPlan | Refused:
         """CPUs for a pod under the node's policy."""
         return plan(self.facts.topology, self.available, self.facts.topology_policy, wanted)
 
@@ -104,7 +104,7 @@ class NodeCpus:
         found = self.plan(wanted)
         if isinstance(found, Refused):
             return False
-        self.claims[uid] = Claim(found, wanted)
+        self.claims[uid] = CpuClaim(found, wanted)
         self._known.add(uid)
         return True
 
@@ -144,12 +144,12 @@ class NodeCpus:
                 if gone >= 0:
                     continue
             if not self._names(task) and not task.deleting:
-                self.claims[task.uid] = Claim(self._guess(wanted), wanted)
+                self.claims[task.uid] = CpuClaim(self._guess(wanted), wanted)
 
     def _names(self, task: Task) -> bool:
         return task.uid in self.facts.pods or task.key in self.facts.pods
 
-    def _is_shown(self, task: Task, claim: Claim, others: Iterable[Task], now: float) -> bool:
+    def _is_shown(self, task: Task, claim: CpuClaim, others: Iterable[Task], now: float) -> bool:
         if self.facts.pods:
             return self._names(task)
         if claim.running_since is None:
@@ -181,14 +181,14 @@ class NodeCpus:
                 claim.plan = self._guess(claim.wanted)
                 self.claims[uid] = claim
 
-    def _guess(self, wanted: tuple[int, ...]) -> Plan:
+    def _guess(self, wanted: tuple[int, ...]) -> CpuPlan:
         """What the kubelet will give a pod that is on the node: as many as there are, when nothing fits."""
         for policy in (self.facts.topology_policy, BEST_EFFORT):
             found = plan(self.facts.topology, self.available, policy, wanted)
-            if isinstance(found, Plan):
+            if isinstance(found, CpuPlan):
                 return found
         free = self.available
-        return Plan((take(self.facts.topology, free, min(sum(wanted), free.bit_count())),), 1)
+        return CpuPlan((take(self.facts.topology, free, min(sum(wanted), free.bit_count())),), 1)
 
     def next_look(self, now: float) -> float | None:
         """When a claim may end although nothing changes, Unix seconds; None when that is not to be waited for."""

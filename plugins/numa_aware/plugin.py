@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import NUMA_TOPOLOGY_DECISION, NUMA_TOPOLOGY_POLICY
 from capcard_sched.model.numa import NONE
 from capcard_sched.model.refusal import Code
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import Mask, NodeRows, Profile, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import TaskClass
-    from capcard_sched.plugins.numa_aware.hints import Plan
+    from capcard_sched.plugins.numa_aware.hints import CpuPlan
 
 NO_FACTS = "numa info is empty"
 NOT_STATIC = "cpu manager policy isn't static"
@@ -94,11 +94,11 @@ class NumaAware(Plugin):
             return False
         return bool(policy_of(cls)) or (bool(cls.own_cpus) and self._rows.watches_any)
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         """Which CPUs are free is more than how many."""
         return self._concerns(profile.cls)
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         cls = profile.cls
         if not self._concerns(cls):
             return
@@ -115,7 +115,7 @@ class NumaAware(Plugin):
             if here.any():
                 verdict.reject(here, Code.UNRESOLVABLE, REFUSED.format(name=name))
 
-    def _judge_policy(self, policy: str, rows: NodeRows, verdict: Verdict) -> Mask:
+    def _judge_policy(self, policy: str, rows: NodeView, verdict: FilterResult) -> Mask:
         """Reject nodes that do not follow the pod's policy; returns those that do: bool [k]."""
         known = self._rows
         left = np.ones(len(rows), dtype=bool)
@@ -137,7 +137,7 @@ class NumaAware(Plugin):
         reject(~rows.take(known.has_cpus), NO_CPUS)
         return left
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         cls = profile.cls
         if not cls.own_cpus or not policy_of(cls):
             return None
@@ -173,7 +173,7 @@ class NumaAware(Plugin):
         return found
 
 
-def decision(numa_nodes: Mapping[int, int], given: Plan) -> str:
+def decision(numa_nodes: Mapping[int, int], given: CpuPlan) -> str:
     """What is written on the pod: `{"numa":{"0":{"cpu":"4"}}}`. `numa_nodes`: number to CPUs."""
     counts = {number: (cpus & given.cpus).bit_count() for number, cpus in numa_nodes.items()}
     return json.dumps(

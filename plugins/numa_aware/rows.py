@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from capcard_sched.model.numa import BEST_EFFORT, NONE, RESTRICTED, SINGLE_NUMA_NODE, STATIC
-from capcard_sched.plugins.numa_aware.hints import Plan, plan
+from capcard_sched.plugins.numa_aware.hints import CpuPlan, plan
 from capcard_sched.plugins.numa_aware.ledger import NodeCpus
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.rows import Mask, Rows
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.node import Node
-    from capcard_sched.model.numa import NumaFacts, Topology
+    from capcard_sched.model.numa import CpuTopology, NumaFacts
 
     Codes = npt.NDArray[np.int8]
     Numbers = npt.NDArray[np.int64]
@@ -71,8 +71,8 @@ class NumaRows:
         self._total: Numbers = np.zeros((nodes, most), dtype=np.int64)
         #: How the node stands: a number for its topology, policy and available CPUs.
         self._standing: Numbers = np.zeros(nodes, dtype=np.int64)
-        self._numbers: dict[tuple[Topology, str, int], int] = {}
-        self._stands: list[tuple[Topology, str, int]] = []
+        self._numbers: dict[tuple[CpuTopology, str, int], int] = {}
+        self._stands: list[tuple[CpuTopology, str, int]] = []
         #: Rows in the order they were written, and by what one container wants: on how many NUMA nodes it would lie and
         #: on how many it would at the least (int8 [nodes]), with how much of that order was read.
         self._log: list[int] = []
@@ -188,7 +188,7 @@ class NumaRows:
             if answer is None:
                 topology, policy, available = self._stands[number]
                 found = plan(topology, available, policy, wanted)
-                answer = known[number] = (-1, found.span) if isinstance(found, Plan) else (found.container, 0)
+                answer = known[number] = (-1, found.span) if isinstance(found, CpuPlan) else (found.container, 0)
             answers[index] = answer
         refused[judged], spans[judged] = answers[where, 0], answers[where, 1]
         return refused, spans
@@ -237,7 +237,7 @@ class NumaRows:
         if cpus is not None and cpus.release(uid):
             self._write(node)
 
-    def given(self, node: Node, uid: str) -> tuple[Mapping[int, int], Plan] | None:
+    def given(self, node: Node, uid: str) -> tuple[Mapping[int, int], CpuPlan] | None:
         """The NUMA nodes of a node, number to CPUs, and what a pod was given there; None for nothing."""
         cpus = self._nodes.get(node.name)
         claim = cpus.claims.get(uid) if cpus is not None else None

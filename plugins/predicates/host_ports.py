@@ -11,9 +11,9 @@ from capcard_sched.model.refusal import Code
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.node import Node
     from capcard_sched.model.objects import HostPort
     from capcard_sched.model.resources import Vector
@@ -99,7 +99,7 @@ class HostPorts:
                     found[row] += _count(wanted, ports)
         return found
 
-    def reject(self, wanted: tuple[HostPort, ...], rows: NodeRows, verdict: Verdict) -> None:
+    def reject(self, wanted: tuple[HostPort, ...], rows: NodeView, verdict: FilterResult) -> None:
         """Reject entries where a port is taken.
 
         A hypothetical entry shows more pods of the class than stand there: the first of them has taken the ports.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.rows import NodeRows, Verdict
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.task import TaskClass
 
 POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
@@ -24,20 +24,20 @@ AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
 
 
-def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
     """Cordoned nodes, for pods that do not tolerate the taint that stands for it."""
     if index.cordoned is not None and not is_tolerated(UNSCHEDULABLE_TAINT, cls.tolerations):
         verdict.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
 
 
-def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
     """Nodes outside nodeSelector and required node affinity."""
     mask = index.matching(cls)
     if mask is not None:
         verdict.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
 
 
-def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Verdict) -> None:
+def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
     """Nodes with a NoSchedule or NoExecute taint that is not tolerated; the first one in list order is named."""
     fine = index.tolerated(cls.tolerations)
     if fine is None:
@@ -63,7 +63,7 @@ def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeRows, verdict: Ve
             verdict.reject(by_row == number, Code.UNRESOLVABLE, reason)
 
 
-def reject_full(rows: NodeRows, verdict: Verdict) -> None:
+def reject_full(rows: NodeView, verdict: FilterResult) -> None:
     """Nodes with as many pods as they take. Pods that are leaving do not count: whoever waits for them may come."""
     full = rows.used[:, 2] >= rows.allocatable[:, 2]
     if full.any():

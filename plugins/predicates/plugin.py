@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.node_index import NodeIndex
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.plugins.predicates import node_checks, pod_affinity
 from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, PredicatesArguments
 from capcard_sched.plugins.predicates.host_ports import HostPorts
 from capcard_sched.plugins.predicates.rules import PodRules, RuleBook
-from capcard_sched.plugins.predicates.topology_spread import TopologySpread
+from capcard_sched.plugins.predicates.topology_spread import SpreadFilter
 from capcard_sched.plugins.predicates.volumes import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
     from capcard_sched.model.task import Task
 
@@ -54,7 +54,7 @@ class Predicates(Plugin):
         self._generation = -1
         self._ports = HostPorts()
         self._rules = RuleBook(self._enabled)
-        self._spread = TopologySpread()
+        self._spread = SpreadFilter()
         self._volumes = VolumeRules(self._enabled)
         #: The diagnosis whose entries were already checked for their pod count.
         self._counted: Diagnosis | None = None
@@ -93,14 +93,14 @@ class Predicates(Plugin):
         volumes = self._volumes.of(task) if task.cls.volumes else None
         return None if rules is None and volumes is None else PodContext(rules, volumes)
 
-    def _context(self, profile: Profile) -> PodContext:
+    def _context(self, profile: PodSignature) -> PodContext:
         return profile.context(self.name) or _NOTHING
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         rules, volumes = self._context(profile)
         return rules is not None or (volumes is not None and bool(volumes.open))
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         if profile.cls.host_ports and self._enabled.node_ports:
             return True
         volumes = self._context(profile).volumes
@@ -108,14 +108,14 @@ class Predicates(Plugin):
 
     # --- feasibility ------------------------------------------------------------------------------------------------
 
-    def pre_predicate(self, profile: Profile) -> Refusal | None:
+    def pre_predicate(self, profile: PodSignature) -> Refusal | None:
         rules, volumes = self._context(profile)
         error = (rules.error if rules is not None else "") or (volumes.error if volumes is not None else "")
         if not error:
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         if isinstance(verdict, Diagnosis):
             # The pod count comes first, so that it is told of nodes that are refused for good as well.
             node_checks.reject_full(rows, verdict)
@@ -133,7 +133,7 @@ class Predicates(Plugin):
                 self._volumes.reject_crowded(volumes, rows, verdict)
             self._volumes.reject_fixed(volumes, rows, verdict)
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         # Every request has a pod slot in it: only who wants to know the reason needs the count besides the fit.
         if isinstance(verdict, Diagnosis) and verdict is not self._counted:
             node_checks.reject_full(rows, verdict)
@@ -144,7 +144,7 @@ class Predicates(Plugin):
         if volumes is not None and verdict is not self._counted and self._volumes.is_limited(volumes):
             self._volumes.reject_crowded(volumes, rows, verdict)
 
-    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         rules, volumes = self._context(profile)
         if rules is not None:
             pod_affinity.reject(self._index, rules, rows, verdict)
@@ -155,7 +155,7 @@ class Predicates(Plugin):
 
     # --- preference -------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores | None:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         shape, volumes = self._enabled.volume_binding_shape, self._context(profile).volumes
         if not shape or volumes is None or not volumes.open:
             return None

@@ -9,9 +9,9 @@ import numpy as np
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.rows import Mask, NodeRows, Verdict
-    from capcard_sched.framework.tally import Tally
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.framework.toolkit.topology_count import TopologyCount
     from capcard_sched.plugins.predicates.rules import PodRules
 
 AFFINITY = "node(s) didn't match pod affinity rules"
@@ -19,7 +19,7 @@ ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
-def _holding(index: NodeIndex, rows: NodeRows, pairs: tuple[tuple[Tally, str], ...]) -> Mask:
+def _holding(index: NodeIndex, rows: NodeView, pairs: tuple[tuple[TopologyCount, str], ...]) -> Mask:
     """Mask, bool [k]: entries whose domain holds a pod of any of the pairs. A node without the key is in no domain."""
     held = np.zeros(len(rows), dtype=bool)
     for tally, topology_key in pairs:
@@ -28,7 +28,7 @@ def _holding(index: NodeIndex, rows: NodeRows, pairs: tuple[tuple[Tally, str], .
     return held
 
 
-def _unwelcome(index: NodeIndex, rules: PodRules, rows: NodeRows) -> Mask:
+def _unwelcome(index: NodeIndex, rules: PodRules, rows: NodeView) -> Mask:
     """Mask, bool [k]: entries that miss a key, or whose domain holds no pod that matches all terms.
 
     As in Kubernetes a pod counts when it matches all the terms, not each term another one. The first pod of a series
@@ -45,7 +45,7 @@ def _unwelcome(index: NodeIndex, rules: PodRules, rows: NodeRows) -> Mask:
     return unwelcome
 
 
-def reject(index: NodeIndex, rules: PodRules, rows: NodeRows, verdict: Verdict) -> None:
+def reject(index: NodeIndex, rules: PodRules, rows: NodeView, verdict: FilterResult) -> None:
     """The three checks in order; a node gives the reason of the first it fails."""
     failed = np.zeros(len(rows), dtype=bool)
     if rules.affinity is not None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.domains import DomainCounters
-from capcard_sched.framework.pod_selectors import (
+from capcard_sched.framework.toolkit.pod_selectors import (
     PodSelector,
     SelectorError,
     TermCache,
@@ -18,13 +17,14 @@ from capcard_sched.framework.pod_selectors import (
     spread_selector,
     term_selector,
 )
+from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.session import Session
-    from capcard_sched.framework.tally import Tally
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.framework.toolkit.topology_count import TopologyCount
     from capcard_sched.model.objects import Affinity, PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task import Task, TaskClass
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments
@@ -37,7 +37,7 @@ class SpreadRule(NamedTuple):
     max_skew: int
     min_domains: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    tally: Tally | None
+    tally: TopologyCount | None
     #: 1 when the pod itself is of those counted.
     itself: int
     honors_affinity: bool
@@ -48,20 +48,20 @@ class PodRules(NamedTuple):
     """Everything but the class that decides about pod affinity and spread. Compared by content."""
 
     #: Pods that match all required affinity terms; None without such terms.
-    affinity: Tally | None = None
+    affinity: TopologyCount | None = None
     affinity_keys: tuple[str, ...] = ()
     #: The pod matches its own required affinity terms.
     matches_itself: bool = False
     #: Pods to stay away from, by topology key.
-    anti_affinity: tuple[tuple[Tally, str], ...] = ()
+    anti_affinity: tuple[tuple[TopologyCount, str], ...] = ()
     spread: tuple[SpreadRule, ...] = ()
     #: Pods that stay away from this one, with the topology key of their term.
-    repelled_by: tuple[tuple[Tally, str], ...] = ()
+    repelled_by: tuple[tuple[TopologyCount, str], ...] = ()
     #: Why the terms cannot be read.
     error: str = ""
 
 
-class _Terms(NamedTuple):
+class _RequiredTerms(NamedTuple):
     """A pod's own terms with its labels filled in, not yet counted."""
 
     affinity: tuple[PodSelector, ...] = ()
@@ -80,11 +80,11 @@ def _required(affinity: Affinity | None) -> tuple[tuple[PodAffinityTerm, ...], t
 
 
 class RuleBook:
-    """Makes the rules of pods and tells the counters what to count (`framework.domains.TermReader`)."""
+    """Makes the rules of pods and tells the counters what to count (`framework.toolkit.topology_counts.TermReader`)."""
 
     def __init__(self, arguments: PredicatesArguments) -> None:
         self._arguments = arguments
-        self.counters = DomainCounters(self)
+        self.counters = TopologyCounts(self)
         self._terms = TermCache(self._label_keys, self._resolve)
 
     def open(self, session: Session, index: NodeIndex) -> None:
@@ -103,19 +103,19 @@ class RuleBook:
         towards, away, spread = self._of_class(cls)
         return label_keys((*towards, *away), spread)
 
-    def _resolve(self, task: Task) -> _Terms:
+    def _resolve(self, task: Task) -> _RequiredTerms:
         towards, away, spread = self._of_class(task.cls)
         namespace, labels = task.namespace, task.labels
         try:
             affinity = tuple(term_selector(term, namespace, labels) for term in towards)
             anti_affinity = tuple((term_selector(term, namespace, labels), term.topology_key) for term in away)
         except SelectorError as error:
-            return _Terms(error=f"plugin InterPodAffinity pre-predicates failed parsing pod: {error}")
+            return _RequiredTerms(error=f"plugin InterPodAffinity pre-predicates failed parsing pod: {error}")
         try:
             constraints = tuple((spread_selector(each, namespace, labels), each) for each in spread)
         except SelectorError as error:
-            return _Terms(error=f"plugin PodTopologySpread pre-predicates failed {error}")
-        return _Terms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
+            return _RequiredTerms(error=f"plugin PodTopologySpread pre-predicates failed {error}")
+        return _RequiredTerms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
 
     # --- for the counters -------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class RuleBook:
         """Whether the class has required pod terms or hard constraints."""
         return any(self._of_class(cls))
 
-    def asked(self, task: Task) -> Iterable[Tally]:
+    def asked(self, task: Task) -> Iterable[TopologyCount]:
         """Tallies that the pod's own terms ask for."""
         rules = self._own(task)
         if rules.affinity is not None:
@@ -134,7 +134,7 @@ class RuleBook:
             if rule.tally is not None:
                 yield rule.tally
 
-    def carried(self, task: Task) -> Iterable[tuple[Tally, int]]:
+    def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
         """The pod's required anti-affinity terms, once each."""
         for selector, topology_key in dict.fromkeys(self._terms.of(task).anti_affinity):
             yield self.counters.carriers(selector, topology_key), 1
@@ -182,6 +182,6 @@ class RuleBook:
         return rules._replace(repelled_by=tuple((tally, _key(tally)) for tally in meeting))
 
 
-def _key(tally: Tally) -> str:
+def _key(tally: TopologyCount) -> str:
     assert tally.carried is not None
     return tally.carried[0]

@@ -9,8 +9,8 @@ import numpy as np
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.rows import Mask, NodeRows, Verdict
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.task import TaskClass
     from capcard_sched.plugins.predicates.rules import SpreadRule
 
@@ -28,7 +28,7 @@ class _Scope(NamedTuple):
     size: int
 
 
-class TopologySpread:
+class SpreadFilter:
     """Checks constraints against the counters; remembers which nodes and domains a constraint looks at."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class TopologySpread:
         return scope
 
     def reject(
-        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeRows, verdict: Verdict
+        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeView, verdict: FilterResult
     ) -> None:
         """Each constraint in order; a node gives the reason of the first it fails."""
         failed = np.zeros(len(rows), dtype=bool)

@@ -15,8 +15,8 @@ from capcard_sched.model.refusal import Code
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from capcard_sched.framework.rows import NodeRows, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import AttachmentKey, Storage
     from capcard_sched.model.task import Task
@@ -174,7 +174,7 @@ class AttachedVolumes:
         return counts, self._limit_arrays[driver]
 
     def reject(
-        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeRows, verdict: Verdict
+        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeView, verdict: FilterResult
     ) -> None:
         """Reject nodes that would attach more volumes than they may.
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.rows import Mask, Rows
+    from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.storage import Claim, PersistentVolume, Storage, StorageCapacity
+    from capcard_sched.model.storage import PersistentVolume, Storage, StorageCapacity, VolumeClaim
     from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 
 #: In place of a volume's version: one is to be made, or there is none.
@@ -34,7 +34,7 @@ class Offer(NamedTuple):
     """What every node offers to some claims together."""
 
     #: Smallest first.
-    claims: tuple[Claim, ...]
+    claims: tuple[VolumeClaim, ...]
     #: Per claim the version of the volume, TO_BE_MADE or NOTHING: int64 [nodes].
     choices: tuple[Vector, ...]
     #: Nodes without a volume for some claim, and nodes where one could be made but for room: bool [nodes].
@@ -45,7 +45,7 @@ class Offer(NamedTuple):
 class _Candidates:
     """Volumes that are what a claim asks for, wherever they are, the smallest first."""
 
-    def __init__(self, claim: Claim, volumes: Collection[PersistentVolume], reach: VolumeReach) -> None:
+    def __init__(self, claim: VolumeClaim, volumes: Collection[PersistentVolume], reach: VolumeReach) -> None:
         fitting = sorted(
             (volume for volume in volumes if volume.may_go_to(claim)), key=lambda volume: (volume.size, volume.name)
         )
@@ -112,7 +112,7 @@ class VolumeMarket:
         #: Version to volume.
         self.volumes = {volume.version: volume for volume in storage.volumes.values()}
 
-    def offer(self, claims: Sequence[Claim], taken: Collection[str]) -> Offer:
+    def offer(self, claims: Sequence[VolumeClaim], taken: Collection[str]) -> Offer:
         """What every node offers to these claims of one pod, given the volumes that are spoken for."""
         nodes = len(self.reach.index)
         ordered = tuple(sorted(claims, key=lambda claim: (claim.size, claim.name)))
@@ -129,7 +129,7 @@ class VolumeMarket:
             choices.append(choice)
         return Offer(ordered, tuple(choices), unavailable, short)
 
-    def _candidates_for(self, claim: Claim) -> _Candidates:
+    def _candidates_for(self, claim: VolumeClaim) -> _Candidates:
         selector = _encode(claim.selector) if claim.selector is not None else None
         need = (claim.class_name, claim.size, claim.access_modes, claim.volume_mode, selector)
         found = self._candidates.get(need)
@@ -148,7 +148,7 @@ class VolumeMarket:
 
     # --- volumes to be made -----------------------------------------------------------------------------------------
 
-    def _can_be_made(self, claim: Claim) -> tuple[Mask, Mask]:
+    def _can_be_made(self, claim: VolumeClaim) -> tuple[Mask, Mask]:
         """Masks, bool [nodes]: where the class makes volumes, and where there is room for one of this size."""
         key = (claim.class_name, claim.size)
         found = self._made.get(key)

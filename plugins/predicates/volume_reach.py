@@ -16,8 +16,8 @@ from capcard_sched.model.selectors import matches_term
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.rows import Mask, Rows
+    from capcard_sched.framework.api.node_view import Mask, Rows
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.objects import LabelSelector
     from capcard_sched.model.storage import PersistentVolume
     from capcard_sched.model.volumes import TopologySelectorTerm

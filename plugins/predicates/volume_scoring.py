@@ -11,7 +11,7 @@ from capcard_sched.plugins.predicates.volume_offers import TO_BE_MADE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.rows import Scores
+    from capcard_sched.framework.api.node_view import Scores
     from capcard_sched.model.resources import Vector
     from capcard_sched.plugins.predicates.arguments import ShapePoint
     from capcard_sched.plugins.predicates.volume_offers import Offer, VolumeMarket

@@ -24,13 +24,13 @@ from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.node_index import NodeIndex
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.storage import AttachmentKey, Claim, Storage
+    from capcard_sched.model.storage import AttachmentKey, Storage, VolumeClaim
     from capcard_sched.model.task import Task
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments, ShapePoint
     from capcard_sched.plugins.predicates.volume_offers import Offer
@@ -149,7 +149,7 @@ class VolumeRules:
             tuple(key for key in self._attachments(task) if key[0] in self.attached.drivers),
         )
 
-    def _problem(self, task: Task, name: str, claim: Claim | None) -> str:
+    def _problem(self, task: Task, name: str, claim: VolumeClaim | None) -> str:
         """Why a claim keeps its pod from every node; "" when it does not."""
         if not self._binding:
             return ""
@@ -173,7 +173,7 @@ class VolumeRules:
     def _is_assumed(self, key: str) -> bool:
         return key in self._decided or key in self._storage.assumed
 
-    def _decision(self, claim: Claim) -> Decision | None:
+    def _decision(self, claim: VolumeClaim) -> Decision | None:
         """How a claim that is not bound gets its volume, if that is settled."""
         known = self._decided.get(claim.key) or self._storage.assumed.get(claim.key)
         if known is not None:
@@ -212,7 +212,7 @@ class VolumeRules:
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
-    def reject_fixed(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+    def reject_fixed(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
         """Nodes that the volumes of bound claims, or decisions already made, rule out: nothing a placement changes."""
         reach = self._reaching()
         if self._arguments.volume_zone:
@@ -243,7 +243,7 @@ class VolumeRules:
             inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
             verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
 
-    def reject_crowded(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+    def reject_crowded(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
         """Nodes that cannot attach so many volumes more."""
         more: list[tuple[str, Vector]] = []
         if volumes.open:
@@ -258,7 +258,7 @@ class VolumeRules:
                 ]
         self.attached.reject(volumes.attached, more, rows, verdict)
 
-    def reject_without_offer(self, volumes: PodVolumes, rows: NodeRows, verdict: Verdict) -> None:
+    def reject_without_offer(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
         """Nodes that have no volume for some open claim, nor can have one made."""
         offer = self.offer(volumes.open)
         verdict.reject(rows.take(offer.unavailable), Code.UNRESOLVABLE, UNAVAILABLE)

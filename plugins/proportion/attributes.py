@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.ledger import holds_room, known_vector
+from capcard_sched.framework.quota.queue_sums import holds_room, known_vector
 from capcard_sched.model.resources import CPU, MEMORY, PODS_COLUMN
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.proportion.filling import fill

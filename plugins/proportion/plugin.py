@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.ledger import (
-    JobSums,
+from capcard_sched.framework.api.plugin import Grant, Placement, Plugin, Sample, VictimDecision
+from capcard_sched.framework.quota.queue_sums import (
+    QueueSums,
     admitted_reservation,
     excess,
     listed,
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.framework.plugin import Allowance, Placement, Plugin, Sample, Veto
-from capcard_sched.framework.spare import split_spare
+from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import QUEUE_NOT_OPEN, QUEUE_NOT_OPEN_ALLOCATE, QUEUE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from capcard_sched.framework.rows import Profile
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Amounts, Vector
@@ -51,9 +51,9 @@ class Proportion(Plugin):
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
-        self._requested = JobSums(requested)
-        self._inqueue = JobSums(admitted_reservation)
-        self._elastic = JobSums(elastic)
+        self._requested = QueueSums(requested)
+        self._inqueue = QueueSums(admitted_reservation)
+        self._elastic = QueueSums(elastic)
         self._session: Session
         self._attributes: dict[str, QueueAttributes] = {}
         #: How many resource names the attributes were made with.
@@ -104,13 +104,13 @@ class Proportion(Plugin):
         count, names = self._room(queue, task.cls, 1)
         return None if count else self._insufficient(queue, task.cls, names, 0, "allocatable")
 
-    def allocatable_many(self, queue: Queue, profile: Profile, tasks: Sequence[Task]) -> Allowance:
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         if not queue.is_open:
-            return Allowance(0, self._closed(queue, "allocatable"))
+            return Grant(0, self._closed(queue, "allocatable"))
         count, names = self._room(queue, profile.cls, len(tasks))
         if count == len(tasks):
-            return Allowance(count)
-        return Allowance(count, self._insufficient(queue, profile.cls, names, count, "allocatable"))
+            return Grant(count)
+        return Grant(count, self._insufficient(queue, profile.cls, names, count, "allocatable"))
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         """A queue may reclaim up to what it deserves."""
@@ -119,7 +119,7 @@ class Proportion(Plugin):
         count, names = self._room(queue, task.cls, 1)
         return None if count else self._insufficient(queue, task.cls, names, 0, "preemptive")
 
-    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto:
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Candidates while their queue holds more than it deserves of something they ask for; guarantees stay whole.
 
         So a queue can never take back the very pods it gave up (W-34). The others are protected in every tier (W-10).
@@ -130,7 +130,7 @@ class Proportion(Plugin):
         taken: dict[str, set[TaskClass]] = {}
         victims: set[str] = set()
         protected: dict[str, str] = {}
-        spare, others = split_spare(candidates)
+        spare, others = split_slack(candidates)
         for candidate in (*spare, *others):
             name = candidate.job.queue if candidate.job is not None else ""
             attributes = self._attributes.get(name)
@@ -149,7 +149,7 @@ class Proportion(Plugin):
                 left[name] = rest
                 taken[name].add(candidate.cls)
                 victims.add(candidate.uid)
-        return Veto(protected, [candidate for candidate in candidates if candidate.uid in victims])
+        return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
 
     def _entitled(self, attributes: QueueAttributes, held: Vector, cls: TaskClass) -> bool:
         """Whether a queue that holds this much may take one pod of the class back."""

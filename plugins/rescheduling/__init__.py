@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.victims import protection
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.eviction.victim_index import protection
 from capcard_sched.model.timestamps import parse_duration
 from capcard_sched.plugins.rescheduling.arguments import ReschedulingArguments, parse
 from capcard_sched.plugins.rescheduling.balance import Sides, chosen, sides, standings
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.task import Task
     from capcard_sched.model.usage import NodeUsage
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
-from capcard_sched.framework.problems import nearest, shown
+from capcard_sched.framework.api.problems import nearest, shown
 from capcard_sched.model.timestamps import DurationError, parse_duration
 from capcard_sched.model.usage import PERIOD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.api.arguments import ArgumentReader
 
 Percent: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100)]
 

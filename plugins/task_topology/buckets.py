@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from capcard_sched.framework.rows import NodeRows
+    from capcard_sched.framework.api.node_view import NodeView
     from capcard_sched.model.job import Job
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import Matrix
     from capcard_sched.model.task import Task, TaskClass
-    from capcard_sched.model.task_topology import Topology
+    from capcard_sched.model.task_topology import TaskAffinityGroups
 
     Counts = npt.NDArray[np.int64]
 
@@ -41,7 +41,7 @@ OUTSIDE: Final = (1, 0, 0, 0, 0)
 class Relations:
     """What the roles of a job are to each other."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: TaskAffinityGroups) -> None:
         together, apart = _pairs(topology.affinity), _pairs(topology.anti_affinity)
         #: Role to other roles: +1 wants to be with it, -1 apart from it, 0 both.
         self.gain: dict[str, dict[str, int]] = {}
@@ -107,7 +107,7 @@ class Bucket:
         self._columns = np.flatnonzero(requests.any(axis=0)) if len(requests) else np.zeros(0, dtype=np.intp)
         self._requests: Matrix = requests[:, self._columns] if len(requests) else np.zeros((0, 0), dtype=np.int64)
 
-    def fitting(self, task: Task, rows: NodeRows) -> Counts:
+    def fitting(self, task: Task, rows: NodeView) -> Counts:
         """How many of the waiting tasks have room together, the task among them, on each row: int64 [k].
 
         Those that are too much are left out one by one, the largest first. 0 where the task itself has none.
@@ -159,7 +159,7 @@ class _Build(NamedTuple):
 class JobBuckets:
     """The buckets of a job in one session."""
 
-    def __init__(self, job: Job, topology: Topology, *, count_running: bool = False) -> None:
+    def __init__(self, job: Job, topology: TaskAffinityGroups, *, count_running: bool = False) -> None:
         """`count_running`: roles on a node keep off others also when they were placed in an earlier session."""
         self.relations = relations = Relations(topology)
         self._count_running = count_running
@@ -254,7 +254,7 @@ class JobBuckets:
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def scores(self, task: Task, rows: NodeRows) -> Counts:
+    def scores(self, task: Task, rows: NodeView) -> Counts:
         """How many tasks of its bucket a row would hold, less those it wants to be apart from: int64 [k]."""
         bucket = self.of[task.uid]
         found = bucket.fitting(task, rows)
@@ -281,7 +281,7 @@ def _count(counts: dict[int, int], node: Node, change: int) -> None:
             del counts[node.row]
 
 
-def _scatter(found: Counts, counts: Mapping[int, int], rows: NodeRows, sign: int) -> None:
+def _scatter(found: Counts, counts: Mapping[int, int], rows: NodeView, sign: int) -> None:
     """Add counts by row to the entries of a selection."""
     if counts:
         per_node = np.zeros(len(rows.nodes), dtype=np.int64)

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.framework.misread import Misread, misread
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.plugins.task_topology.buckets import OUTSIDE, JobBuckets
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import NodeRows, Profile, Scores
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
     from capcard_sched.model.task import Task
-    from capcard_sched.model.task_topology import Topology
+    from capcard_sched.model.task_topology import TaskAffinityGroups
 
 MAX_SCORE = 100
 
@@ -49,7 +49,7 @@ class TaskTopology(Plugin):
         self._session: Session
         #: By key, the jobs with a topology and tasks to place.
         self._jobs: dict[str, JobBuckets] = {}
-        self._misread = Misread()
+        self._misread = AnnotationWarnings()
 
     def open(self, session: Session) -> None:
         """Make the buckets. O(tasks of the jobs with a topology that have tasks to place)."""
@@ -63,7 +63,7 @@ class TaskTopology(Plugin):
                     count_running = self.arguments.count_running
                     self._jobs[job.key] = JobBuckets(job, topology, count_running=count_running)
 
-    def _topology(self, session: Session, job: Job) -> Topology | None:
+    def _topology(self, session: Session, job: Job) -> TaskAffinityGroups | None:
         """What the job says; None when that is nothing, or (it is told) cannot be read."""
         roles = {task.role for task in job.tasks.values()} | set(job.min_task_member)
         topology, problems = topology_of(job.annotations, roles)
@@ -74,7 +74,7 @@ class TaskTopology(Plugin):
             session,
             job,
             (
-                misread(
+                annotation_warnings(
                     problem.key,
                     f"{problem.detail}; the job's task topology is ignored",
                     f"{FORMS[problem.key]}; tasks of the job: {known}",
@@ -102,13 +102,13 @@ class TaskTopology(Plugin):
         assert task.job is not None
         return task.job.key, task.role
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         return profile.context(self.name) is not None
 
     row_private = domain_bound
     row_dependent = domain_bound
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """Up to 100 x `task-topology.weight` per row: where the largest bucket finds room, or is already, whole."""
         context = profile.context(self.name)
         buckets = self._jobs.get(context[0]) if context is not None else None

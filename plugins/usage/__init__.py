@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.plugin import Plugin, Sample
+from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import TaskStatus
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from capcard_sched.framework.arguments import ArgumentReader
-    from capcard_sched.framework.plugin import Placement
-    from capcard_sched.framework.rows import Mask, NodeRows, Profile, Rows, Scores, Verdict
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task import TaskClass
 
@@ -158,7 +158,7 @@ class Usage(Plugin):
         """Which of the measurements that differ for the pod counts; None while there is none."""
         return self._token
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         """Equal amounts may come of different pods, of which different estimates are due.
 
         Where the profile does not tell which measurement counts, the scores are no part of its static answers.
@@ -166,19 +166,19 @@ class Usage(Plugin):
         known = profile.context(self.name) is not None
         return self._token is not None and self._scores_anything and (self._estimates is not None or not known)
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         """More load than the threshold: unresolvable, as evicting would not show before long."""
         if profile.context(self.name) is None:
             return
         verdict.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
         verdict.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """The score, where nothing but a measurement can change it and the profile tells which one that was."""
         known = profile.context(self.name) is not None
         return rows.take(self._scores) if known and self._scores_anything and self._estimates is None else None
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores | None:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `usage.weight`: what is left of the node, weighted; 0 where the load is not known."""
         if self._token is None or not self._scores_anything:
             return None

@@ -11,7 +11,7 @@ from capcard_sched.model.quantity import QuantityError, milli, units
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from capcard_sched.framework.arguments import ArgumentReader
+    from capcard_sched.framework.api.arguments import ArgumentReader
 
 #: A negative one is refused in favour of the default; 0 leaves the resource out.
 Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]

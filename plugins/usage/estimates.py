@@ -17,7 +17,7 @@ from capcard_sched.model.usage import PERIOD_SECONDS, STALE_SECONDS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from capcard_sched.framework.session import Session
+    from capcard_sched.framework.session.session import Session
     from capcard_sched.model.node import Node
     from capcard_sched.model.resources import Matrix
     from capcard_sched.model.task import Task, TaskClass

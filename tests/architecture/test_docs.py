@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from capcard_sched.cli.main import app
-from capcard_sched.framework.hooks import HOOKS, SWITCHES, UNASKED
-from capcard_sched.framework.registry import Registry
+from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNASKED
+from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 
 ROOT = Path(__file__).parents[2]

@@ -37,7 +37,7 @@ THIRD_PARTY = {
         "yaml",
     },
     "testing": {"msgspec", "numpy"},
-    "process": set(),
+    "gc": set(),
 }
 #: Packages that single modules may import beyond their room's: the extender calls a webhook.
 EXCEPTIONS = {"plugins/extender/client.py": {"aiohttp"}}
@@ -108,3 +108,13 @@ def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> Non
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "manager", "util", "helper"])
 def test_no_module_has_a_name_that_says_nothing(name: str) -> None:
     assert [path for room in rooms() for path in modules(room) if name in (path.stem, path.parent.name)] == []
+
+
+def test_every_class_name_is_unique() -> None:
+    places: dict[str, list[str]] = {}
+    for room in sorted(rooms()):
+        for path in modules(room):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -72,8 +72,8 @@ def test_the_wheel_runs_without_the_tree(built: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from capcard_sched.framework.conf import default_conf\n"
-        "from capcard_sched.framework.registry import Registry\n"
+        "from capcard_sched.framework.conf.scheduler_conf import default_conf\n"
+        "from capcard_sched.framework.conf.registry import Registry\n"
         "import capcard_sched; print(capcard_sched.__file__); print(default_conf(Registry.load()).actions)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)

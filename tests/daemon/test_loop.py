@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.daemon.loop import SchedulerThread
-from capcard_sched.framework.conf import default_conf
+from capcard_sched.daemon.scheduler_thread import SchedulerThread
+from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta, PodChanged, Takeover
 from capcard_sched.model.intents import Bind, Intent

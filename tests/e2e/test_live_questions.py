@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
-from capcard_sched.cli.scene import INSTALLED_CONF
 from capcard_sched.model import annotations as keys
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane

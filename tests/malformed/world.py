@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from capcard_sched.framework.report import HookError
+from capcard_sched.framework.session.report import HookError
 from capcard_sched.model.intents import UpdatePodGroup
 from capcard_sched.testing import Harness
 

@@ -11,8 +11,8 @@ import yaml
 import capcard_sched
 from capcard_sched.cli.run import run
 from capcard_sched.daemon.options import Options
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.registry import Registry
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.kube.fence import policy_objects
 from capcard_sched.kube.kinds import KINDS
 from tests.manifests.documents import CHART, INSTALL, MANIFESTS, ROOT, Manifest, by_key, derived, kustomized, read

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from capcard_sched.framework.hooks import SWITCHES
+from capcard_sched.framework.api.hooks import SWITCHES
 from capcard_sched.model.deltas import PodDisruptionBudgetChanged
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.limits import PodDisruptionBudgetObject

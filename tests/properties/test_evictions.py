@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 from capcard_sched.framework.core import StepResult
-from capcard_sched.framework.victim_search import Search
-from capcard_sched.framework.victims import Scope
+from capcard_sched.framework.eviction.search import VictimSearch
+from capcard_sched.framework.eviction.victim_index import Scope, VictimIndex
 from capcard_sched.model.deltas import EvictFailed
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.status import TaskStatus
@@ -243,9 +243,9 @@ def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: i
     session = run.h.session()
     task, queue = run.h.task("taker-w-0"), session.queues["qi"]
     scope = Scope("queues", "reclaimable", "reclaim")
-    search = Search(session, scope, session.engine.profile(queue, task), queue, task)
+    search = VictimSearch(session, scope, session.engine.profile(queue, task), queue, task)
     plans = [search.plan(row, task) for row in range(len(session.nodes))]
-    bounds = session.victim_index().units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
+    bounds = session.once(VictimIndex).units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
     for row, plan in enumerate(plans):
         if plan is not None and plan.units:
             assert bounds[row] <= plan.cost, "a node is looked at only while it may be the cheapest"

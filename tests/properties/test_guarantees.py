@@ -12,8 +12,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from capcard_sched.framework.plugin import Veto
-from capcard_sched.framework.rows import Profile
+from capcard_sched.framework.api.node_view import PodSignature
+from capcard_sched.framework.api.plugin import VictimDecision
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
@@ -182,11 +183,11 @@ def test_what_is_placed_leaves_room_for_every_guarantee(kind: str, world: _World
     totals = {"cpu": 1000 * world.total.cpu, _GPU: 1000 * world.total.gpu}
     possible = {resource for resource in totals if run.owed(resource, nothing) <= totals[resource]}
     node = session.nodes.by_name["n1"]
-    statement = session.statement()
+    statement = Statement(session)
     for work, names in zip(world.waits, pods, strict=True):
         tasks = [run.h.task(name) for name in names]
         queue = session.queues[run.queue_of(work)]
-        allowance = run.plugin.allocatable_many(queue, Profile(tasks[0].cls, {}, 0), tasks)
+        allowance = run.plugin.allocatable_many(queue, PodSignature(tasks[0].cls, {}, 0), tasks)
         allowed = tasks[: allowance.count]
         assert (run.plugin.allocatable(queue, tasks[0]) is None) is bool(allowed)
         fitting = allowed[: run.room_for(work.each)]
@@ -200,7 +201,7 @@ def test_what_is_placed_leaves_room_for_every_guarantee(kind: str, world: _World
             assert run.owed(resource, held) <= totals[resource]
         if promised and fitting:
             before = list(run.plugin.metrics())
-            trial = session.statement()
+            trial = Statement(session)
             rest = tasks[len(fitting) :]
             if rest:
                 assert rest[0].job is not None
@@ -228,11 +229,11 @@ def test_victims_leave_every_guarantee_whole_and_can_not_come_back(
     own = run.queue_of(world.waits[0])
     running = [one for one in run.h.state.tasks.values() if one.job is not None and one.job.queue != own and one.node]
     answer = run.plugin.reclaimable(task, data.draw(st.permutations(sorted(running, key=lambda one: one.name))))
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None
     assert {*answer.protected, *(victim.uid for victim in answer.victims)} == {one.uid for one in running}
-    statement = session.statement()
+    statement = Statement(session)
     gone = []
     for victim in answer.victims:
         before = run.held()

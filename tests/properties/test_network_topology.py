@@ -8,8 +8,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework import topology_search
-from capcard_sched.framework.topology import anchor_of
+from capcard_sched.framework.allocation import hypernode_search
+from capcard_sched.framework.placement.hypernode_bounds import anchor_of
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.testing import Harness
@@ -175,7 +175,7 @@ def test_to_try_only_one_of_several_that_are_alike_changes_no_answer(
     found = []
     for many in (1, 1 << 30):
         h = build(world, plugin=plugin)
-        with patch.object(topology_search, "_MANY", many):
+        with patch.object(hypernode_search, "_MANY", many):
             for number, gang in enumerate(arrivals):
                 h.group(
                     f"g{number}", queue=gang.queue, min_member=min(gang.minimum, gang.pods),

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.placement import PlacementEngine
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.placement.engine import PlacementEngine
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
@@ -32,18 +33,18 @@ class _Guests(Plugin):
     def open(self, session: Session) -> None:
         self._session = session
 
-    def _even(self, rows: NodeRows) -> Scores:
+    def _even(self, rows: NodeView) -> Scores:
         nodes = self._session.nodes.nodes
         guests = [[task for task in nodes[row].tasks.values() if task.name[-1] in "02468"] for row in rows.rows]
         return np.array([len(each) for each in guests], dtype=np.float64)
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return True
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         verdict.reject(self._even(rows) >= 3, Code.UNSCHEDULABLE, "full of even ones")
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         return 10 * self._even(rows)
 
 
@@ -52,7 +53,7 @@ class _Relative(Plugin):
 
     name = "relative"
 
-    def batch_node_order(self, profile: Profile, candidates: NodeRows) -> Scores:
+    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores:
         return np.where(np.arange(len(candidates)) % 3 == 0, 25.0, 0.0)
 
 
@@ -64,7 +65,7 @@ class _Silent(Plugin):
     def open(self, session: Session) -> None:
         self._session = session
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         anywhere = sum(len(node.tasks) for node in self._session.nodes.nodes)
         scores: Scores = (anywhere * rows.rows % 7).astype(np.float64)
         return scores
@@ -75,10 +76,10 @@ class _Crowd(_Silent):
 
     name = "crowd"
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return True
 
-    def row_dependent(self, profile: Profile) -> bool:
+    def row_dependent(self, profile: PodSignature) -> bool:
         return True
 
 
@@ -87,7 +88,7 @@ class _Chooser(Plugin):
 
     name = "chooser"
 
-    def best_node(self, profile: Profile, rows: Any, scores: Scores) -> int:
+    def best_node(self, profile: PodSignature, rows: Any, scores: Scores) -> int:
         return int(rows[np.argsort(scores, kind="stable")[-2:][0]])
 
 
@@ -152,7 +153,7 @@ def test_the_best_row_is_that_of_a_full_scan(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PlacementEngine, "most_scans", most)
         session = _cluster(_PLUGINS[plugins], pools)
-        engine, statement = session.engine, session.statement()
+        engine, statement = session.engine, Statement(session)
         for index, what, which in steps:
             job = session.state.jobs[f"default/g{index}"]
             if what == "undo":
@@ -176,7 +177,7 @@ class _Faltering(_Guests):
     name = "faltering"
     fails = False
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         if self.fails:
             self.fails = False
             raise RuntimeError("not now")
@@ -185,7 +186,7 @@ class _Faltering(_Guests):
 
 def test_nodes_about_which_a_hook_failed_are_asked_about_again() -> None:
     session = _cluster((_Faltering,), ["a", "a"])
-    engine, statement = session.engine, session.statement()
+    engine, statement = session.engine, Statement(session)
     job = session.state.jobs["default/g0"]
     first, second = list(session.pending_tasks(job))[:2]
     profile = engine.profile(session.queues["q"], first)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework import states
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.placement import node_classes
+from capcard_sched.framework.session.session import Session
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
@@ -100,7 +100,7 @@ def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
     orders: str, most_kinds: int, nodes: list[tuple[str, str]], steps: list[tuple[int, int, str]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states, "_MOST_KINDS", most_kinds)
+        patch.setattr(node_classes, "_MOST_KINDS", most_kinds)
         lazy, plain = (_cluster(_ORDERS[orders], nodes) for _ in range(2))
         later: list[tuple[int, list[Task]]] = []
         for index, count, fate in steps:
@@ -187,6 +187,6 @@ def test_states_that_go_on_choose_as_new_ones(
     orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, int, int]]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states.RowStates, "may_go_on", lambda *_: False)
+        patch.setattr(node_classes.NodeClasses, "is_reusable", lambda *_: False)
         expected = _days(_ORDERS[orders], nodes, days)
     assert _days(_ORDERS[orders], nodes, days) == expected

@@ -24,13 +24,13 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.conf import default_conf, parse_conf
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry
 from capcard_sched.simulation.duration import parse_duration
 from capcard_sched.simulation.manifests import parse_manifest
 from capcard_sched.simulation.output import as_list
-from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, simulate
+from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
 from capcard_sched.simulation.scenario import load_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.yaml"))
@@ -61,7 +61,7 @@ def run(manifests: list[dict[str, Any]], options: dict[str, Any], until: str | N
         conf = result.conf
     else:
         conf = default_conf(REGISTRY)
-    chosen = Options(
+    chosen = SimulationOptions(
         tuple(options.get("schedulerNames", DEFAULT_SCHEDULERS)),
         options.get("defaultQueue", "default"),
         parse_duration(options.get("schedulePeriod", "1s")),

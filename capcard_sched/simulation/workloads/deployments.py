@@ -19,7 +19,7 @@ from capcard_sched.simulation.kinds import (
 )
 from capcard_sched.simulation.store import key_of
 from capcard_sched.simulation.workloads.templates import POD_TEMPLATE_HASH, digest, owner_reference
-from capcard_sched.simulation.workloads.worklist import Worklist
+from capcard_sched.simulation.workloads.workqueue import Worklist
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.simulation.kinds import POD, REPLICA_SET, JsonObject, controller_of, labels_of, meta, spec, status
 from capcard_sched.simulation.store import ENDED_PHASES, key_of
 from capcard_sched.simulation.workloads.templates import owner_reference, pod_from, spelled
-from capcard_sched.simulation.workloads.worklist import Worklist
+from capcard_sched.simulation.workloads.workqueue import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

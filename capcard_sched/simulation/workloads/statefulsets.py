@@ -9,7 +9,7 @@ from capcard_sched.simulation.store import ENDED_PHASES, key_of
 from capcard_sched.simulation.workloads.replicas import is_live, is_ready
 from capcard_sched.simulation.workloads.templates import digest, pod_from
 from capcard_sched.simulation.workloads.volumes import claim_from
-from capcard_sched.simulation.workloads.worklist import Worklist
+from capcard_sched.simulation.workloads.workqueue import Worklist
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store

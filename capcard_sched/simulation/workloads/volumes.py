@@ -38,7 +38,7 @@ from capcard_sched.simulation.store import key_of
 from capcard_sched.simulation.workloads.templates import owner_reference
 
 if TYPE_CHECKING:
-    from capcard_sched.model.storage import Claim, PersistentVolume
+    from capcard_sched.model.storage import PersistentVolume, VolumeClaim
     from capcard_sched.simulation.store import Change, Store
 
 _ZONE = "topology.kubernetes.io/zone"
@@ -133,7 +133,7 @@ class VolumeController:
         self._store.patch(CLAIM, claim.namespace, claim.name, patch)
         return True
 
-    def _chosen(self, claim: Claim) -> str | None:
+    def _chosen(self, claim: VolumeClaim) -> str | None:
         """The volume that names the claim, or that the claim names and that is free."""
         if claim.volume_name:
             named = self._store.get(VOLUME, "", claim.volume_name)
@@ -148,12 +148,12 @@ class VolumeController:
         ]
         return min(kept, key=_smallest).name if kept else None
 
-    def _best(self, claim: Claim) -> str | None:
+    def _best(self, claim: VolumeClaim) -> str | None:
         volumes = map(_facts, self._store.list(VOLUME))
         fitting = [each for each in volumes if each.class_name == claim.class_name and each.may_go_to(claim)]
         return min(fitting, key=_smallest).name if fitting else None
 
-    def _make(self, obj: JsonObject, claim: Claim, of_class: JsonObject) -> str:
+    def _make(self, obj: JsonObject, claim: VolumeClaim, of_class: JsonObject) -> str:
         """Provision a volume; its name."""
         name = f"pvc-{claim.uid}"
         wanted: JsonObject = {

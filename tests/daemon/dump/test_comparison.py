@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from capcard_sched.daemon.comparison import Difference, compare, differences, lasting, rebuild
+from capcard_sched.daemon.cache_comparer import CacheDifference, compare, differences, lasting, rebuild
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME
 from capcard_sched.model.hyper_nodes import HyperNode
 from capcard_sched.model.limits import Budget, Quota
-from capcard_sched.model.numa import NumaFacts, Topology
+from capcard_sched.model.numa import CpuTopology, NumaFacts
 from capcard_sched.model.objects import PodConditionObject
 from capcard_sched.model.status import TaskStatus
 from tests import objects
@@ -49,7 +49,7 @@ def cluster() -> Listed:
     return h
 
 
-def unexpected(found: list[Difference]) -> list[Difference]:
+def unexpected(found: list[CacheDifference]) -> list[CacheDifference]:
     return [difference for difference in found if not difference.expected]
 
 
@@ -79,7 +79,7 @@ def test_what_is_assumed_and_not_bound_yet_is_expected() -> None:
     found = compare(h.state, h.listing())
     nodes = {name: h.binds[name] for name in ("e", "f")}
     assert found == [
-        Difference("Pod", f"default/{name}", "status", f"Binding on {node}", "Pending", expected=True)
+        CacheDifference("Pod", f"default/{name}", "status", f"Binding on {node}", "Pending", expected=True)
         for name, node in nodes.items()
     ]
 
@@ -95,7 +95,7 @@ def test_a_binding_that_the_watch_has_not_shown_yet_is_expected() -> None:
     node = h.binds["e"]
     assert h.bind_annotations["e"] == {CARD_ASSIGNED: CARD}
     assert compare(h.state, h.listing()) == [
-        Difference("Pod", "default/e", "status", f"Binding on {node}", f"Running on {node}", expected=True)
+        CacheDifference("Pod", "default/e", "status", f"Binding on {node}", f"Running on {node}", expected=True)
     ]
     h.catch_up()
     h.settle()
@@ -136,7 +136,7 @@ def test_a_binding_that_came_out_on_another_node_is_named() -> None:
     node = h.binds["e"]
     other = "n1" if node == "n2" else "n2"
     found = unexpected(compare(h.state, [*h.listing(), shown(h, "e", other)]))
-    assert Difference("Pod", "default/e", "node", node, other) in found
+    assert CacheDifference("Pod", "default/e", "node", node, other) in found
     assert {(item.kind, item.name) for item in found if item.field == "used"} == {("Node", "n1"), ("Node", "n2")}
 
 
@@ -147,7 +147,7 @@ def test_an_eviction_under_way_is_expected() -> None:
     node = task.node.name
     h.state.release(task)
     assert compare(h.state, h.listing()) == [
-        Difference("Pod", "default/a", "status", f"Releasing on {node}", f"Running on {node}", expected=True)
+        CacheDifference("Pod", "default/a", "status", f"Releasing on {node}", f"Running on {node}", expected=True)
     ]
 
 
@@ -271,7 +271,7 @@ def _budget(h: Listed) -> None:
 
 
 def _numa(h: Listed) -> None:
-    h.state.numa["n1"] = NumaFacts("n1", "static", "none", Topology((), (), (), ()), 0, 0, frozenset())
+    h.state.numa["n1"] = NumaFacts("n1", "static", "none", CpuTopology((), (), (), ()), 0, 0, frozenset())
 
 
 def _hyper_node(h: Listed) -> None:
@@ -326,9 +326,9 @@ def test_what_was_tampered_with_is_named(tamper: Callable[[Listed], None], line:
 
 
 def test_only_what_both_comparisons_found_and_nobody_expected_lasts() -> None:
-    late = Difference("Pod", "default/a", "node", "n1", "n2")
-    wrong = Difference("Node", "n1", "used", "{}", "{'cpu': 1}")
-    under_way = Difference("Pod", "default/b", "status", "Binding on n1", "Pending", expected=True)
+    late = CacheDifference("Pod", "default/a", "node", "n1", "n2")
+    wrong = CacheDifference("Node", "n1", "used", "{}", "{'cpu': 1}")
+    under_way = CacheDifference("Pod", "default/b", "status", "Binding on n1", "Pending", expected=True)
     assert lasting([late, wrong, under_way], [wrong, under_way]) == [wrong]
 
 

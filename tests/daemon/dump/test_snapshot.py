@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from capcard_sched.daemon.dump import snapshot, write_snapshot
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from capcard_sched.daemon.logs import Format, Logs, SessionLog
-from capcard_sched.framework.plugin import OutsideError, Plugin
+from capcard_sched.framework.api.plugin import OutsideError, Plugin
 from capcard_sched.testing import Harness
 
 CARD = "NVIDIA-H200"

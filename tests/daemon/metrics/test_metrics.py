@@ -11,11 +11,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from capcard_sched.daemon.metric_samples import MOST_SERIES, CoreSample, JobFact
-from capcard_sched.daemon.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, Row
+from capcard_sched.daemon.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, MetricRow
 from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.plugin import Plugin, Sample
-from capcard_sched.kube.observer import Observer
+from capcard_sched.kube.instrumentation import Observer
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.testing import EPOCH, Harness
 
@@ -589,6 +589,6 @@ def test_namespaces_share_what_their_jobs_hold(daemon: Daemon) -> None:
 
 
 def test_a_row_knows_its_full_name() -> None:
-    row: Any = Row("x", "gauge", (), "counted", "X")
+    row: Any = MetricRow("x", "gauge", (), "counted", "X")
     assert row.full_name == "volcano_x"
     assert row._replace(bare=True).full_name == "x"

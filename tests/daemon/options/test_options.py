@@ -14,7 +14,7 @@ import cyclopts
 import pytest
 
 from capcard_sched.cli.main import app, run
-from capcard_sched.daemon.flag_values import Address, LabelMatch
+from capcard_sched.daemon.flag_values import AddressFlag, LabelMatch
 from capcard_sched.daemon.options import ENVIRONMENT, Options
 
 
@@ -70,10 +70,10 @@ REFERENCE = {
     "lock_object_namespace": "",
     "kube_api_qps": 2000.0,
     "kube_api_burst": 2000,
-    "listen_address": Address("", 8080),
+    "listen_address": AddressFlag("", 8080),
     "enable_metrics": False,
     "enable_healthz": False,
-    "healthz_address": Address("", 11251),
+    "healthz_address": AddressFlag("", 11251),
     "ca_cert_file": None,
     "tls_cert_file": None,
     "tls_private_key_file": None,
@@ -169,9 +169,9 @@ ACCEPTED = [
     (["--scheduler-conf="], "scheduler_conf", None),
     (["--kubeconfig", "~/x"], "kubeconfig", Path("~/x")),
     (["--kube-api-qps=0.5"], "kube_api_qps", 0.5),
-    (["--listen-address=127.0.0.1:0"], "listen_address", Address("127.0.0.1", 0)),
-    (["--listen-address=[::1]:80"], "listen_address", Address("::1", 80)),
-    (["--healthz-address=localhost:65535"], "healthz_address", Address("localhost", 65535)),
+    (["--listen-address=127.0.0.1:0"], "listen_address", AddressFlag("127.0.0.1", 0)),
+    (["--listen-address=[::1]:80"], "listen_address", AddressFlag("::1", 80)),
+    (["--healthz-address=localhost:65535"], "healthz_address", AddressFlag("localhost", 65535)),
     (
         ["--node-selector=zone:a,kubernetes.io/arch:arm64", "--node-selector", "x:"],
         "node_selector",

@@ -27,9 +27,9 @@ from capcard_sched.daemon.recording import (
     conf_document,
 )
 from capcard_sched.daemon.replay import replay
-from capcard_sched.framework.conf import default_conf, parse_conf
+from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import StepResult
-from capcard_sched.framework.report import SessionReport
+from capcard_sched.framework.session.report import SessionReport
 from capcard_sched.model.deltas import Delta, NodeGone
 from capcard_sched.model.intents import Bind, Intent
 from capcard_sched.testing import registry

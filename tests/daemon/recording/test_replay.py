@@ -17,8 +17,8 @@ from hypothesis import given, settings
 
 from capcard_sched.cli.main import run
 from capcard_sched.daemon.recording import ConfUsed, RecordingError, RecordingReader, Stepped
-from capcard_sched.daemon.replay import Difference, Replayed, _Replay, replay
-from capcard_sched.framework.conf import Conf, parse_conf
+from capcard_sched.daemon.replay import ReplayDifference, Replayed, _Replay, replay
+from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Bind, Intent
 from capcard_sched.state.cluster import ClusterState
@@ -153,7 +153,7 @@ def test_one_decision_that_differs_is_told_once_and_leads_to_no_other(tmp_path: 
         return msgspec.structs.replace(step, deltas=tuple(deltas), intents=tuple(intents))
 
     found = again(rewritten(tmp_path / "day.jsonl", move))
-    assert found.differences[0] == Difference(
+    assert found.differences[0] == ReplayDifference(
         3, found.differences[0].now, "bound elsewhere", "Pod default/g1-0", "q", other, taken.node
     )
     assert found.kinds == {"bound elsewhere": 1}

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from capcard_sched.daemon.loop import SchedulerThread
 from capcard_sched.daemon.metric_samples import CoreSample, sample_core
 from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.daemon.recording import Recording, RecordingReader, Stepped
 from capcard_sched.daemon.replay import replay
-from capcard_sched.framework.conf import default_conf
+from capcard_sched.daemon.scheduler_thread import SchedulerThread
+from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Bind, Intent

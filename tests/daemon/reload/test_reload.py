@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from capcard_sched.daemon.reload import ConfFile
-from capcard_sched.framework.conf import Conf, ConfError, default_conf
-from capcard_sched.framework.problems import ConfProblem
+from capcard_sched.framework.api.problems import ConfProblem
+from capcard_sched.framework.conf.scheduler_conf import Conf, ConfError, default_conf
 from capcard_sched.testing import registry
 
 GOOD = 'actions: "enqueue, allocate"\ntiers: [{plugins: [{name: gang}, {name: capacity-card}]}]\n'

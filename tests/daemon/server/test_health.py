@@ -22,7 +22,7 @@ def test_a_replica_that_stands_by_is_well_however_long_nothing_happens() -> None
     health, clock = make()
     health.lists_applied()
     clock.now += 1e6
-    assert health.illness() == ""
+    assert health.liveness_error() == ""
 
 
 def test_a_leader_whose_cycles_stop_is_unwell_after_ten_periods_or_half_a_minute() -> None:
@@ -31,12 +31,12 @@ def test_a_leader_whose_cycles_stop_is_unwell_after_ten_periods_or_half_a_minute
         health.lists_applied()
         health.leads(leading=True)
         clock.now += limit
-        assert health.illness() == ""
+        assert health.liveness_error() == ""
         clock.now += 0.5
-        assert "no scheduling cycle was completed" in health.illness()
-        assert f"limit {limit:.0f} s" in health.illness()
+        assert "no scheduling cycle was completed" in health.liveness_error()
+        assert f"limit {limit:.0f} s" in health.liveness_error()
         health.cycle_done()
-        assert health.illness() == ""
+        assert health.liveness_error() == ""
 
 
 def test_a_new_leader_has_the_whole_time_for_its_first_cycle() -> None:
@@ -44,12 +44,12 @@ def test_a_new_leader_has_the_whole_time_for_its_first_cycle() -> None:
     health.lists_applied()
     clock.now += 1e6
     health.leads(leading=True)
-    assert health.illness() == ""
+    assert health.liveness_error() == ""
     clock.now += 31
     health.leads(leading=True)  # told again: no new term
-    assert health.illness()
+    assert health.liveness_error()
     health.leads(leading=False)
-    assert health.illness() == ""
+    assert health.liveness_error() == ""
 
 
 def test_a_leader_that_lists_afresh_has_more_time() -> None:
@@ -59,11 +59,11 @@ def test_a_leader_that_lists_afresh_has_more_time() -> None:
     clock.now += 20
     health.lists_outdated()
     clock.now += LIST_SECONDS
-    assert health.illness() == ""
+    assert health.liveness_error() == ""
     clock.now += 1
-    assert "initial lists" in health.illness()
+    assert "initial lists" in health.liveness_error()
     health.lists_applied()
-    assert health.illness() == ""
+    assert health.liveness_error() == ""
 
 
 def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:

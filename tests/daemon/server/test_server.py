@@ -16,12 +16,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from capcard_sched.daemon.flag_values import Address
+from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.health import Health
 from capcard_sched.daemon.metrics import Metrics
-from capcard_sched.daemon.server import HttpServer, Limits, ServeError, Tls, health_pages, metrics_pages
+from capcard_sched.daemon.server import HttpServer, ServeError, ServerLimits, Tls, health_pages, metrics_pages
 
-_LOOPBACK = Address("127.0.0.1", 0)
+_LOOPBACK = AddressFlag("127.0.0.1", 0)
 
 
 class Clock:
@@ -164,7 +164,7 @@ async def test_a_page_that_raises_is_told_as_an_error_and_the_server_goes_on() -
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-async def limited(health: Health, limits: Limits) -> HttpServer:
+async def limited(health: Health, limits: ServerLimits) -> HttpServer:
     server = HttpServer(_LOOPBACK, health_pages(health), limits=limits)
     await server.start()
     return server
@@ -172,7 +172,7 @@ async def limited(health: Health, limits: Limits) -> HttpServer:
 
 @pytest.mark.asyncio
 async def test_a_client_that_never_finishes_its_headers_is_cut_off(health: Health) -> None:
-    server = await limited(health, Limits(header_seconds=0.3))
+    server = await limited(health, ServerLimits(header_seconds=0.3))
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
@@ -195,7 +195,7 @@ async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
         def exposition(self) -> bytes:
             return b"x" * 50_000_000
 
-    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=Limits(answer_seconds=0.5))
+    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=ServerLimits(answer_seconds=0.5))
     await server.start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
@@ -213,7 +213,7 @@ async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
 
 @pytest.mark.asyncio
 async def test_connections_beyond_the_limit_are_refused_and_room_that_comes_free_is_used(health: Health) -> None:
-    server = await limited(health, Limits(connections=3, header_seconds=30))
+    server = await limited(health, ServerLimits(connections=3, header_seconds=30))
     try:
         idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
         await asyncio.sleep(0.05)
@@ -232,7 +232,7 @@ async def test_connections_beyond_the_limit_are_refused_and_room_that_comes_free
 
 @pytest.mark.asyncio
 async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
-    server = await limited(health, Limits(header_bytes=1000, headers=10))
+    server = await limited(health, ServerLimits(header_bytes=1000, headers=10))
     try:
         assert (await get(server, "/healthz", **{"X-Long": "x" * 5000}))[0] == 400
         assert (await get(server, "/healthz", **{f"X-{i}": "x" for i in range(50)}))[0] == 400
@@ -270,7 +270,7 @@ async def test_stopping_lets_an_answer_under_way_finish_and_closes_idle_connecti
 
 @pytest.mark.asyncio
 async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Health) -> None:
-    second = HttpServer(Address("127.0.0.1", served.port), health_pages(health))
+    second = HttpServer(AddressFlag("127.0.0.1", served.port), health_pages(health))
     with pytest.raises(ServeError) as raised:
         await second.start()
     assert str(raised.value) == (
@@ -282,19 +282,21 @@ async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Hea
 @pytest.mark.asyncio
 async def test_a_name_that_does_not_exist_is_told_clearly(health: Health) -> None:
     with pytest.raises(ServeError, match=r"cannot listen on no\.such\.host\.invalid:8080: "):
-        await HttpServer(Address("no.such.host.invalid", 8080), health_pages(health)).start()
+        await HttpServer(AddressFlag("no.such.host.invalid", 8080), health_pages(health)).start()
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "address, reached_at",
     [
-        (Address("", 0), ["127.0.0.1", "::1"]),
-        (Address("::1", 0), ["::1"]),
-        (Address("localhost", 0), ["localhost"]),
+        (AddressFlag("", 0), ["127.0.0.1", "::1"]),
+        (AddressFlag("::1", 0), ["::1"]),
+        (AddressFlag("localhost", 0), ["localhost"]),
     ],
 )
-async def test_every_form_of_address_is_listened_on(health: Health, address: Address, reached_at: list[str]) -> None:
+async def test_every_form_of_address_is_listened_on(
+    health: Health, address: AddressFlag, reached_at: list[str]
+) -> None:
     server = HttpServer(address, health_pages(health))
     try:
         await server.start()

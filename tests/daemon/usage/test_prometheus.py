@@ -17,7 +17,7 @@ import pytest
 
 from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.daemon.usage_source import UsageSource
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.testing import Harness, registry
 from tests.controlplane.build import UnavailableError, required
 from tests.controlplane.cluster import Cluster

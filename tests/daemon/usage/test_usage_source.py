@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 
 from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.daemon.usage_source import PrometheusClient, UsageError, UsageSource, of_nodes, queries
-from capcard_sched.framework.conf import Conf, parse_conf
-from capcard_sched.framework.metrics_section import PrometheusSettings
+from capcard_sched.framework.conf.metrics_section import PrometheusSettings
+from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
 from capcard_sched.model.deltas import Delta, NodeUsageChanged
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import registry

@@ -12,7 +12,7 @@ from pathlib import Path
 from capcard_sched.cli.main import main
 from capcard_sched.daemon import service
 from capcard_sched.kube.client import Client
-from capcard_sched.kube.feed import Feed
+from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.reflector import WatchSettings
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import CARD_CONF, Daemon
@@ -29,5 +29,5 @@ if __name__ == "__main__":
     request, watch = map(float, sys.argv[1:3])
     del sys.argv[1:3]
     vars(service)["Client"] = functools.partial(Client, timeout=request)
-    vars(service)["Feed"] = functools.partial(Feed, settings=WatchSettings(silence=watch))
+    vars(service)["Feed"] = functools.partial(Informers, settings=WatchSettings(silence=watch))
     main()

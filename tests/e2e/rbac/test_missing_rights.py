@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from capcard_sched.kube.kinds import KINDS, Kind
+from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.model.annotations import CARD_ALLOCATED, POD_QUEUE_NAME
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.manifests import gang, pod
@@ -235,7 +235,7 @@ async def test_without_a_right_to_write_the_rest_goes_on(bench: Bench, right: Ri
 # --- what is watched --------------------------------------------------------------------------------------------------
 
 
-def watching(kind: Kind[Any], verb: str) -> Right:
+def watching(kind: WatchedKind[Any], verb: str) -> Right:
     """The right to list or watch a kind."""
     return Right(kind.resource, verb, kind.path.split("/")[2] if kind.path.startswith("/apis/") else "")
 
@@ -273,7 +273,7 @@ async def test_what_may_no_longer_be_watched_leaves_the_rest_as_it_is(bench: Ben
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.required], ids=lambda kind: kind.resource)
-async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, kind: Kind[Any]) -> None:
+async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, kind: WatchedKind[Any]) -> None:
     """This server's watches do not list: the right to list is asked for once it was found that they do not."""
     await bench.begin()
     watch, listing = watching(kind, "watch"), watching(kind, "list")

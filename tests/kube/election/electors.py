@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.election import Election, Happening
+from capcard_sched.kube.election import Election, ElectionEvent
 
 #: Short enough for tests, long enough for a busy machine to renew in time.
 QUICK: dict[str, Any] = {"lease_duration": 4.0, "renew_deadline": 3.0, "retry_period": 0.5}
@@ -34,7 +34,7 @@ class Elector:
         connection = load_connection(str(kubeconfig))
         self.client = Client(connection, connections=2, qps=qps, burst=1, observer=observer)
         self.changes: list[bool] = []
-        self.reports: list[tuple[Happening, str]] = []
+        self.reports: list[tuple[ElectionEvent, str]] = []
         self.election = Election(
             self.client,
             namespace=namespace,
@@ -69,7 +69,7 @@ class Elector:
         if not self.task.cancelled():
             self.task.result()
 
-    def told(self, happening: Happening) -> list[str]:
+    def told(self, happening: ElectionEvent) -> list[str]:
         return [detail for each, detail in self.reports if each is happening]
 
 

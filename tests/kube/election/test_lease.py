@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.kube.lease import (
     MAX_TRANSITIONS,
-    Candidate,
     Lease,
+    LeaseObservation,
     LeaseSpec,
     check_settings,
     decode,
@@ -28,8 +28,8 @@ from capcard_sched.kube.lease import (
 NOON = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
 
-def candidate(identity: str = "a", *, lease_duration: float = 15.0, renew_deadline: float = 10.0) -> Candidate:
-    return Candidate(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
+def candidate(identity: str = "a", *, lease_duration: float = 15.0, renew_deadline: float = 10.0) -> LeaseObservation:
+    return LeaseObservation(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
 
 
 def lease(version: int = 1, **spec: Any) -> Lease:
@@ -199,7 +199,7 @@ def test_a_released_lease_names_nobody_and_lasts_the_shortest_time_there_is() ->
 # --- its own term -----------------------------------------------------------------------------------------------------
 
 
-def leader(started: float = 100.0, answered: float = 101.0) -> Candidate:
+def leader(started: float = 100.0, answered: float = 101.0) -> LeaseObservation:
     one = candidate("a")
     one.saw(None, started)
     one.won(one.claim("l", "n", NOON), started, answered)
@@ -339,7 +339,7 @@ class Server:
 class Replica:
     """A candidate whose clock shows something of its own, with one request under way at a time."""
 
-    it: Candidate
+    it: LeaseObservation
     offset: float
     knows: int = 0  # version
     request: tuple[str, float, int, Lease | None] | None = None  # verb, sent, version, what

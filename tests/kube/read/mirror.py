@@ -9,9 +9,9 @@ from typing import Any
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection
-from capcard_sched.kube.feed import Feed
-from capcard_sched.kube.kinds import KINDS, Kind
-from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.reflector import WatchSettings
 from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, PodChanged, PodGone
 from tests.controlplane.cluster import ALL, Cluster
@@ -94,16 +94,16 @@ class Mirror:
 async def watching(
     where: Cluster | Proxy,
     *,
-    kinds: Iterable[Kind[Any]] = PODS_AND_NODES,
+    kinds: Iterable[WatchedKind[Any]] = PODS_AND_NODES,
     settings: WatchSettings = QUICK,
     connection: Connection | None = None,
     synced: bool = True,
-) -> AsyncIterator[tuple[Feed, Mirror, Ears]]:
+) -> AsyncIterator[tuple[Informers, Mirror, Ears]]:
     """A running feed, directly or by a proxy; with `synced` everything there is has been delivered."""
     path = where.kubeconfig_for() if isinstance(where, Proxy) else where.control_plane.kubeconfig
     mirror, ears = Mirror(), Ears()
     async with Client(connection or load_connection(str(path)), observer=ears) as client:
-        feed = Feed(client, mirror.deliver, ears, kinds, settings=settings)
+        feed = Informers(client, mirror.deliver, ears, kinds, settings=settings)
         running = asyncio.create_task(feed.run())
         try:
             if synced:

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from capcard_sched.kube.answers import api_error, parse_retry_after
-from capcard_sched.kube.client import ApiError, Client, Unreachable, Withheld
+from capcard_sched.kube.client import ApiError, Client, RequestWithheld, Unreachable
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
+from capcard_sched.kube.errors import api_error, parse_retry_after
 from capcard_sched.kube.paths import PODS, node_path, pod_path
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
@@ -278,7 +278,7 @@ async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster
 async def test_whether_it_may_still_be_sent_is_asked_again_when_a_new_token_repeats_it(cluster: Cluster) -> None:
     tokens, ears, answers = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [True, False, True]
     async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
-        with pytest.raises(Withheld):
+        with pytest.raises(RequestWithheld):
             await client.request("GET", "/version", clear=lambda: answers.pop(0))
         assert (answers, len(ears.requests)) == ([True], 1), "what is withheld is no request"
         await client.request("GET", "/version", clear=lambda: answers.pop(0))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from capcard_sched.kube.decode import Event, Failure, KindDecoder, Unreadable, describe
-from capcard_sched.kube.kinds import KINDS, Kind
+from capcard_sched.kube.decode import DecodeFailure, KindDecoder, UndecodableObject, WatchEvent, describe
+from capcard_sched.kube.kinds import KINDS, WatchedKind
 
 POD, QUEUE, CLASS = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Queue", "PriorityClass"))
 
@@ -38,8 +38,8 @@ def test_an_object_of_wrong_types_leaves_the_others_alone() -> None:
     first, second, third, fourth = KindDecoder(QUEUE).events(
         line("ADDED", GOOD) + line("MODIFIED", BAD) + line("ADDED", weight) + line("ADDED", GOOD)
     )
-    assert isinstance(first, Event)
-    assert isinstance(second, Unreadable)
+    assert isinstance(first, WatchEvent)
+    assert isinstance(second, UndecodableObject)
     assert (second.type, second.metadata.name, second.metadata.uid, second.metadata.resource_version) == (
         "MODIFIED",
         "bad",
@@ -47,7 +47,7 @@ def test_an_object_of_wrong_types_leaves_the_others_alone() -> None:
         "7",
     )
     assert second.problem == "metadata.labels[...]: Expected `str`, got `int`"
-    assert isinstance(third, Unreadable)
+    assert isinstance(third, UndecodableObject)
     assert third.problem == "spec.weight: Expected `int | null`, got `str`"
     assert first == fourth
 
@@ -60,17 +60,17 @@ def test_a_bookmark_whose_lists_are_null_is_read() -> None:
         "status": {},
     }
     (event,) = KindDecoder(POD).events(line("BOOKMARK", obj))
-    assert isinstance(event, Event)
+    assert isinstance(event, WatchEvent)
     assert event.object.metadata.resource_version == "99"
     assert event.object.metadata.annotations == {"k8s.io/initial-events-end": "true"}
 
 
 @pytest.mark.parametrize("kind", [POD, QUEUE, CLASS], ids=lambda kind: kind.name)
-def test_an_error_is_told_for_every_kind(kind: Kind[Any]) -> None:
+def test_an_error_is_told_for_every_kind(kind: WatchedKind[Any]) -> None:
     status = {"kind": "Status", "status": "Failure", "reason": "Expired", "message": "too old", "code": 410}
     *before, last = KindDecoder(kind).events(line("ADDED", {"metadata": meta("a")}) + line("ERROR", status))
-    assert [event.object.metadata.name for event in before if isinstance(event, Event)] == ["a"]
-    assert isinstance(last, Failure)
+    assert [event.object.metadata.name for event in before if isinstance(event, WatchEvent)] == ["a"]
+    assert isinstance(last, DecodeFailure)
     assert (last.status.code, last.status.reason, last.status.message) == (410, "Expired", "too old")
 
 
@@ -80,8 +80,8 @@ def test_an_error_is_told_for_every_kind(kind: Kind[Any]) -> None:
 )
 def test_what_is_no_event_ends_the_stream_after_the_events_before_it(broken: bytes) -> None:
     first, last = KindDecoder(QUEUE).events(line("ADDED", GOOD) + broken + line("ADDED", GOOD))
-    assert isinstance(first, Event)
-    assert isinstance(last, Failure)
+    assert isinstance(first, WatchEvent)
+    assert isinstance(last, DecodeFailure)
     assert last.status.code == 0
     assert last.status.message
 
@@ -94,7 +94,7 @@ def test_a_page_with_a_bad_item_keeps_the_others() -> None:
     body = msgspec.json.encode({"metadata": {"resourceVersion": "50", "continue": "more"}, "items": [GOOD, BAD, GOOD]})
     page = KindDecoder(QUEUE).page(body)
     assert (page.version, page.following) == ("50", "more")
-    assert [isinstance(item, Unreadable) for item in page.items] == [False, True, False]
+    assert [isinstance(item, UndecodableObject) for item in page.items] == [False, True, False]
 
 
 @pytest.mark.parametrize("body", [b'{"metadata":{"resourceVersion":"5"},"items":null}', b'{"metadata":{}}'])

@@ -11,8 +11,8 @@ import pytest
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.feed import list_all
-from capcard_sched.kube.kinds import KINDS, Kind, chosen_kinds
+from capcard_sched.kube.informers import list_all
+from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.kube.reflector import WatchSettings
 from capcard_sched.model import deltas
 from capcard_sched.model.objects import ObjectMeta
@@ -476,9 +476,9 @@ async def test_after_any_mixture_of_troubles_everything_is_known(
 
 
 async def test_a_missing_kind_is_told_and_blocks_only_if_it_is_required(cluster: Cluster) -> None:
-    def absent(*, required: bool) -> Kind[Any]:
+    def absent(*, required: bool) -> WatchedKind[Any]:
         path = "/apis/scheduling.volcano.sh/v1beta1/nothings"
-        return Kind("Nothing", path, CONFIG_MAP.type, CONFIG_MAP.changed, CONFIG_MAP.gone, required=required)
+        return WatchedKind("Nothing", path, CONFIG_MAP.type, CONFIG_MAP.changed, CONFIG_MAP.gone, required=required)
 
     async with watching(cluster, kinds=[absent(required=False)]) as (feed, _, ears):
         assert feed.synced
@@ -517,7 +517,7 @@ class Config(msgspec.Struct, frozen=True):
     data: dict[int, str] | None = None
 
 
-CONFIG_MAP = Kind(
+CONFIG_MAP = WatchedKind(
     "ConfigMap",
     "/api/v1/configmaps",
     Config,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.decode import Unreadable
-from capcard_sched.kube.kinds import KINDS, Kind, chosen_kinds
-from capcard_sched.kube.known import Known
-from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.decode import UndecodableObject
+from capcard_sched.kube.delta_store import DeltaStore
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import ObjectRef
@@ -58,7 +58,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[Any]) -> None:
-    known, told = Known(POD, NullObserver()), Told()
+    known, told = DeltaStore(POD, NullObserver()), Told()
     truth: dict[tuple[str, str], str] = {}
     behind = False
     for step in steps:
@@ -93,7 +93,7 @@ def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[An
     ],
 )
 def test_changes_that_nobody_reads_are_not_told(change: dict[str, Any]) -> None:
-    known, out = Known(POD, NullObserver()), list[Delta]()
+    known, out = DeltaStore(POD, NullObserver()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
     assert len(out) == 1
@@ -113,7 +113,7 @@ def test_changes_that_nobody_reads_are_not_told(change: dict[str, Any]) -> None:
     ids=str,
 )
 def test_changes_that_matter_are_told(change: dict[str, Any]) -> None:
-    known, out = Known(POD, NullObserver()), list[Delta]()
+    known, out = DeltaStore(POD, NullObserver()), list[Delta]()
     known.changed(pod("a", "x"), out)
     known.changed(pod("a", "x", **change), out)
     assert len(out) == 2
@@ -127,7 +127,7 @@ def node(name: str, resource_version: str = "1", **labels: str) -> NodeObject:
 
 def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
     kind = chosen_kinds(node_selector=[("zone", "a"), ("pool", "gpu")])[0]
-    known, out = Known(kind, NullObserver()), list[Delta]()
+    known, out = DeltaStore(kind, NullObserver()), list[Delta]()
     known.changed(node("n", zone="b"), out)
     assert out == []
     known.changed(node("n", zone="a"), out)
@@ -139,7 +139,7 @@ def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
 
 def test_a_listed_node_outside_the_selector_is_gone_too() -> None:
     kind = chosen_kinds(node_selector=[("zone", "a")])[0]
-    known, out = Known(kind, NullObserver()), list[Delta]()
+    known, out = DeltaStore(kind, NullObserver()), list[Delta]()
     known.changed(node("n", zone="a"), out)
     known.begin_list()
     known.items([node("n", zone="b")], out)
@@ -163,10 +163,10 @@ class Problems(NullObserver):
 
 def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -> None:
     problems = Problems()
-    known, out = Known(NODE, problems), list[Delta]()
+    known, out = DeltaStore(NODE, problems), list[Delta]()
     known.changed(node("n"), out)
     for problem in ("spec: bad", "spec: bad", "status: bad"):
-        known.unreadable(Unreadable("MODIFIED", ObjectMeta(name="n"), problem), out)
+        known.unreadable(UndecodableObject("MODIFIED", ObjectMeta(name="n"), problem), out)
     known.changed(node("n"), out)
     assert problems.seen == [
         ("nodes", "undecodable", "Node n: spec: bad"),
@@ -177,7 +177,7 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: Kind[Any]) -> None:
+def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
     namespace = getattr(kind.gone(ObjectMeta(name="x", namespace="a")), "namespace", None)
     meta = ObjectMeta(name="x", namespace=namespace, uid="u")
     told = kind.unreadable(meta, "spec: bad")

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from capcard_sched.kube.answers import ApiError, Unreachable, Withheld
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection, load_connection, ssl_context
-from capcard_sched.kube.pool import Answer, Pool
+from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable
+from capcard_sched.kube.pool import HttpResponse, Pool
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node
 
@@ -96,7 +96,7 @@ async def ask(
     seconds: float = 8.0,
     connect: float = 5.0,
     limit: int = 1000,
-) -> Answer:
+) -> HttpResponse:
     async with asyncio.timeout(10):
         return await pool.exchange(request, seconds=seconds, connect=connect, limit=limit, repeatable=repeatable)
 
@@ -124,7 +124,7 @@ async def ask(
 )
 async def test_an_answer_is_read(raw: bytes, status: int, body: bytes, kept: bool) -> None:
     async with scripted(raw) as (told, pool):
-        assert await ask(pool) == Answer(status, None, body)
+        assert await ask(pool) == HttpResponse(status, None, body)
         assert (await ask(pool)).body == b"ok"
         assert told.requests == ([1, 1] if kept else [1, 2])
 
@@ -162,7 +162,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         await asyncio.sleep(0.1)
         assert not asked.done()
         told.cut()
-        assert await asked == Answer(502, None, b"sorry")
+        assert await asked == HttpResponse(502, None, b"sorry")
         assert (await ask(pool)).body == b"ok"
         assert told.requests == [1, 2]
 
@@ -171,8 +171,8 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
 async def test_the_patience_asked_for_is_that_of_this_answer() -> None:
     head = b"HTTP/1.1 429 Too Many Requests\r\nX-Retry-After: 9\r\nRETRY-After:  7\r\ncontent-length:0\r\n\r\n"
     async with scripted(head) as (told, pool):
-        assert await ask(pool) == Answer(429, "7", b"")
-        assert await ask(pool) == Answer(200, None, b"ok")
+        assert await ask(pool) == HttpResponse(429, "7", b"")
+        assert await ask(pool) == HttpResponse(200, None, b"ok")
         assert told.requests == [1, 1]
 
 
@@ -253,7 +253,7 @@ async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -
             try:
                 await pool.exchange(GET, seconds=8, connect=5, limit=1000, clear=lambda: answers.pop(0))
                 fates.append("sent")
-            except Withheld:
+            except RequestWithheld:
                 fates.append("withheld")
         assert fates == ["sent", "withheld", "withheld", "sent"]
         assert (server.connections, len(server.requests)) == (1, 2)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.backoff import Backoff
+from capcard_sched.kube.backoff import RetryBackoff
 from capcard_sched.kube.throttle import Throttle
 
 
@@ -22,14 +22,14 @@ class Clock:
 
 @given(st.integers(0, 2**32))
 def test_delays_double_within_their_bounds(seed: int) -> None:
-    backoff = Backoff(0.2, 30.0, random.Random(seed))
+    backoff = RetryBackoff(0.2, 30.0, random.Random(seed))
     for turn in range(1, 12):
         bound = min(30.0, 0.2 * 2**turn)
         assert max(0.2, bound / 2) <= backoff.next() <= bound
 
 
 def test_after_a_success_delays_are_short_again() -> None:
-    backoff = Backoff(0.2, 30.0, random.Random(1))
+    backoff = RetryBackoff(0.2, 30.0, random.Random(1))
     for _ in range(2_000):  # no overflow, however long the outage
         longest = backoff.next()
     assert longest >= 15.0
@@ -38,7 +38,7 @@ def test_after_a_success_delays_are_short_again() -> None:
 
 
 def test_two_clients_do_not_come_back_together() -> None:
-    first, second = Backoff(rng=random.Random(1)), Backoff(rng=random.Random(2))
+    first, second = RetryBackoff(rng=random.Random(1)), RetryBackoff(rng=random.Random(2))
     assert [first.next() for _ in range(5)] != [second.next() for _ in range(5)]
 
 

@@ -1,4 +1,4 @@
-"""How fast an API server on this machine takes bindings from `Effects`, by connections, and what each costs us.
+"""How fast an API server on this machine takes bindings from `ApiWriter`, by connections, and what each costs us.
 
 Run: `python -m tests.kube.write.bind_rate [PODS]`. Figures, no verdicts; `raw` sends the same from a bare loop.
 """
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.effects import bodies
-from capcard_sched.kube.effects.writer import Effects
-from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.paths import pod_path
+from capcard_sched.kube.writes import requests
+from capcard_sched.kube.writes.api_writer import ApiWriter
 from capcard_sched.model.intents import Bind, EmitEvent, Intent, ObjectRef
 from tests.controlplane.build import locate
 from tests.controlplane.cluster import Cluster, install_crds
@@ -50,7 +50,7 @@ class Count(NullObserver):
 async def by_effects(client: Client, binds: Sequence[Bind], connections: int, *, events: bool) -> tuple[float, float]:
     """Seconds and CPU seconds until all are bound; with events, those are written after."""
     count = Count()
-    effects = Effects(
+    effects = ApiWriter(
         client, lambda deltas: None, count, may_write=lambda: True, binders=connections, scheduler_name="x"
     )
     running = asyncio.create_task(effects.run())
@@ -76,7 +76,7 @@ async def raw(client: Client, binds: Sequence[Bind], connections: int) -> tuple[
 
     async def work() -> None:
         for bind in left:
-            body = bodies.binding(bind, None)
+            body = requests.binding(bind, None)
             await client.request("POST", pod_path(bind.namespace, bind.name, "binding"), body=body, throttled=False)
 
     started, cpu = time.perf_counter(), time.process_time()

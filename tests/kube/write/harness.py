@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.effects.binder import Settle
-from capcard_sched.kube.effects.writer import Effects
-from capcard_sched.kube.observer import NullObserver
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.writes.api_writer import ApiWriter
+from capcard_sched.kube.writes.binder import Settle
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Bind, Evict
 from tests.controlplane.cluster import Cluster, Manifest
@@ -90,7 +90,7 @@ class Harness:
             burst=burst,
             timeout=timeout,
         )
-        self.effects = Effects(
+        self.effects = ApiWriter(
             self.client,
             self._deliver,
             self.observer,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.effects.correlator import (
+from capcard_sched.kube.writes.event_correlator import (
     BURST,
     CAPACITY,
     COMBINED,
@@ -17,7 +17,7 @@ from capcard_sched.kube.effects.correlator import (
     MAX_SIMILAR,
     REFILL_SECONDS,
     SIMILAR_SECONDS,
-    Correlator,
+    EventCorrelator,
     Series,
     cut,
 )
@@ -26,9 +26,9 @@ from capcard_sched.model.intents import EmitEvent, ObjectRef
 POD = ObjectRef("Pod", "ns", "p", "uid-p")
 
 
-def correlator() -> Correlator:
+def correlator() -> EventCorrelator:
     numbers = itertools.count()
-    return Correlator("capcard-sched", lambda name: f"{name}.{next(numbers):04x}")
+    return EventCorrelator("capcard-sched", lambda name: f"{name}.{next(numbers):04x}")
 
 
 def event(
@@ -116,10 +116,10 @@ def test_what_is_given_up_is_counted() -> None:
     for _ in range(BURST):
         made.observe(event(), 0.0)
     made.observe(event("a", reason="A"), 1.0)
-    assert made.take_lost() == 0, "it is kept"
+    assert made.drain_lost() == 0, "it is kept"
     made.observe(event("b", reason="B"), 1.0)
-    assert made.take_lost() == 1, "a later one took its place"
-    assert made.take_lost() == 0
+    assert made.drain_lost() == 1, "a later one took its place"
+    assert made.drain_lost() == 0
 
 
 def test_memory_is_bounded() -> None:

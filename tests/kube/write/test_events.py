@@ -166,7 +166,7 @@ async def test_events_wait_for_bindings_and_are_all_written_by_drain(cluster: Cl
 async def test_of_too_many_events_the_oldest_are_dropped_and_counted(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capcard_sched.kube.effects.writer.MAX_EVENTS", 50)
+    monkeypatch.setattr("capcard_sched.kube.writes.api_writer.MAX_EVENTS", 50)
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
         effects.leads = False

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.kube.answers import ApiError, StatusCause, StatusDetails, Unreachable
-from capcard_sched.kube.effects.backoff import Backoff, Refusals
-from capcard_sched.kube.effects.coalescing import Coalescing, Taken
-from capcard_sched.kube.effects.events import EventNames
-from capcard_sched.kube.effects.lru import Lru
-from capcard_sched.kube.effects.permit import Permit, Revoked
-from capcard_sched.kube.effects.verdict import Verdict, names_another_uid, verdict
+from capcard_sched.kube.errors import ApiError, StatusCause, StatusDetails, Unreachable
+from capcard_sched.kube.writes.events import EventNames
+from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
+from capcard_sched.kube.writes.lru import Lru
+from capcard_sched.kube.writes.retry_class import RetryClass, names_another_uid, verdict
+from capcard_sched.kube.writes.work_queue import WorkItem, WorkQueue
+from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 
 
 def last(old: int, new: int) -> int:
@@ -25,17 +25,17 @@ def last(old: int, new: int) -> int:
 
 
 def test_first_come_first_served_and_the_latest_value_of_each() -> None:
-    lane = Coalescing[str, int](last)
+    lane = WorkQueue[str, int](last)
     for key, value in [("a", 1), ("b", 2), ("a", 3)]:
         lane.put(key, value, 10.0)
-    assert lane.take(11.0) == Taken("a", 3, 10.0)
-    assert lane.take(11.0) == Taken("b", 2, 10.0)
+    assert lane.take(11.0) == WorkItem("a", 3, 10.0)
+    assert lane.take(11.0) == WorkItem("b", 2, 10.0)
     assert lane.take(11.0) is None
     assert (len(lane), lane.open) == (2, 2)
 
 
 def test_a_key_is_written_once_at_a_time_and_its_newer_value_afterwards() -> None:
-    lane = Coalescing[str, int](last)
+    lane = WorkQueue[str, int](last)
     lane.put("a", 1, 0.0)
     taken = lane.take(0.0)
     assert taken is not None
@@ -43,11 +43,11 @@ def test_a_key_is_written_once_at_a_time_and_its_newer_value_afterwards() -> Non
     assert lane.take(1.0) is None
     assert lane.oldest() is None
     lane.done("a")
-    assert lane.take(1.0) == Taken("a", 2, 1.0)
+    assert lane.take(1.0) == WorkItem("a", 2, 1.0)
 
 
 def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
-    lane = Coalescing[str, int](lambda old, new: old + new)
+    lane = WorkQueue[str, int](lambda old, new: old + new)
     lane.put("a", 1, 0.0)
     taken = lane.take(0.0)
     assert taken is not None
@@ -62,7 +62,7 @@ def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
 
 
 def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> None:
-    lane = Coalescing[str, int](last)
+    lane = WorkQueue[str, int](last)
     lane.put("a", 1, 0.0)
     taken = lane.take(0.0)
     assert taken is not None
@@ -71,7 +71,7 @@ def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> 
     assert lane.take(9.0) is None
     assert len(lane) == 0
     lane.put("a", 2, 9.0)
-    assert lane.take(9.0) == Taken("a", 2, 9.0)
+    assert lane.take(9.0) == WorkItem("a", 2, 9.0)
     lane.done("a")
     lane.put("b", 1, 9.0)
     lane.discard("b")
@@ -79,14 +79,14 @@ def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> 
 
 
 def test_beyond_the_capacity_the_oldest_go() -> None:
-    lane = Coalescing[int, int](last, capacity=3)
+    lane = WorkQueue[int, int](last, capacity=3)
     assert sum(lane.put(key, key, 0.0) for key in range(10)) == 7
     found = [lane.take(0.0) for _ in range(4)]
     assert [each.key if each else None for each in found] == [7, 8, 9, None]
 
 
 def test_the_line_itself_is_bounded() -> None:
-    lane = Coalescing[int, int](last, capacity=10)
+    lane = WorkQueue[int, int](last, capacity=10)
     for key in range(5000):
         lane.put(key, key, 0.0)
     assert len(lane._ready) < 300
@@ -96,10 +96,10 @@ def test_the_line_itself_is_bounded() -> None:
 def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_discarded(
     happened: list[tuple[str, int]],
 ) -> None:
-    lane = Coalescing[int, int](last)
+    lane = WorkQueue[int, int](last)
     wanted: dict[int, int] = {}
     written: dict[int, int] = {}
-    flying: dict[int, Taken[int, int]] = {}
+    flying: dict[int, WorkItem[int, int]] = {}
     now = 0.0
     for number, (what, key) in enumerate(happened):
         if what == "put":
@@ -137,7 +137,7 @@ def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_disc
 def test_waits_double_up_to_the_longest_and_never_fall_short_of_what_was_asked(
     attempt: int, draw: float, asked: float
 ) -> None:
-    backoff = Backoff(1.0, 300.0, lambda: draw)
+    backoff = WriteBackoff(1.0, 300.0, lambda: draw)
     wait = backoff.wait(attempt, asked)
     full = min(300.0, 2.0 ** min(attempt - 1, 60))
     assert max(asked, 0.75 * full) <= wait <= max(asked, full)
@@ -145,7 +145,7 @@ def test_waits_double_up_to_the_longest_and_never_fall_short_of_what_was_asked(
 
 def test_a_pod_is_left_alone_longer_each_time_and_begins_anew_when_it_was_bound() -> None:
     now = 0.0
-    refusals = Refusals(Backoff(1.0, 300.0, lambda: 0.0), lambda: now)
+    refusals = RefusedWrites(WriteBackoff(1.0, 300.0, lambda: 0.0), lambda: now)
     waits = []
     for _ in range(11):
         waits.append(refusals.refused("u"))
@@ -157,7 +157,7 @@ def test_a_pod_is_left_alone_longer_each_time_and_begins_anew_when_it_was_bound(
 
 def test_refusals_long_ago_do_not_count_and_memory_is_bounded() -> None:
     now = 0.0
-    refusals = Refusals(Backoff(1.0, 300.0, lambda: 0.0), lambda: now, capacity=100)
+    refusals = RefusedWrites(WriteBackoff(1.0, 300.0, lambda: 0.0), lambda: now, capacity=100)
     assert [refusals.refused("u") for _ in range(3)] == [1.0, 2.0, 4.0]
     now = 4.0 + 601.0
     assert "u" not in refusals
@@ -168,7 +168,7 @@ def test_refusals_long_ago_do_not_count_and_memory_is_bounded() -> None:
 
 
 def test_a_text_is_news_once() -> None:
-    refusals = Refusals(Backoff(1.0, 300.0), lambda: 0.0)
+    refusals = RefusedWrites(WriteBackoff(1.0, 300.0), lambda: 0.0)
     refusals.refused("u")
     assert [refusals.is_news("u", text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
     refusals.forget("u")
@@ -181,17 +181,17 @@ def test_a_text_is_news_once() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (Unreachable("refused", sent=False), Verdict.LATER),
-        (Unreachable("reset", sent=True), Verdict.UNKNOWN),
-        *((ApiError(status, "", ""), Verdict.LATER) for status in (401, 429)),
-        *((ApiError(status, "", ""), Verdict.UNKNOWN) for status in (200, 408, 500, 502, 503, 504)),
-        *((ApiError(status, "", ""), Verdict.REFUSED) for status in (400, 403, 405, 410, 413, 422)),
-        (ApiError(404, "", ""), Verdict.ABSENT),
-        (ApiError(409, "", ""), Verdict.CONFLICT),
+        (Unreachable("refused", sent=False), RetryClass.LATER),
+        (Unreachable("reset", sent=True), RetryClass.UNKNOWN),
+        *((ApiError(status, "", ""), RetryClass.LATER) for status in (401, 429)),
+        *((ApiError(status, "", ""), RetryClass.UNKNOWN) for status in (200, 408, 500, 502, 503, 504)),
+        *((ApiError(status, "", ""), RetryClass.REFUSED) for status in (400, 403, 405, 410, 413, 422)),
+        (ApiError(404, "", ""), RetryClass.ABSENT),
+        (ApiError(409, "", ""), RetryClass.CONFLICT),
     ],
     ids=str,
 )
-def test_what_an_error_says_about_a_write(error: ApiError | Unreachable, expected: Verdict) -> None:
+def test_what_an_error_says_about_a_write(error: ApiError | Unreachable, expected: RetryClass) -> None:
     assert verdict(error) is expected
 
 
@@ -236,7 +236,7 @@ def test_names_of_events_are_unique_and_short_enough(objects: list[tuple[int, st
 @pytest.mark.asyncio
 async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
     leads = False
-    permit = Permit(lambda: leads)
+    permit = LeadershipGate(lambda: leads)
     waiting = asyncio.create_task(permit.wait(permit.term))
     await asyncio.sleep(0.1)
     assert not waiting.done()
@@ -249,9 +249,9 @@ async def test_a_writer_waits_for_the_lease_and_ends_with_its_term() -> None:
     await asyncio.sleep(0)
     permit.revoke()
     leads = True
-    with pytest.raises(Revoked):
+    with pytest.raises(LeadershipLost):
         async with asyncio.timeout(1.0):
             await waiting
-    with pytest.raises(Revoked):
+    with pytest.raises(LeadershipLost):
         await permit.wait(term)
     await permit.wait(permit.term)

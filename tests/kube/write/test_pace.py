@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.kube.effects.pace import FIRST_SECONDS, LONGEST_SECONDS, Pace
-from capcard_sched.kube.effects.statuses import StatusIntent, key_of
+from capcard_sched.kube.writes.status_rate_limiter import FIRST_SECONDS, LONGEST_SECONDS, StatusRateLimiter
+from capcard_sched.kube.writes.statuses import StatusIntent, key_of
 from capcard_sched.model.intents import UpdatePodCondition, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.model.objects import PodGroupCondition
 
@@ -33,7 +33,7 @@ def group(message: str, phase: str = "Pending", running: int = 0, session: str =
     ],
 )
 def test_only_a_change_of_numbers_in_messages_waits(first: StatusIntent, second: StatusIntent, held: bool) -> None:
-    pace, key = Pace(), key_of(first)
+    pace, key = StatusRateLimiter(), key_of(first)
     assert pace.hold(key, first, 100.0) is None
     pace.wrote(key, first, 100.0)
     assert pace.hold(key, second, 100.2) == (101.0 if held else None)
@@ -41,7 +41,7 @@ def test_only_a_change_of_numbers_in_messages_waits(first: StatusIntent, second:
 
 
 def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> None:
-    pace, now, gaps = Pace(), 100.0, []
+    pace, now, gaps = StatusRateLimiter(), 100.0, []
     for count in range(9):
         intent = pod(f"0/{count} nodes")
         pace.wrote(key_of(intent), intent, now)
@@ -57,7 +57,7 @@ def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> 
 
 
 def test_what_is_held_back_goes_when_its_words_change() -> None:
-    pace, key = Pace(), key_of(pod(""))
+    pace, key = StatusRateLimiter(), key_of(pod(""))
     assert not pace.frees(key, pod("0/1 nodes"), 100.0), "nothing is held back"
     pace.wrote(key, pod("0/1 nodes"), 100.0)
     pace.hold(key, pod("0/2 nodes"), 100.1)

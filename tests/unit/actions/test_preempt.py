@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from capcard_sched.actions.preempt import PreemptArguments
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.plugin import Placement, Plugin
+from capcard_sched.framework.api.plugin import Placement, Plugin
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from capcard_sched.framework.api.plugin import VETO, Placement, Plugin, VictimDecision
 from capcard_sched.framework.explain import explain_job, find_job
-from capcard_sched.framework.plugin import VETO, Placement, Plugin, Veto
 from capcard_sched.model.deltas import EvictFailed, PodChanged
 from capcard_sched.model.intents import Evict, UpdatePodCondition
 from capcard_sched.model.objects import PodObject
@@ -286,9 +286,9 @@ def test_w10_a_veto_in_a_lower_tier_is_final() -> None:
 
     class Budget(Plugin):
         name = "budget"
-        answer: ClassVar[Veto | None] = None
+        answer: ClassVar[VictimDecision | None] = None
 
-        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> Veto | None:
+        def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision | None:
             return self.answer
 
     conf = """
@@ -297,8 +297,8 @@ tiers: [{plugins: [{name: gang, enableReclaimable: false}, {name: permissive}]},
 """
     for answer, victims in [
         (None, ["b-w-0"]),
-        (Veto({"default-b-w-0-uid": ""}), ["a-w-0"]),
-        (Veto({}, ()), ["b-w-0"]),
+        (VictimDecision({"default-b-w-0-uid": ""}), ["a-w-0"]),
+        (VictimDecision({}, ()), ["b-w-0"]),
         (VETO, []),
     ]:
         Budget.answer = answer

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness

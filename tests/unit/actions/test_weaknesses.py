@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import EvictFailed, Takeover
 from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.model.status import TaskStatus
@@ -50,7 +51,7 @@ def test_w12_an_eviction_that_is_undone_leaves_no_trace(phase: str, status: Task
     before = raw(h.state)
     task = h.task("low0-w-0")
     assert task.status is status
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(task, "preempt")
     assert h.task("low0-w-0").status is TaskStatus.RELEASING
     statement.discard()

@@ -239,7 +239,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(output: str, scenario: Path
 
 
 _FAILING_PLUGIN = """
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 
 class Broken(Plugin):
     name = "broken"
@@ -278,7 +278,7 @@ def test_a_misspelt_annotation_is_a_warning_that_names_it(tmp_path: Path, capsys
 
 
 _REFUSED_PLUGIN = """
-from capcard_sched.framework.plugin import OutsideError, Plugin
+from capcard_sched.framework.api.plugin import OutsideError, Plugin
 
 class Asking(Plugin):
     name = "asking"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from capcard_sched.framework.arguments import accepted_form
+from capcard_sched.framework.api.arguments import accepted_form
 
 FORMS: list[tuple[Any, str]] = [
     (bool, "true or false"),

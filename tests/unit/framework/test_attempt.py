@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from capcard_sched.framework.attempt import need_continue_allocating
-from capcard_sched.framework.plugin import Allowance, Placement, Plugin
-from capcard_sched.framework.rows import Profile
+from capcard_sched.framework.allocation.gang_allocator import need_continue_allocating
+from capcard_sched.framework.api.node_view import PodSignature
+from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
@@ -274,10 +274,10 @@ class _Quota(Plugin):
 
 
 class _RunQuota(_Quota):
-    def allocatable_many(self, queue: Queue, profile: Profile, tasks: list[Task]) -> Allowance:
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: list[Task]) -> Grant:
         self.asked.append(len(tasks))
         count = min(len(tasks), self.limit - self.used)
-        return Allowance(count, None if count == len(tasks) else self._refusal())
+        return Grant(count, None if count == len(tasks) else self._refusal())
 
 
 @pytest.mark.parametrize("quota", [_Quota, _RunQuota])

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.arguments import LENIENT
-from capcard_sched.framework.conf import Conf, ConfResult, default_conf, default_text, parse_conf
-from capcard_sched.framework.hooks import SWITCHES
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.problems import ConfProblem
-from capcard_sched.framework.registry import Registry
+from capcard_sched.framework.api.arguments import LENIENT
+from capcard_sched.framework.api.hooks import SWITCHES
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.problems import ConfProblem
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import Conf, ConfResult, default_conf, default_text, parse_conf
+from capcard_sched.framework.session.action import Action
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -517,7 +517,7 @@ def test_the_first_entry_of_a_plugin_listed_twice_counts() -> None:
 def test_a_plugin_that_cannot_be_imported_rejects_the_document() -> None:
     class Elsewhere(Registry):
         def plugin(self, name: str) -> type[Plugin] | None:
-            from capcard_sched.framework.registry import RegistryError
+            from capcard_sched.framework.conf.registry import RegistryError
 
             raise RegistryError(f"entry point {name} = x:Y (z): cannot be imported: ModuleNotFoundError: x")
 

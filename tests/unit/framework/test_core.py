@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.hooks import HOOKS
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.hooks import HOOKS
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.session import Session
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.status import TaskStatus, Vote

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.dispatch import Dispatch, HookFailed
-from capcard_sched.framework.plugin import VETO, Plugin, Veto
+from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.api.plugin import VETO, Plugin, VictimDecision
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
@@ -21,12 +21,12 @@ P, A, R = Vote.PERMIT, Vote.ABSTAIN, Vote.REJECT
 
 def _vetoing(uid: str, *, votes: str) -> Any:
     """A veto that names victims too, here by uid."""
-    return Veto({uid: "x"}, votes)  # type: ignore[arg-type]
+    return VictimDecision({uid: "x"}, votes)  # type: ignore[arg-type]
 
 
-def _agreed(votes: str) -> Veto:
+def _agreed(votes: str) -> VictimDecision:
     """A vote that asks for unanimity; `votes` are uids, one letter each."""
-    return Veto({}, votes, unanimous=True)  # type: ignore[arg-type]
+    return VictimDecision({}, votes, unanimous=True)  # type: ignore[arg-type]
 
 
 def _dispatch(method: str, *tiers: list[Any]) -> Dispatch:
@@ -95,19 +95,30 @@ def test_victims(method: str, tiers: list[list[Any]], victims: list[int]) -> Non
 @pytest.mark.parametrize(
     "tiers, victims, kept",
     [
-        pytest.param([[{1, 2}], [Veto({"1": ""})]], ["2"], {"1": "b"}, id="a veto below the tier that decides"),
-        pytest.param([[{1, 2}, Veto({"2": "budget"})]], ["1"], {"2": "budget"}, id="a veto beside it, with its cause"),
+        pytest.param(
+            [[{1, 2}], [VictimDecision({"1": ""})]], ["2"], {"1": "b"}, id="a veto below the tier that decides"
+        ),
+        pytest.param(
+            [[{1, 2}, VictimDecision({"2": "budget"})]], ["1"], {"2": "budget"}, id="a veto beside it, with its cause"
+        ),
         pytest.param([[{1, 2}], [VETO]], [], {"1": "b", "2": "b"}, id="a veto on everybody"),
         pytest.param([[{1}], [{2}]], ["1"], {"2": "a"}, id="a plain answer below is not heard"),
         pytest.param([[_vetoing("1", votes="2")]], ["2"], {"1": "x"}, id="a veto that votes as well"),
-        pytest.param([[None], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="a veto without a vote abstains"),
-        pytest.param([[{1}], [Veto({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="what is protected decides no tier"),
+        pytest.param(
+            [[None], [VictimDecision({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="a veto without a vote abstains"
+        ),
+        pytest.param(
+            [[{1}], [VictimDecision({"1": "x"}), {1, 2}]], ["2"], {"1": "x"}, id="what is protected decides no tier"
+        ),
         pytest.param([[set()], [_agreed("12")]], [], {"1": "a", "2": "a"}, id="unanimity: nobody above, nobody"),
         pytest.param([[{1}], [_agreed("12")]], ["1"], {"2": "a"}, id="unanimity: those of every tier"),
         pytest.param([[_agreed("12")], [{2}]], ["2"], {"1": "b"}, id="unanimity: a tier below is heard"),
         pytest.param([[_agreed("12"), None], [None]], ["1", "2"], {}, id="unanimity: who abstains is not asked"),
         pytest.param(
-            [[_agreed("12")], [Veto({"1": "x"})]], ["2"], {"1": "x"}, id="unanimity: a veto holds all the same"
+            [[_agreed("12")], [VictimDecision({"1": "x"})]],
+            ["2"],
+            {"1": "x"},
+            id="unanimity: a veto holds all the same",
         ),
     ],
 )
@@ -115,7 +126,7 @@ def test_w10_a_veto_protects_in_every_tier(tiers: list[list[Any]], victims: list
     tasks = {uid: SimpleNamespace(uid=uid) for uid in "12"}
 
     def answer(one: Any) -> Any:
-        if isinstance(one, Veto):
+        if isinstance(one, VictimDecision):
             return one if one.victims is None else one._replace(victims=[tasks[uid] for uid in one.victims])  # type: ignore[index,misc]
         return None if one is None else [tasks[str(uid)] for uid in sorted(one)]
 

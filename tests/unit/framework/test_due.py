@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.deltas import PodDisruptionBudgetGone, ResourceQuotaChanged, ResourceQuotaGone
 from capcard_sched.model.limits import ResourceQuotaObject
 from capcard_sched.testing import EPOCH, Harness

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.last_word import PATIENCE_SECONDS, LastWord
+from capcard_sched.framework.close.write_conflict_backoff import PATIENCE_SECONDS, WriteConflictBackoff
 from capcard_sched.model.intents import AnnotateQueue, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.testing import Harness
 
@@ -88,7 +88,7 @@ def test_news_is_written_at_once() -> None:
 
 
 def test_what_is_gone_is_forgotten() -> None:
-    words = LastWord()
+    words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
     assert words.take_due(PATIENCE_SECONDS - 1) == []
     assert words.take_due(PATIENCE_SECONDS) == ["a"]
@@ -100,7 +100,7 @@ def test_what_is_gone_is_forgotten() -> None:
 
 
 def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
-    words = LastWord()
+    words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
     words.stands("a")
     assert words.due is None
@@ -108,6 +108,6 @@ def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
 
 
 def test_a_clock_that_is_set_back_silences_nobody() -> None:
-    words = LastWord()
+    words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 1000.0) for _ in range(3)] == [True, True, False]
     assert words.may_write("a", "x", 10.0)

@@ -9,15 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from capcard_sched.framework.ledger import (
-    JobSums,
+from capcard_sched.framework.quota.queue_sums import (
+    QueueSums,
     admitted_reservation,
     excess,
     listed,
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.job import Job
 from capcard_sched.model.resources import ResourceColumns, Vector
 from capcard_sched.testing import Harness
@@ -45,7 +46,7 @@ def _from_scratch(session: Session, contribution: Any) -> dict[str, list[int]]:
     return {name: vector.tolist() for name, vector in sums.items()}
 
 
-def _kept(session: Session, sums: JobSums) -> dict[str, list[int]]:
+def _kept(session: Session, sums: QueueSums) -> dict[str, list[int]]:
     return {**{name: sums.of(name).tolist() for name in session.queues}, "": sums.total.tolist()}
 
 
@@ -56,7 +57,7 @@ class Sums(RuleBasedStateMachine):
         super().__init__()
         self.h = Harness(_CONF)
         self.h.node("n1", cpu="1000")
-        self.sums = {contribution: JobSums(contribution) for contribution in (_allocated, admitted_reservation)}
+        self.sums = {contribution: QueueSums(contribution) for contribution in (_allocated, admitted_reservation)}
         self.session: Session | None = None
         self.pods = 0
 
@@ -121,7 +122,7 @@ class Sums(RuleBasedStateMachine):
         job = tasks[0].job
         if job.key not in self.session.jobs:
             return
-        statement = self.session.statement()
+        statement = Statement(self.session)
         statement.allocate(job, tasks, [self.session.nodes.by_name["n1"]])
         for sums in self.sums.values():
             sums.touch(job)
@@ -187,10 +188,10 @@ def test_a_placement_that_was_counted_and_undone_leaves_no_trace() -> None:
     h, session = _job()
     h.pod("waits")
     session = h.session()
-    sums = JobSums(_allocated)
+    sums = QueueSums(_allocated)
     sums.refresh(session)
     before = sums.of("q").tolist()
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("g"), [h.task("waits")], [session.nodes.by_name["n1"]])
     sums.touch(h.job("g"))
     assert sums.of("q").tolist() != before
@@ -202,7 +203,7 @@ def test_a_placement_that_was_counted_and_undone_leaves_no_trace() -> None:
 
 def test_a_resource_that_becomes_known_counts_for_jobs_that_did_not_change() -> None:
     h, session = _job(min_resources={"example.com/new": "3"})
-    sums = JobSums(admitted_reservation)
+    sums = QueueSums(admitted_reservation)
     sums.refresh(session)
     assert not sums.total.any()
     h.node("n2", resources={"example.com/new": 4})
@@ -213,7 +214,7 @@ def test_a_resource_that_becomes_known_counts_for_jobs_that_did_not_change() -> 
 
 def test_sums_follow_jobs_out_of_and_into_queues() -> None:
     h, session = _job()
-    sums = JobSums(_allocated)
+    sums = QueueSums(_allocated)
     sums.refresh(session)
     h.delete_queue("q")
     sums.refresh(h.session())
@@ -229,7 +230,7 @@ def test_sums_follow_jobs_out_of_and_into_queues() -> None:
 
 def test_a_contribution_put_by_hand_lasts_until_the_job_changes() -> None:
     h, session = _job(phase="Pending", min_resources={"memory": "100"})
-    sums = JobSums(admitted_reservation)
+    sums = QueueSums(admitted_reservation)
     sums.refresh(session)
     sums.put(h.job("g"), session.resources.vector({"memory": 100}))
     assert sums.of("q")[1] == sums.total[1] == 100

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework import domains, node_index, placement, pod_selectors
+from capcard_sched.framework.placement import engine
+from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
 from capcard_sched.plugins.capacity_card import charge
 from capcard_sched.testing import Harness
 
@@ -19,9 +20,9 @@ _ROUNDS = 3 * _LIMIT
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_index, "_MOST_ANSWERS", _LIMIT)
-    monkeypatch.setattr(placement, "_MOST_STATIC", _LIMIT)
+    monkeypatch.setattr(engine, "_MOST_STATIC", _LIMIT)
     monkeypatch.setattr(charge, "_MOST_CLASSES", _LIMIT)
-    for module in (domains, pod_selectors):
+    for module in (topology_counts, pod_selectors):
         monkeypatch.setattr(module, "MOST_CLASSES", _LIMIT)
 
 

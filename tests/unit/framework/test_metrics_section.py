@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.metrics_section import PrometheusSettings, prometheus_of
+from capcard_sched.framework.conf.metrics_section import PrometheusSettings, prometheus_of
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.testing import registry
 
 GOOD = 'actions: "allocate"\ntiers: [{plugins: [{name: usage}]}]\n'

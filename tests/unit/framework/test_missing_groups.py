@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.framework.close.missing_groups import GRACE_SECONDS, MissingGroups
 from capcard_sched.framework.explain import explain_job, find_job
-from capcard_sched.framework.missing_groups import GRACE_SECONDS, MissingGroups
 from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.testing import Harness
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.outcomes import job_fit_text, task_scheduling_reason
-from capcard_sched.framework.placement import fit_text
-from capcard_sched.framework.report import Outcome
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.placement.engine import fit_text
+from capcard_sched.framework.session.pending_reasons import job_fit_text, task_scheduling_reason
+from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 
@@ -53,11 +53,11 @@ def _gang(size: int, minimum: int) -> Harness:
     return h
 
 
-def _unfit(text: str) -> Outcome:
-    return Outcome("unfit", text)
+def _unfit(text: str) -> TaskOutcome:
+    return TaskOutcome("unfit", text)
 
 
-_ROOM = Outcome("schedulable", "", "n1")
+_ROOM = TaskOutcome("schedulable", "", "n1")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ _ROOM = Outcome("schedulable", "", "n1")
         pytest.param(
             1,
             1,
-            {0: Outcome("pipelined", "", "n1")},
+            {0: TaskOutcome("pipelined", "", "n1")},
             "pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable",
             id="promised room is not schedulable yet",
         ),
         pytest.param(0, 2, {}, "pod group is not ready, 2 minAvailable", id="no pods"),
     ],
 )
-def test_job_text(size: int, minimum: int, outcomes: dict[int, Outcome], text: str) -> None:
+def test_job_text(size: int, minimum: int, outcomes: dict[int, TaskOutcome], text: str) -> None:
     h = _gang(size, minimum)
     by_uid = {h.task(f"g-w-{i}").uid: outcome for i, outcome in outcomes.items()}
     assert job_fit_text(h.job("g"), by_uid, _key) == text
@@ -133,14 +133,14 @@ def test_job_text_comes_even_when_a_plugin_cannot_order_the_tasks() -> None:
         pytest.param(None, "Unschedulable", "the job text", id="not tried: the job's text"),
         pytest.param(_unfit("0/1 nodes are unavailable: 1 Insufficient cpu."), "Unschedulable",
                      "0/1 nodes are unavailable: 1 Insufficient cpu.", id="no node"),
-        pytest.param(Outcome("refused", "over quota"), "Unschedulable", "over quota", id="a quota"),
+        pytest.param(TaskOutcome("refused", "over quota"), "Unschedulable", "over quota", id="a quota"),
         pytest.param(_ROOM, "Schedulable",
                      "Pod default/g-w-0 can possibly be assigned to n1, once minAvailable is satisfied", id="had room"),
-        pytest.param(Outcome("pipelined", "", "n1"), "Unschedulable",
+        pytest.param(TaskOutcome("pipelined", "", "n1"), "Unschedulable",
                      "Pod default/g-w-0 can possibly be assigned to n1, "
                      "once resource is released and minAvailable is satisfied", id="promised room"),
     ],
 )  # fmt: skip
-def test_pod_text(outcome: Outcome | None, reason: str, message: str) -> None:
+def test_pod_text(outcome: TaskOutcome | None, reason: str, message: str) -> None:
     h = _gang(1, 1)
     assert task_scheduling_reason(h.task("g-w-0"), outcome, "the job text") == (reason, message, "")

@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.rows import NodeRows, Profile, Scores, Verdict
+from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
@@ -34,10 +35,10 @@ class _Emptiest(Plugin):
 
     name: ClassVar[str] = "emptiest"
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         scores: Scores = rows.idle[:, 0] / 1000.0
         return scores
 
@@ -47,11 +48,11 @@ class _Favourite(Plugin):
 
     name: ClassVar[str] = "favourite"
 
-    def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         rejected = np.array([rows.nodes[row].name == "n0" for row in rows.rows])
         verdict.reject(rejected, Code.UNRESOLVABLE, "not this one")
 
-    def node_order_static(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores:
         return np.array([100.0 * (rows.nodes[row].name == "n2") for row in rows.rows])
 
 
@@ -60,7 +61,7 @@ class _OnePerNode(Plugin):
 
     name: ClassVar[str] = "one-per-node"
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         verdict.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
 
 
@@ -69,10 +70,10 @@ class _Together(Plugin):
 
     name: ClassVar[str] = "together"
 
-    def domain_bound(self, profile: Profile) -> bool:
+    def domain_bound(self, profile: PodSignature) -> bool:
         return True
 
-    def predicate_domain(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
         if taken:
             verdict.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
@@ -83,7 +84,7 @@ class _Comparing(Plugin):
 
     name: ClassVar[str] = "comparing"
 
-    def batch_node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def batch_node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         scores = np.zeros(len(rows))
         scores[len(rows) // 2] = 1.0
         return scores
@@ -94,7 +95,7 @@ class _Last(Plugin):
 
     name: ClassVar[str] = "last"
 
-    def best_node(self, profile: Profile, rows: np.ndarray[tuple[int], np.dtype[np.intp]], scores: Scores) -> int:
+    def best_node(self, profile: PodSignature, rows: np.ndarray[tuple[int], np.dtype[np.intp]], scores: Scores) -> int:
         return int(rows[-1])
 
 
@@ -154,7 +155,7 @@ def test_a_ranking_follows_what_others_place_and_take_back() -> None:
     job, engine, queue = h.job("g"), session.engine, session.queues["q"]
     small = engine.profile(queue, h.task("a"))
     assert engine.ranking(small).take(0, None, ()) == []
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("b")], [session.nodes.nodes[0]])
     assert engine.ranking(small).take(1, None, ()) == [1]
     statement.discard()
@@ -184,7 +185,7 @@ def test_a_ranking_is_kept_until_a_node_changes() -> None:
     class Counting(_Favourite):
         name = "counting"
 
-        def predicate_static(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+        def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
             asked.append(len(rows))
 
     h = _cluster(2, Counting)
@@ -211,7 +212,7 @@ def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, pro
     h.pod("q", requests={"cpu": str(promised or 1)})
     session = h.session()
     if promised:
-        session.statement().pipeline(h.job("g"), [h.task("q")], [session.nodes.nodes[0]])
+        Statement(session).pipeline(h.job("g"), [h.task("q")], [session.nodes.nodes[0]])
     engine = session.engine
     profile = engine.profile(session.queues["q"], h.task("p"))
     fits_later = promised + room <= 4
@@ -225,13 +226,13 @@ class _Remembering(Plugin):
     name: ClassVar[str] = "remembering"
     points: ClassVar[dict[int, Scores]] = {}
 
-    def row_private(self, profile: Profile) -> bool:
+    def row_private(self, profile: PodSignature) -> bool:
         return False
 
-    def predicate(self, profile: Profile, rows: NodeRows, verdict: Verdict) -> None:
+    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         verdict.reject(rows.allocatable[:, 0] < 4000, Code.UNSCHEDULABLE, "not here")
 
-    def node_order(self, profile: Profile, rows: NodeRows) -> Scores:
+    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
         return self.points.setdefault(len(rows), np.full(len(rows), 7.0))
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import pytest
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.hooks import HOOKS
-from capcard_sched.framework.plugin import Plugin
-from capcard_sched.framework.registry import Registry, RegistryError, parameter_count
+from capcard_sched.framework.api.hooks import HOOKS
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.conf.registry import Registry, RegistryError, parameter_count
+from capcard_sched.framework.session.action import Action
 
 BUILT_IN_PLUGINS = {
     "priority",
@@ -39,7 +39,9 @@ def refusal(tmp_path: Path, **files: str) -> str:
     return str(caught.value)
 
 
-HEAD = "from capcard_sched.framework.plugin import Plugin\nfrom capcard_sched.framework.action import Action\n"
+HEAD = (
+    "from capcard_sched.framework.api.plugin import Plugin\nfrom capcard_sched.framework.session.action import Action\n"
+)
 GOOD = HEAD + "class Mine(Plugin):\n    name = 'mine'\n    def job_ready(self, job): return True\n"
 
 
@@ -79,7 +81,7 @@ def test_a_class_is_imported_once() -> None:
 
 def test_only_the_modules_that_are_asked_for_are_imported() -> None:
     code = (
-        "import sys; from capcard_sched.framework.registry import Registry; r = Registry.load(); r.plugin('gang');"
+        "import sys; from capcard_sched.framework.conf.registry import Registry; r = Registry.load(); r.plugin('gang');"
         "print(sorted(m for m in sys.modules if m.startswith('capcard_sched.plugins.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -108,10 +110,14 @@ def _entry(name: str, value: str, group: str = "capcard_sched.plugins") -> objec
 
 ENTRY_CASES = [
     ("a module that is missing", _entry("x", "no_such_module:X"), "ModuleNotFoundError"),
-    ("an attribute that is missing", _entry("x", "capcard_sched.framework.plugin:X"), "AttributeError"),
-    ("something that is no class", _entry("x", "capcard_sched.framework.hooks:HOOKS"), "not a subclass of Plugin"),
-    ("an action among the plugins", _entry("x", "capcard_sched.framework.action:Action"), "not a subclass of Plugin"),
-    ("a class without a name", _entry("x", "capcard_sched.framework.plugin:Plugin"), "has no name"),
+    ("an attribute that is missing", _entry("x", "capcard_sched.framework.api.plugin:X"), "AttributeError"),
+    ("something that is no class", _entry("x", "capcard_sched.framework.api.hooks:HOOKS"), "not a subclass of Plugin"),
+    (
+        "an action among the plugins",
+        _entry("x", "capcard_sched.framework.session.action:Action"),
+        "not a subclass of Plugin",
+    ),
+    ("a class without a name", _entry("x", "capcard_sched.framework.api.plugin:Plugin"), "has no name"),
     ("a class of another name", _entry("x", "capcard_sched.plugins.gang:Gang"), "the class calls itself 'gang'"),
 ]
 
@@ -165,7 +171,7 @@ def test_private_files_and_imported_classes_are_left_alone(tmp_path: Path) -> No
 
 
 def test_an_arguments_struct_of_a_file_can_be_read(tmp_path: Path) -> None:
-    from capcard_sched.framework.conf import parse_conf
+    from capcard_sched.framework.conf.scheduler_conf import parse_conf
 
     text = (
         "from __future__ import annotations\nimport msgspec\n" + HEAD + "class A(msgspec.Struct):\n    size: int = 1\n"

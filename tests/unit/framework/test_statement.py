@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import pytest
 
-from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.plugin import Placement, Plugin
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.plugin import Placement, Plugin
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.testing import Harness
@@ -91,7 +92,7 @@ def test_discard_gives_every_byte_back() -> None:
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     before = raw(h.state)
     books = h.plugin("ledger")
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     statement.evict(h.task("running"), "make room")
     statement.pipeline(job, [h.task("b0"), h.task("b1")], [n2, n1])
@@ -111,7 +112,7 @@ def test_discard_gives_every_byte_back() -> None:
 def test_discard_remembers_what_each_task_could_have_had() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     statement.pipeline(job, [h.task("b0")], [n2])
     statement.discard()
@@ -122,7 +123,7 @@ def test_discard_remembers_what_each_task_could_have_had() -> None:
 def test_commit_makes_binds_and_evictions_and_keeps_promises() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     statement.pipeline(job, [h.task("b0")], [n2])
     statement.evict(h.task("running"), "make room")
@@ -143,7 +144,7 @@ def test_a_statement_can_be_used_again_after_its_end() -> None:
     h, session = _cluster()
     job, (n1, _) = h.job("g"), session.nodes.nodes
     before = raw(h.state)
-    statement = session.statement()
+    statement = Statement(session)
     for _ in range(3):
         statement.allocate(job, [h.task("b0")], [n1])
         statement.discard()
@@ -154,7 +155,7 @@ def test_statements_may_interleave() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     before = raw(h.state)
-    one, two = session.statement(), session.statement()
+    one, two = Statement(session), Statement(session)
     one.allocate(job, [h.task("a0")], [n1])
     two.allocate(job, [h.task("b0")], [n1])
     one.pipeline(job, [h.task("b1")], [n2])
@@ -171,7 +172,7 @@ def test_statements_may_interleave() -> None:
 def test_an_operation_that_a_plugin_refuses_to_hear_of_is_undone_alone(operation: str) -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     before, books = raw(h.state), dict(h.plugin("ledger").placed)
     h.plugin("moody").fails = {"on_allocate"}
@@ -187,7 +188,7 @@ def test_an_eviction_that_a_plugin_refuses_to_hear_of_is_undone() -> None:
     h, session = _cluster()
     before = raw(h.state)
     h.plugin("moody").fails = {"on_deallocate"}
-    statement = session.statement()
+    statement = Statement(session)
     with pytest.raises(HookFailed):
         statement.evict(h.task("running"), "make room")
     assert raw(h.state) == before
@@ -199,7 +200,7 @@ def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     before = raw(h.state)
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     statement.allocate(job, [h.task("b0")], [n2])
     statement.evict(h.task("running"), "make room")
@@ -218,7 +219,7 @@ def test_nothing_is_committed_when_a_plugin_cannot_say_what_to_write_on_a_pod() 
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     before = raw(h.state)
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("b0"), h.task("b1")], [n1, n2])
     statement.evict(h.task("running"), "make room")
     h.plugin("moody").fails = {"bind_annotations"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.testing import Harness

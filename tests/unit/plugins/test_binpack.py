@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import NodeRows, Profile
+from capcard_sched.framework.api.node_view import NodeView, PodSignature
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.plugins.binpack import Binpack, BinpackArguments
 from capcard_sched.testing import Harness, registry
 
@@ -62,7 +62,7 @@ def test_score(case: Case) -> None:
         h.pod("used", node="n1", requests=case.used)
     h.pod("p", requests=case.request)
     session = h.session()
-    scores = h.plugin("binpack").node_order(Profile(h.task("p").cls, {}, 0), session.all_rows())
+    scores = h.plugin("binpack").node_order(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
     assert (None if scores is None else scores.tolist()) == (
         None if case.score is None else [pytest.approx(case.score)]
     )
@@ -76,7 +76,7 @@ def test_leaving_pods_still_fill_their_node() -> None:
     h.session()
     h.terminate("leaving")
     session = h.session()
-    scores = h.plugin("binpack").node_order(Profile(h.task("p").cls, {}, 0), session.all_rows())
+    scores = h.plugin("binpack").node_order(PodSignature(h.task("p").cls, {}, 0), session.all_rows())
     assert scores.tolist() == [50]
 
 
@@ -98,7 +98,7 @@ def test_a_changed_node_is_scored_by_what_it_offers_now() -> None:
     h.node("n1", cpu="4")
     h.pod("p", requests={"cpu": "1"})
     session = h.session()
-    profile = Profile(h.task("p").cls, {}, 0)
+    profile = PodSignature(h.task("p").cls, {}, 0)
     assert h.plugin("binpack").node_order(profile, session.all_rows()).tolist() == [25]
     h.node("n1", cpu="8")
     session = h.session()
@@ -118,16 +118,16 @@ def test_a_few_rows_score_bit_for_bit_like_many(nodes: list[tuple[int, int, int,
         h.node(f"n{i:02d}", cpu=str(cpus), resources={_GPU: gpus})
     h.pod("p", requests={"cpu": str(cpu), _GPU: gpu})
     session = h.session()
-    profile = Profile(h.task("p").cls, {}, 0)
+    profile = PodSignature(h.task("p").cls, {}, 0)
     used = np.zeros_like(session.nodes.used)
     used[:, 0] = [1000 * cpus for _, _, cpus, _ in nodes]
     used[:, session.resources.column(_GPU)] = [1000 * gpus for _, _, _, gpus in nodes]
     rows = np.resize(np.arange(len(nodes)), 32)
     plugin: Binpack = h.plugin("binpack")
-    many = plugin.node_order(profile, NodeRows(session.nodes, rows, used=used[rows]))
+    many = plugin.node_order(profile, NodeView(session.nodes, rows, used=used[rows]))
     assert many is not None
     for row in range(len(nodes)):
-        alone = plugin.node_order(profile, NodeRows(session.nodes, np.array([row]), used=used[[row]]))
+        alone = plugin.node_order(profile, NodeView(session.nodes, np.array([row]), used=used[[row]]))
         assert alone is not None
         assert alone.tobytes() == many[row : row + 1].tobytes()
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.plugin import Veto
+from capcard_sched.framework.api.plugin import VictimDecision
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.kube.delta_store import DeltaStore
+from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
-from capcard_sched.kube.known import Known
-from capcard_sched.kube.observer import NullObserver
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.cooldown import Cooldown
 from capcard_sched.model.objects import PodObject
@@ -56,7 +56,7 @@ def cluster(**arguments: Any) -> Harness:
 def victims(h: Harness, *names: str, hook: str = "preemptable") -> list[str]:
     h.session()
     answer = getattr(h.plugin("cdp"), hook)(h.task("new"), [h.task(name) for name in names])
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.victims is not None
     assert answer.protected is not None
     kept = [task.name for task in answer.victims]
@@ -173,7 +173,7 @@ def test_the_pod_goes_when_its_time_is_over_though_nothing_else_happens() -> Non
     result = h.step()
     assert evicted(result) == []
     assert h.core.last_session is not None
-    assert "cool-down" in h.core.last_session.contests["default/high"]["preempt"].text
+    assert "cool-down" in h.core.last_session.preemption_reports["default/high"]["preempt"].text
     while not result.idle:
         result = h.step()
         assert evicted(result) == []
@@ -209,7 +209,7 @@ def pod(conditions: list[dict[str, str]], **meta: Any) -> PodObject:
 def told(*versions: PodObject) -> int:
     """How many of the versions of a pod the scheduler hears of."""
     kind = next(kind for kind in KINDS if kind.name == "Pod")
-    known: Known[PodObject] = Known(kind, NullObserver())
+    known: DeltaStore[PodObject] = DeltaStore(kind, NullObserver())
     out: list[Any] = []
     for version in versions:
         known.changed(version, out)

@@ -8,7 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from capcard_sched.framework.plugin import Sample
+from capcard_sched.framework.api.plugin import Sample
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.plugins.drf import Drf
 from capcard_sched.testing import Harness
 
@@ -76,7 +77,7 @@ def test_shares_follow_placements_and_their_undoing() -> None:
         h.pod(f"p{i}", requests={"cpu": "4"})
     session = h.session()
     drf, job, node = h.plugin("drf"), h.job("g"), session.nodes.by_name["n1"]
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(job, [h.task("p0"), h.task("p1")], [node, node])
     assert drf.job_order(job) == 0.5
     statement.pipeline(job, [h.task("p2")], [node])
@@ -236,7 +237,7 @@ def test_the_tree_kept_over_sessions_equals_one_built_anew() -> None:
     session = h.session()
     kept: Drf = h.plugin("drf")
     before = {name: kept.queue_order(queue) for name, queue in session.queues.items()}
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("s0"), [h.task("s0-waits")], [session.nodes.by_name["n1"]])
     assert kept.queue_order(session.queues["sci"]) > before["sci"]
     statement.discard()
@@ -331,7 +332,7 @@ def test_trying_out_victims_leaves_no_trace_and_answers_as_a_tree_built_for_it(
     assert {name: kept.queue_order(queue) for name, queue in session.queues.items()} == before
     # The same question, each step really done in the state and weighed by a new plugin.
     assert task.job is not None
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(task.job, [task], [session.nodes.by_name["n1"]])
     expected = []
     for candidate in candidates:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.plugin import Sample
+from capcard_sched.framework.api.plugin import Sample
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import UpdatePodGroup
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.refusal import Refusal
@@ -105,7 +106,7 @@ def test_victims_of_a_statement_are_gone_for_the_next_question() -> None:
         h.pod(f"p{i}", node="n1")
     h.pod("preemptor", group="other")
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("p0"), "preempt")
     candidates = [h.task("p1"), h.task("p2")]
     assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["p1"]
@@ -136,7 +137,7 @@ def test_promised_members_make_a_gang_pipelined_only_with_enough_of_them() -> No
     h.pod("w1")
     session = h.session()
     job, gang = h.job("g"), Gang()
-    statement = session.statement()
+    statement = Statement(session)
     statement.pipeline(job, [h.task("w0")], [session.nodes.by_name["n1"]])
     assert gang.job_pipelined(job) is Vote.REJECT
     statement.pipeline(job, [h.task("w1")], [session.nodes.by_name["n1"]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.domains import DomainCounters
+from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
 from capcard_sched.testing import Harness
 
@@ -133,13 +133,13 @@ def test_only_what_a_change_concerns_is_counted_anew(monkeypatch: pytest.MonkeyP
     h.pod("p2", affinity=away(namespaceSelector={"matchLabels": {"tier": "x"}}))
     h.settle()
     counted = []
-    count = DomainCounters._count
+    count = TopologyCounts._count
 
-    def listen(self: DomainCounters, tallies: Any, nodes: Any) -> None:
+    def listen(self: TopologyCounts, tallies: Any, nodes: Any) -> None:
         counted.append([tally.selectors[0].namespace_selector.match_expressions[0].key for tally in tallies])
         count(self, tallies, nodes)
 
-    monkeypatch.setattr(DomainCounters, "_count", listen)
+    monkeypatch.setattr(TopologyCounts, "_count", listen)
     h.apply(NamespaceChanged("other", {"team": "a", "purpose": "x"}))
     h.session()
     assert counted == []

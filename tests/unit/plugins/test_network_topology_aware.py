@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import JOB_ALLOCATED_HYPERNODE
 from capcard_sched.model.intents import AnnotatePodGroup
 from capcard_sched.plugins.network_topology_aware import NetworkTopologyAware
@@ -249,7 +250,7 @@ def test_what_is_used_is_counted_as_it_changes() -> None:
     task = h.task("next")
     profile = session.engine.profile(session.queues["q"], task)
     before = plugin.batch_node_order(profile, session.all_rows()).tolist()
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("plain"), [task], [session.nodes.by_name["n2a"]])
     after = dict(zip(session.nodes.names, plugin.batch_node_order(profile, session.all_rows()).tolist(), strict=True))
     assert (after["n2b"], after["n0a"]) == (25.0, 12.5)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.nodegroup import NodeGroupArguments
 from capcard_sched.testing import Harness, registry
@@ -239,7 +240,7 @@ def test_placements_of_the_session_count_and_those_taken_back_do_not() -> None:
         return OVER in diagnosis.reasons
 
     assert not full()
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("job"), [h.task("p2")], [session.nodes.by_name["g"]])
     assert full()
     statement.evict(h.task("a"), "test")

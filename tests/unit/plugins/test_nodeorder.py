@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.rows import NodeRows, Profile
+from capcard_sched.framework.api.node_view import NodeView, PodSignature
 from capcard_sched.testing import Harness
 
 CONF = """
@@ -53,7 +53,7 @@ def cluster(**weights: int) -> Harness:
     return h
 
 
-def profile(h: Harness, pod: str) -> Profile:
+def profile(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
     return session.engine.profile(session.queues["q"], h.task(pod))
@@ -64,7 +64,7 @@ def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> l
     session = h.session()
     names = session.nodes.names
     rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
-    answer = getattr(h.plugin("nodeorder"), hook)(profile(h, pod), NodeRows(session.nodes, rows))
+    answer = getattr(h.plugin("nodeorder"), hook)(profile(h, pod), NodeView(session.nodes, rows))
     if answer is None:
         return None
     assert answer.dtype == np.float64
@@ -172,7 +172,7 @@ def test_planned_pods_are_seen() -> None:
     nonzero = np.array([[asked.cls.nonzero_cpu_milli, asked.cls.nonzero_memory_bytes]])
     answer = h.plugin("nodeorder").node_order(
         asked,
-        NodeRows(
+        NodeView(
             table,
             rows,
             used=table.used[rows] + ahead * asked.cls.request,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.overcommit import OvercommitArguments

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.plugin import Plugin, Veto
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.plugin import Plugin, VictimDecision
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import EvictFailed, PodDisruptionBudgetChanged, PodDisruptionBudgetGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.limits import PodDisruptionBudgetObject
@@ -55,7 +56,7 @@ def two_webs() -> Harness:
 
 def victims(h: Harness, *candidates: str, hook: str = "preemptable") -> list[str]:
     answer = getattr(h.plugin("pdb"), hook)(h.task("new"), [h.task(name) for name in candidates])
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.victims is not None
     assert answer.protected is not None
     kept = [task.name for task in answer.victims]
@@ -128,7 +129,7 @@ def test_an_eviction_of_this_session_is_remembered_and_forgotten_when_it_is_undo
     h = two_webs()
     budget(h, 1)
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("p1"), "test")
     assert victims(h, "p2") == []
     statement.discard()
@@ -140,7 +141,7 @@ def test_placements_are_charged_to_nobody() -> None:
     h.pod("web", group="wants", labels={"app": "web"})
     budget(h, 1)
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("wants"), [h.task("web")], [session.nodes.by_name["n"]])
     statement.discard()
     assert victims(h, "p2") == ["p2"]
@@ -148,7 +149,7 @@ def test_placements_are_charged_to_nobody() -> None:
 
 def evicted(h: Harness) -> None:
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("p1"), "test")
     statement.commit()
     assert h.task("p1").status is TaskStatus.RELEASING
@@ -202,7 +203,7 @@ def test_no_budget_is_ever_overdrawn_and_nobody_is_kept_for_nothing(
     left = [allowed for allowed, _ in budgets]
     names = [f"p{index}" for index in range(len(pods))]
     order.shuffle(names)
-    statement = session.statement()
+    statement = Statement(session)
     for cut in range(0, len(names), 2):
         asked = names[cut : cut + 2]
         gone = victims(h, *asked)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Code
 from capcard_sched.testing import Harness, registry
 
@@ -47,7 +48,7 @@ def zones(h: Harness, **by_node: str | None) -> None:
         h.node(name, labels={} if zone is None else {"zone": zone})
 
 
-def profile(h: Harness, pod: str) -> Profile:
+def profile(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
     return session.engine.profile(session.queues["q"], h.task(pod))
@@ -72,10 +73,10 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
     found: dict[str, tuple[list[str], Code]] = {}
     for row, name in enumerate(session.nodes.names):
         diagnosis = Diagnosis(1)
-        ask(plugin, asked, NodeRows(session.nodes, np.array([row])), diagnosis)
+        ask(plugin, asked, NodeView(session.nodes, np.array([row])), diagnosis)
         assert all(count == 1 for count in diagnosis.reasons.values())
         found[name] = (list(diagnosis.reasons), Code(int(diagnosis.codes[0])))
-    verdict = Verdict(len(found))
+    verdict = FilterResult(len(found))
     # That a pod slot is left is part of the resource fit, which comes first.
     verdict.reject(session.all_rows().future_idle[:, 2] < 1, Code.UNSCHEDULABLE, "fit")
     ask(plugin, asked, session.all_rows(), verdict)
@@ -83,7 +84,7 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
     return found
 
 
-def ask(plugin: Any, asked: Profile, rows: NodeRows, verdict: Verdict) -> None:
+def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
     plugin.predicate_static(asked, rows, verdict)
     plugin.predicate(asked, rows, verdict)
     plugin.predicate_domain(asked, rows, verdict)
@@ -356,8 +357,8 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
     for name, expected in (("p", [True, False, False]), ("plain", [True, True, True])):
         asked = profile(h, name)
         used = table.used[rows] + np.arange(3)[:, None] * asked.cls.request
-        verdict = Verdict(3)
-        h.plugin("predicates").predicate(asked, NodeRows(table, rows, used=used), verdict)
+        verdict = FilterResult(3)
+        h.plugin("predicates").predicate(asked, NodeView(table, rows, used=used), verdict)
         assert verdict.ok.tolist() == expected
 
 
@@ -382,7 +383,7 @@ def test_a_port_is_free_again_once_its_pod_is_evicted_and_taken_when_that_is_und
     h.pod("holder", group="old", node="n", **ports((80, "TCP", "")))
     h.pod("p", **ports((80, "TCP", "")))
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("holder"), "test")
     assert answers(h, "p", fresh=False) == {"n": []}
     statement.discard()

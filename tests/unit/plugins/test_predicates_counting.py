@@ -1,10 +1,11 @@
-"""The counters behind pod affinity and spread when notifications are late, lost or undone (`framework.domains`)."""
+"""The counters behind pod affinity and spread when notifications are late, lost or undone."""
 
 from __future__ import annotations
 
-from capcard_sched.framework.domains import DomainCounters
-from capcard_sched.framework.plugin import Placement
-from capcard_sched.framework.pod_selectors import PodSelector
+from capcard_sched.framework.api.plugin import Placement
+from capcard_sched.framework.session.statement import Statement
+from capcard_sched.framework.toolkit.pod_selectors import PodSelector
+from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 from capcard_sched.model.objects import LabelSelector, Requirement
 from capcard_sched.testing import Harness
 
@@ -35,8 +36,8 @@ def cluster() -> Harness:
     return h
 
 
-def counters(h: Harness) -> DomainCounters:
-    found: DomainCounters = h.plugin("predicates")._rules.counters
+def counters(h: Harness) -> TopologyCounts:
+    found: TopologyCounts = h.plugin("predicates")._rules.counters
     return found
 
 
@@ -44,7 +45,7 @@ def test_a_selector_first_met_in_mid_session_counts_what_stands_there_now() -> N
     h = cluster()
     h.pod("p", labels={"app": "web"})
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("resident"), "test")
     statement.allocate(h.job("g"), [h.task("p")], [session.nodes.by_name["b"]])
     tally = counters(h).pods(WEB)

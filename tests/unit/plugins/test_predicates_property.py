@@ -13,8 +13,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.rows import Diagnosis, NodeRows
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.node_view import Diagnosis, NodeView
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
 from capcard_sched.testing import Harness
 
@@ -433,7 +434,7 @@ def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Ob
     for row, node in enumerate(nodes):
         diagnosis = Diagnosis(1)
         for hook in (predicates.predicate_static, predicates.predicate, predicates.predicate_domain):
-            hook(profile, NodeRows(session.nodes, np.array([row])), diagnosis)
+            hook(profile, NodeView(session.nodes, np.array([row])), diagnosis)
         assert list(diagnosis.reasons) == reasons(pod, node, nodes, standing), (name, node)
     rows = session.all_rows()
     answer = nodeorder.batch_node_order(profile, rows)
@@ -510,7 +511,7 @@ def test_answers_equal_a_plain_evaluation(
 
     # Place the pods one by one wherever they were drawn to stand, evict a resident, and take it all back.
     before = list(standing)
-    statement = session.statement()
+    statement = Statement(session)
     for index, (pod, where) in enumerate(pending[1:], start=1):
         task, node = h.task(f"p{index}", namespace=pod["namespace"]), nodes[where % len(nodes)]
         assert task.job is not None

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.plugin import Placement
-from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
+from capcard_sched.framework.api.plugin import Placement
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import BindFailed
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
@@ -58,7 +59,7 @@ def scratch(*names: str) -> dict[str, Any]:
     return {"volumes": [{"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": {}}}} for name in names]}
 
 
-def profile(h: Harness, pod: str) -> Profile:
+def profile(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
     return session.engine.profile(session.queues["q"], h.task(pod))
@@ -75,16 +76,16 @@ def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for row, name in enumerate(session.nodes.names):
         diagnosis = Diagnosis(1)
-        ask(plugin, asked, NodeRows(session.nodes, np.array([row])), diagnosis)
+        ask(plugin, asked, NodeView(session.nodes, np.array([row])), diagnosis)
         found[name] = list(diagnosis.reasons)
         assert not found[name] or (diagnosis.codes[0] == Code.UNSCHEDULABLE) == (found[name] == [CROWDED])
-    verdict = Verdict(len(found))
+    verdict = FilterResult(len(found))
     ask(plugin, asked, session.all_rows(), verdict)
     assert verdict.ok.tolist() == [not reasons for reasons in found.values()]
     return found
 
 
-def ask(plugin: Any, asked: Profile, rows: NodeRows, verdict: Verdict) -> None:
+def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
     plugin.predicate_static(asked, rows, verdict)
     plugin.predicate(asked, rows, verdict)
     if plugin.domain_bound(asked):
@@ -380,7 +381,7 @@ def test_a_volume_is_kept_while_its_binding_is_under_way_and_free_again_when_tha
     h.pod("p", **uses("first"))
     session = h.session()
     task, node = h.task("p"), session.nodes.by_name["n1"]
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("g"), [task], [node])
     statement.commit()
     assert session.binds[0].volumes[0].volume == "pv"
@@ -756,7 +757,7 @@ def test_a_node_that_does_not_offer_what_was_chosen_fails_that_placement_only() 
     h.claim("data", storage_class="local")
     h.pod("p", **uses("data"))
     session = h.session()
-    statement, task = session.statement(), h.task("p")
+    statement, task = Statement(session), h.task("p")
     with pytest.raises(Exception, match="claim default/data: n2 has no volume for it"):
         statement.allocate(h.job("g"), [task], [session.nodes.by_name["n2"]])
     assert task.status is TaskStatus.PENDING
@@ -770,7 +771,7 @@ def test_an_eviction_frees_volumes_and_its_undoing_takes_them_back() -> None:
     h.pod("r", node="n1", **uses("a"))
     h.pod("p", **uses("b"))
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     assert answers(h, "p", fresh=False) == {"n1": [CROWDED]}
     statement.evict(h.task("r"), "test")
     assert answers(h, "p", fresh=False) == {"n1": []}

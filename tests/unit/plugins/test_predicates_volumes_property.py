@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.session import Session
-from capcard_sched.framework.statement import Statement
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import BindFailed
 from capcard_sched.model.intents import Bind
 from capcard_sched.testing import Harness
@@ -154,7 +154,7 @@ def test_what_is_assumed_is_what_stands_after_any_placing_and_undoing(
             asked = session.engine.profile(session.queues["q"], task)
             row = session.engine.choose(asked, session.engine.candidates(asked, future=False))
             if row >= 0:
-                statement = session.statement()
+                statement = Statement(session)
                 statement.allocate(h.job(f"g{number}"), [task], [session.nodes.nodes[row]])
                 statements.append((pod, statement))
             else:  # and so says every single node
@@ -206,6 +206,6 @@ def test_a_volume_that_another_pod_got_meanwhile_is_not_given_again() -> None:
         h.pod(name, group=name, **claims_of([name]))
     session = h.session()
     node = session.nodes.nodes[0]
-    session.statement().allocate(h.job("a"), [h.task("a")], [node])
+    Statement(session).allocate(h.job("a"), [h.task("a")], [node])
     with pytest.raises(HookFailed, match="n1 has no volume for it"):
-        session.statement().allocate(h.job("b"), [h.task("b")], [node])
+        Statement(session).allocate(h.job("b"), [h.task("b")], [node])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.plugins.priority import Priority
 from capcard_sched.testing import Harness
 
@@ -129,9 +130,9 @@ def test_promised_and_ended_members_are_placed() -> None:
     h.pod("waits")
     session = h.session()
     node = session.nodes.by_name["n1"]
-    session.statement().pipeline(h.job("g"), [h.task("promised")], [node])
+    Statement(session).pipeline(h.job("g"), [h.task("promised")], [node])
     assert Priority().job_starving(h.job("g"))
-    session.statement().pipeline(h.job("g"), [h.task("waits")], [node])
+    Statement(session).pipeline(h.job("g"), [h.task("waits")], [node])
     assert not Priority().job_starving(h.job("g"))
 
 

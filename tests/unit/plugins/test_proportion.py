@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.plugin import Allowance, Veto
-from capcard_sched.framework.rows import Profile
+from capcard_sched.framework.api.node_view import PodSignature
+from capcard_sched.framework.api.plugin import Grant, VictimDecision
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.proportion import Proportion
@@ -170,7 +171,7 @@ def test_shares_follow_placements_and_promises() -> None:
     _work(h, "q", waits=4)
     session = h.session()
     plugin, queue, node = h.plugin("proportion"), session.queues["q"], session.nodes.by_name["n1"]
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("q"), [h.task("q-waits0")], [node])
     assert plugin.queue_order(queue) == (0, 0.25)
     statement.pipeline(h.job("q"), [h.task("q-waits1"), h.task("q-waits2")], [node, node])
@@ -199,10 +200,10 @@ def test_allocatable_counts_placements_and_promises_of_the_session() -> None:
     plugin, queue, node = h.plugin("proportion"), session.queues["q"], session.nodes.by_name["n1"]
     tasks = [h.task(f"q-waits{i}") for i in range(4)]
     refusal = _insufficient("allocatable", Figures("cpu", 1000, 4000, 3000))
-    profile = Profile(tasks[0].cls, {}, 0)
-    assert plugin.allocatable_many(queue, profile, tasks) == Allowance(2, refusal)
-    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Allowance(2)
-    session.statement().pipeline(h.job("q"), tasks[:2], [node, node])
+    profile = PodSignature(tasks[0].cls, {}, 0)
+    assert plugin.allocatable_many(queue, profile, tasks) == Grant(2, refusal)
+    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Grant(2)
+    Statement(session).pipeline(h.job("q"), tasks[:2], [node, node])
     assert plugin.allocatable(queue, tasks[2]) == refusal
     assert plugin.preemptive(queue, tasks[2]) == _insufficient("preemptive", Figures("cpu", 1000, 4000, 3000))
 
@@ -233,7 +234,7 @@ def test_a_closed_queue_gets_nothing(hook: str) -> None:
 def _reclaim(h: Harness, task: str, candidates: list[str]) -> tuple[list[str], dict[str, str]]:
     """Names of victims, and what protects the others."""
     answer = h.plugin("proportion").reclaimable(h.task(task), [h.task(name) for name in candidates])
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None
     causes = {h.state.tasks[uid].name: cause for uid, cause in answer.protected.items()}
@@ -280,7 +281,7 @@ def test_w34_a_queue_gives_up_only_pods_that_it_could_not_take_back() -> None:
     victims, causes = _reclaim(h, "waits", ["small", "big"])
     assert (victims, causes) == (["big"], {"small": "deserved"})
     plugin = h.plugin("proportion")
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("big"), "reclaim")
     assert plugin.preemptive(session.queues["rich"], h.task("big")) is not None
     statement.discard()
@@ -340,7 +341,7 @@ def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
     session = h.session()
     plugin = h.plugin("proportion")
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
-    session.statement().allocate(h.job("admitted"), [h.task("p0")], [session.nodes.by_name["n1"]])
+    Statement(session).allocate(h.job("admitted"), [h.task("p0")], [session.nodes.by_name["n1"]])
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
 
 
@@ -353,7 +354,7 @@ def test_what_a_placed_group_holds_beyond_its_minimum_is_elastic_at_once() -> No
     session = h.session()
     plugin = h.plugin("proportion")
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
-    session.statement().allocate(h.job("placed"), [h.task("p0")], [session.nodes.by_name["n1"]])
+    Statement(session).allocate(h.job("placed"), [h.task("p0")], [session.nodes.by_name["n1"]])
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
 
 

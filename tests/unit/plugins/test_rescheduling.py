@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.intents import Evict

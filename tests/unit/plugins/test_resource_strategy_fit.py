@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile
+from capcard_sched.framework.api.node_view import Diagnosis, NodeView, PodSignature
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.annotations import RESOURCE_STRATEGY_SCORING_TYPE, RESOURCE_STRATEGY_WEIGHT
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.strategies import LEAST_ALLOCATED, MOST_ALLOCATED
@@ -54,7 +54,7 @@ def notes(strategy: str | None, weights: object = None) -> dict[str, str]:
 
 def scores(h: Harness, pod: str = "p", hook: str = "node_order") -> list[float] | None:
     session = h.session()
-    found = getattr(h.plugin("resource-strategy-fit"), hook)(Profile(h.task(pod).cls, {}, 0), session.all_rows())
+    found = getattr(h.plugin("resource-strategy-fit"), hook)(PodSignature(h.task(pod).cls, {}, 0), session.all_rows())
     return None if found is None else [round(score, 2) for score in found.tolist()]
 
 
@@ -205,7 +205,7 @@ def refusals(h: Harness, pod: str = "p") -> dict[str, int]:
     session = h.session()
     rows = session.all_rows()
     verdict = Diagnosis(len(rows))
-    h.plugin("resource-strategy-fit").predicate(Profile(h.task(pod).cls, {}, 0), rows, verdict)
+    h.plugin("resource-strategy-fit").predicate(PodSignature(h.task(pod).cls, {}, 0), rows, verdict)
     assert all(code in (0, Code.UNRESOLVABLE) for code in verdict.codes)
     return verdict.reasons
 
@@ -432,13 +432,13 @@ def test_vector_scores_equal_the_plain_formula(
     plugin = ResourceStrategyFit(arguments)
     plugin.open(session)
     rows = session.all_rows()
-    found = plugin.node_order(Profile(h.task("p").cls, {}, 0), rows)
+    found = plugin.node_order(PodSignature(h.task("p").cls, {}, 0), rows)
     rules = configured or {"cpu": Choice(), "memory": Choice()}
     plain = [float(formula(rules, weight, request, used, offered)) for offered, used in nodes]
     assert ([0.0] * len(nodes) if found is None else found.tolist()) == pytest.approx(plain, rel=1e-12, abs=1e-9)
     if found is not None:  # one row at a time gives the same bits
         single = [
-            plugin.node_order(Profile(h.task("p").cls, {}, 0), NodeRows(session.nodes, np.array([row])))
+            plugin.node_order(PodSignature(h.task("p").cls, {}, 0), NodeView(session.nodes, np.array([row])))
             for row in range(len(nodes))
         ]
         assert [float(score[0]) for score in single if score is not None] == found.tolist()

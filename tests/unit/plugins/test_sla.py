@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.status import PodGroupPhase, Vote
 from capcard_sched.plugins.sla import Sla, SlaArguments
 from capcard_sched.testing import EPOCH, Harness, registry

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import Diagnosis
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import Vote
@@ -247,7 +248,7 @@ def test_pipelined_and_starving() -> None:
     session = h.session()
     plugin: Tdm = h.plugin("tdm")
     assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.REJECT, True)
-    statement = session.statement()
+    statement = Statement(session)
     statement.pipeline(h.job("g"), [h.task("p1")], [session.nodes.by_name["own"]])
     assert (plugin.job_pipelined(h.job("g")), plugin.job_starving(h.job("g"))) == (Vote.PERMIT, False)
     assert plugin.job_starving(h.job("lender")) is False

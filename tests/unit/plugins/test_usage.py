@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capcard_sched.framework.rows import Diagnosis, NodeRows, Profile, Verdict
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.refusal import Code
@@ -44,7 +45,7 @@ def cluster(
     return h
 
 
-def profile_of(h: Harness, pod: str = "p") -> tuple[Profile, NodeRows]:
+def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
     """The profile of a pending pod in an open session, and all nodes."""
     if pod not in {task.name for task in h.state.tasks.values()}:
         h.pod(pod)
@@ -174,7 +175,7 @@ def test_without_a_measurement_the_plugin_says_nothing() -> None:
     h.node("n0")
     profile, rows = profile_of(h)
     plugin = h.plugin("usage")
-    answer = Verdict(len(rows))
+    answer = FilterResult(len(rows))
     plugin.predicate_static(profile, rows, answer)
     assert answer.unanimous
     assert plugin.node_order(profile, rows) is None
@@ -342,7 +343,7 @@ def test_the_estimate_fades_beside_a_load_that_holds_too() -> None:
 def test_what_is_evicted_uses_its_node_until_it_is_gone() -> None:
     h = _placed_one()
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("placed"), "test")
     assert h.plugin("usage")._estimates.sums.tolist()[0][0] == 700
     statement.discard()

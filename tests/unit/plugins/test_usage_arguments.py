@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.usage import NodeUsage, UsageFormError, parse_usage
 from capcard_sched.plugins.usage.arguments import Estimator, Thresholds, UsageArguments
 from capcard_sched.testing import registry

@@ -10,14 +10,14 @@ from rich.console import Console
 
 from capcard_sched import config
 from capcard_sched.cli.validate import validate
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import Timeline, render, timeline_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.duration import parse_duration
 from capcard_sched.simulation.kinds import JOB, POD
-from capcard_sched.simulation.run import Options, Outcome, simulate
+from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import load_scenario
 from capcard_sched.testing import registry
 
@@ -26,23 +26,23 @@ HOUR = 3600.0
 FOLDER = Path(config.__file__).parent / "examples" / "tidal"
 
 
-def run(until: str) -> tuple[Timeline, Outcome]:
+def run(until: str) -> tuple[Timeline, SimulationOutcome]:
     conf = parse_conf((FOLDER / "conf" / "scheduler.yaml").read_bytes(), registry=registry())
     assert conf.conf is not None
     assert not conf.problems
     recorder: Recorder[StepResult] = Recorder(Core(conf.conf, registry()))
     scenario = load_scenario([str(FOLDER)], existing_queues=("root", "default"))
-    outcome = simulate(scenario, recorder, Options(until=parse_duration(until)))
+    outcome = simulate(scenario, recorder, SimulationOptions(until=parse_duration(until)))
     recorder.finish(EPOCH + outcome.end / SECOND)
     return timeline_of(recorder, buckets=24), outcome
 
 
 @pytest.fixture(scope="module")
-def day() -> tuple[Timeline, Outcome]:
+def day() -> tuple[Timeline, SimulationOutcome]:
     return run("24h")
 
 
-def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timeline, Outcome]) -> None:
+def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timeline, SimulationOutcome]) -> None:
     told = [(one.at, one.pod, one.queue, one.card, one.cards) for one in day[0].evictions]
     assert told == [
         (8 * HOUR, "default/pretrain-worker-1", "training", H200, 4),
@@ -54,7 +54,7 @@ def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timelin
         assert eviction.message.endswith(" of queue serving")
 
 
-def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, Outcome]) -> None:
+def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, SimulationOutcome]) -> None:
     serving, training = day[0].services
     assert (serving.service, training.service) == ("inference", "training")
     by_hour = [(round(mine), round(theirs)) for mine, theirs in zip(serving.means, training.means, strict=True)]
@@ -63,7 +63,7 @@ def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, Outcome]) -> None:
     assert training.card_hours == pytest.approx(152, abs=0.2)
 
 
-def test_what_is_beyond_the_quota_takes_nothing(day: tuple[Timeline, Outcome]) -> None:
+def test_what_is_beyond_the_quota_takes_nothing(day: tuple[Timeline, SimulationOutcome]) -> None:
     """The fifth replica waits an hour for the quota of 12 to be raised, while training holds four cards."""
     (hold,) = day[0].holds
     assert (hold.queue, hold.resource, hold.limit, hold.held_at_end) == ("serving", H200, 12_000, 0)
@@ -71,7 +71,7 @@ def test_what_is_beyond_the_quota_takes_nothing(day: tuple[Timeline, Outcome]) -
     assert hold.longest_job.startswith("default/chat-")
 
 
-def test_the_gang_is_whole_or_waits_and_is_back_in_the_evening(day: tuple[Timeline, Outcome]) -> None:
+def test_the_gang_is_whole_or_waits_and_is_back_in_the_evening(day: tuple[Timeline, SimulationOutcome]) -> None:
     jobs = {job["metadata"]["name"]: job["status"] for job in day[1].store.list(JOB)}
     assert {name: status["state"]["phase"] for name, status in jobs.items()} == {
         "pretrain": "Running",
@@ -92,7 +92,7 @@ def test_no_half_of_a_gang_runs_while_the_tide_is_in(moment: str) -> None:
     assert not [pod for pod in placed if pod["metadata"]["name"].startswith("pretrain")]
 
 
-def test_the_day_prints_as_tables(day: tuple[Timeline, Outcome]) -> None:
+def test_the_day_prints_as_tables(day: tuple[Timeline, SimulationOutcome]) -> None:
     console = Console(record=True, width=160)
     console.print(render(day[0]))
     text = console.export_text()

@@ -33,11 +33,11 @@ from capcard_sched.model.objects import (
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import (
-    Bucket,
-    Eviction,
+    EvictionEntry,
     QueueWaits,
     QuotaHolds,
     ServiceUse,
+    TimeBucket,
     Timeline,
     render,
     timeline_of,
@@ -136,10 +136,10 @@ def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
     )
     timeline = timeline_of(recorder, buckets=4)
     assert timeline.buckets == [
-        Bucket(0.0, 10.0, {H200: 4.0}, {H200: 4}),
-        Bucket(10.0, 20.0, {H200: 4.0}, {H200: 6}),
-        Bucket(20.0, 30.0, {H200: 0.0}, {H200: 0}),
-        Bucket(30.0, 40.0, {H200: 0.0}, {H200: 0}),
+        TimeBucket(0.0, 10.0, {H200: 4.0}, {H200: 4}),
+        TimeBucket(10.0, 20.0, {H200: 4.0}, {H200: 6}),
+        TimeBucket(20.0, 30.0, {H200: 0.0}, {H200: 0}),
+        TimeBucket(30.0, 40.0, {H200: 0.0}, {H200: 0}),
     ]
     assert timeline.cards == {H200: 8, H100: 4}
 
@@ -269,8 +269,8 @@ def test_evictions_are_told_with_what_was_held_and_why() -> None:
         (9.0, [], Result([evict("x", "reclaim: NVIDIA-H200: 3 for ns/r"), evict("y", "preempt", "b")])),
     )
     assert timeline_of(recorder).evictions == [
-        Eviction(4.0, "default/x", "q", "a", H200, 3, "reclaim: NVIDIA-H200: 3 for ns/r"),
-        Eviction(4.0, "default/y", "", "b", "", 0, "preempt"),
+        EvictionEntry(4.0, "default/x", "q", "a", H200, 3, "reclaim: NVIDIA-H200: 3 for ns/r"),
+        EvictionEntry(4.0, "default/y", "", "b", "", 0, "preempt"),
     ]
 
 
@@ -298,7 +298,7 @@ def test_tables_show_the_figures_in_units_of_people() -> None:
     timeline = Timeline(
         seconds=86_400.0,
         cards={H200: 8},
-        buckets=[Bucket(3600.0, 86_400.0, {H200: 2.26}, {H200: 5})],
+        buckets=[TimeBucket(3600.0, 86_400.0, {H200: 2.26}, {H200: 5})],
         waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 90_000.0, "default/z")],
         holds=[QuotaHolds("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
     )
@@ -313,11 +313,11 @@ def test_the_tide_and_the_evictions_have_tables_of_their_own() -> None:
     timeline = Timeline(
         seconds=7200.0,
         cards={H200: 8},
-        buckets=[Bucket(0.0, 3600.0, {H200: 4.0}, {H200: 4}), Bucket(3600.0, 7200.0, {H200: 2.0}, {H200: 4})],
+        buckets=[TimeBucket(0.0, 3600.0, {H200: 4.0}, {H200: 4}), TimeBucket(3600.0, 7200.0, {H200: 2.0}, {H200: 4})],
         waits=[],
         holds=[],
         services=[ServiceUse("inference", H200, 2.04, [0.0, 2.0]), ServiceUse("", H200, 4.0, [4.0, 0.0])],
-        evictions=[Eviction(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat")] * 51,
+        evictions=[EvictionEntry(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat")] * 51,
     )
     console = Console(record=True, width=160)
     console.print(render(timeline))

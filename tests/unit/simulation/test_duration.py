@@ -2,7 +2,7 @@
 
 import pytest
 
-from capcard_sched.simulation.duration import DurationError, format_duration, parse_duration
+from capcard_sched.simulation.duration import SpanError, format_duration, parse_duration
 
 SECOND = 1_000_000
 
@@ -32,7 +32,7 @@ def test_durations_are_read_as_microseconds(raw: object, micros: int) -> None:
     ["", "s", "30", "5 s", "-5s", "1x", "1e3s", "soon", True, None, [], float("nan"), float("inf"), -1, "9999999d"],
 )
 def test_everything_else_is_refused(raw: object) -> None:
-    with pytest.raises(DurationError):
+    with pytest.raises(SpanError):
         parse_duration(raw)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.conf import default_conf
+from capcard_sched.framework.conf.registry import Registry
+from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.framework.registry import Registry
 from capcard_sched.simulation.output import as_list, to_json
-from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, Options, Outcome, simulate
+from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 REGISTRY = Registry.load()
@@ -31,11 +31,11 @@ class Input:
         return self._text
 
 
-def run(*documents: dict[str, Any]) -> Outcome:
+def run(*documents: dict[str, Any]) -> SimulationOutcome:
     text = "\n".join(map(json.dumps, documents))
     scenario = load_scenario(["-"], stdin=Input(text), existing_queues=("root", "default"))
     core = Core(default_conf(REGISTRY), REGISTRY, scheduler_names=DEFAULT_SCHEDULERS, default_queue="default")
-    return simulate(scenario, core, Options())
+    return simulate(scenario, core, SimulationOptions())
 
 
 def pod(name: str, **metadata: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def patch(seconds: int, target: dict[str, Any], **fields: Any) -> dict[str, Any]
     }
 
 
-def get(outcome: Outcome, kind: str, name: str) -> dict[str, Any]:
+def get(outcome: SimulationOutcome, kind: str, name: str) -> dict[str, Any]:
     return next(obj for obj in outcome.store.list(kind) if obj["metadata"]["name"] == name)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from capcard_sched.model import deltas
 from capcard_sched.model.limits import Budget, budget_facts
-from capcard_sched.simulation.cluster import Cluster
-from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import BY_NAME
+from capcard_sched.simulation.watch import StoreWatch
 
 APP = {"app": "web"}
 
@@ -19,9 +19,9 @@ class Workbench:
     """A settled cluster with one node."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(("ours",), "default")
+        self.cluster = SimulatedCluster(("ours",), "default")
         self.store = self.cluster.store
-        self.feed = Feed(self.store)
+        self.feed = StoreWatch(self.store)
         self.store.observe(self.feed.observe)
         self.create("Node", "n", status={"allocatable": {"cpu": "99", "memory": "99Gi", "pods": "99"}})
 

@@ -8,9 +8,9 @@ from capcard_sched.model.annotations import SIMULATION_USAGE
 from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.simulation.checks import check_object
-from capcard_sched.simulation.cluster import Cluster
-from capcard_sched.simulation.feed import Feed
+from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE, JsonObject
+from capcard_sched.simulation.watch import StoreWatch
 
 
 def _node(load: str | None) -> JsonObject:
@@ -18,13 +18,13 @@ def _node(load: str | None) -> JsonObject:
     return {"apiVersion": "v1", "kind": NODE, "metadata": {"name": "n", "annotations": notes}}
 
 
-def _told(feed: Feed) -> list[Delta]:
+def _told(feed: StoreWatch) -> list[Delta]:
     return [delta for delta in feed.drain() if not isinstance(delta, NodeChanged)]
 
 
 def test_a_load_that_is_written_is_told_once_and_so_are_its_changes_and_its_end() -> None:
-    cluster = Cluster(("capcard-sched",), "default")
-    feed = Feed(cluster.store)
+    cluster = SimulatedCluster(("capcard-sched",), "default")
+    feed = StoreWatch(cluster.store)
     cluster.store.observe(feed.observe)
     cluster.store.create(NODE, _node("cpu=80,memory=50"))
     assert _told(feed) == [NodeUsageChanged({"n": NodeUsage(80.0, 50.0)})]
@@ -37,8 +37,8 @@ def test_a_load_that_is_written_is_told_once_and_so_are_its_changes_and_its_end(
 
 
 def test_the_load_of_a_node_goes_with_it() -> None:
-    cluster = Cluster(("capcard-sched",), "default")
-    feed = Feed(cluster.store)
+    cluster = SimulatedCluster(("capcard-sched",), "default")
+    feed = StoreWatch(cluster.store)
     cluster.store.observe(feed.observe)
     cluster.store.create(NODE, _node("cpu=80"))
     feed.drain()

@@ -22,7 +22,7 @@ from capcard_sched.model.intents import (
 )
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.simulation.output import as_list, to_json, to_yaml
-from capcard_sched.simulation.run import Options, Outcome, simulate
+from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError, load_scenario
 
 SECOND = 1_000_000
@@ -86,12 +86,12 @@ class Input:
         return "\n".join(map(json.dumps, self._documents))
 
 
-def run(scheduler: Scripted, *documents: dict[str, Any], **options: Any) -> Outcome:
+def run(scheduler: Scripted, *documents: dict[str, Any], **options: Any) -> SimulationOutcome:
     scenario = load_scenario(["-"], stdin=Input(*documents))
-    return simulate(scenario, scheduler, Options(**options))
+    return simulate(scenario, scheduler, SimulationOptions(**options))
 
 
-def get(outcome: Outcome, kind: str, name: str) -> dict[str, Any]:
+def get(outcome: SimulationOutcome, kind: str, name: str) -> dict[str, Any]:
     return next(obj for obj in outcome.store.list(kind) if obj["metadata"]["name"] == name)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 
 CLUSTER_SCOPED = ("Node", "PersistentVolume", "StorageClass")
@@ -16,7 +16,7 @@ class Workbench:
     """A settled cluster with a node in a zone."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(("ours",), "default")
+        self.cluster = SimulatedCluster(("ours",), "default")
         self.store = self.cluster.store
         self.create("Node", "n1", metadata={"labels": {"topology.kubernetes.io/zone": "a"}})
         self.create("StorageClass", "waits", provisioner="x", volumeBindingMode="WaitForFirstConsumer")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.simulation.clock import SECOND
-from capcard_sched.simulation.cluster import Cluster
+from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.workloads.quota_usage import quota_usage
 
 POD_SPEC = {"schedulerName": "ours", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
@@ -17,7 +17,7 @@ class Workbench:
     """A settled cluster with one node; `bind` plays the scheduler."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(("ours",), "default")
+        self.cluster = SimulatedCluster(("ours",), "default")
         self.store = self.cluster.store
         self.create("Node", "n1", status={"allocatable": {"cpu": "64"}})
 

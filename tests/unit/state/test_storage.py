@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.storage import Decision
@@ -110,7 +111,7 @@ def test_an_assumption_stands_while_one_of_its_pods_is_being_bound(h: Harness) -
         h.pod(name, volumes=claims)
     session = h.session()
     tasks = [h.task("p-0"), h.task("p-1")]
-    statement = session.statement()
+    statement = Statement(session)
     for task in tasks:
         statement.allocate(h.job("g"), [task], [session.nodes.by_name["n1"]])
     statement.commit()

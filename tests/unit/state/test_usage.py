@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.deltas import NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import EPOCH, Harness

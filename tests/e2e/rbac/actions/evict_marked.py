@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from capcard_sched.framework.action import Action
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.session.action import Action
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 
 
@@ -16,6 +17,6 @@ class EvictMarked(Action):
         """Run the action."""
         for task in list(session.tasks_by_uid.values()):
             if "test/evict" in task.labels and task.status is TaskStatus.RUNNING and task.job is not None:
-                statement = session.statement()
+                statement = Statement(session)
                 statement.evict(task, "the test")
                 statement.commit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from capcard_sched.framework.plugin import Veto
+from capcard_sched.framework.api.plugin import VictimDecision
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.plugins.capacity import Capacity
 from capcard_sched.testing import Harness
@@ -63,7 +63,7 @@ def insufficient(
 def reclaim(h: Harness, task: str, candidates: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Names of victims, and what protects the others."""
     answer = capacity(h).reclaimable(h.task(task), [h.task(name) for name in candidates])
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None
     causes = {h.state.tasks[uid].name: cause for uid, cause in answer.protected.items()}

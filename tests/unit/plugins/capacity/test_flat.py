@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.plugin import Allowance
-from capcard_sched.framework.rows import Profile
+from capcard_sched.framework.api.node_view import PodSignature
+from capcard_sched.framework.api.plugin import Grant
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity import Capacity
@@ -97,7 +98,7 @@ def test_shares_follow_placements_and_promises() -> None:
     work(h, "q", waits=4)
     session = h.session()
     plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("q"), [h.task("q-waits0")], [node])
     assert plugin.queue_order(queue)[1] == 0.25
     statement.pipeline(h.job("q"), [h.task("q-waits1"), h.task("q-waits2")], [node, node])
@@ -126,10 +127,10 @@ def test_allocatable_is_limited_by_real_capability_not_by_deserved() -> None:
     plugin, queue, node = capacity(h), session.queues["q"], session.nodes.by_name["n1"]
     tasks = [h.task(f"q-waits{i}") for i in range(4)]
     refusal = insufficient("allocatable", Figures("cpu", 1000, 4000, 3000))
-    profile = Profile(tasks[0].cls, {}, 0)
-    assert plugin.allocatable_many(queue, profile, tasks) == Allowance(2, refusal)
-    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Allowance(2)
-    session.statement().pipeline(h.job("q"), tasks[:2], [node, node])
+    profile = PodSignature(tasks[0].cls, {}, 0)
+    assert plugin.allocatable_many(queue, profile, tasks) == Grant(2, refusal)
+    assert plugin.allocatable_many(queue, profile, tasks[:2]) == Grant(2)
+    Statement(session).pipeline(h.job("q"), tasks[:2], [node, node])
     assert plugin.allocatable(queue, tasks[2]) == refusal
 
 
@@ -216,11 +217,11 @@ def test_nobody_takes_what_others_are_guaranteed_and_do_not_use() -> None:
     allowed = {}
     for name in "abc":
         tasks = [h.task(f"{name}-waits{i}") for i in range(9)]
-        answer = plugin.allocatable_many(session.queues[name], Profile(tasks[0].cls, {}, 0), tasks)
+        answer = plugin.allocatable_many(session.queues[name], PodSignature(tasks[0].cls, {}, 0), tasks)
         allowed[name] = answer.count
     assert allowed == {"a": 1, "b": 1, "c": 9}  # nothing is kept free for others but c: the nodes limit it
     assert plugin.allocatable_many(
-        session.queues["b"], Profile(h.task("b-waits0").cls, {}, 0), [h.task("b-waits0"), h.task("b-waits1")]
+        session.queues["b"], PodSignature(h.task("b-waits0").cls, {}, 0), [h.task("b-waits0"), h.task("b-waits1")]
     ).refusal == insufficient("allocatable", Figures("cpu", 1000, 8000, 7000), queue="root")
 
 
@@ -277,7 +278,7 @@ def test_admission_stays_exact_while_admitted_groups_are_placed() -> None:
     session = h.session()
     plugin = capacity(h)
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("admitted"), [h.task("p0")], [session.nodes.by_name["n1"]])
     assert plugin.job_enqueueable(h.job("next")) is Vote.PERMIT  # the third core is elastic
     statement.discard()
@@ -328,7 +329,7 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
 
     def token() -> tuple[object, ...]:
         h.session()
-        return capacity(h).enqueue_token(h.job("g"))
+        return capacity(h).admission_version(h.job("g"))
 
     known = token()
     work(h, "other", runs=1)
@@ -348,10 +349,10 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
         known = now
     h.pod("p1", group="h")
     session = h.session()
-    known = capacity(h).enqueue_token(h.job("g"))
-    statement = session.statement()
+    known = capacity(h).admission_version(h.job("g"))
+    statement = Statement(session)
     statement.allocate(h.job("h"), [h.task("p1")], [session.nodes.by_name["n1"]])
-    assert capacity(h).enqueue_token(h.job("g")) != known
+    assert capacity(h).admission_version(h.job("g")) != known
 
 
 def test_a_refused_group_gets_the_event_users_know() -> None:

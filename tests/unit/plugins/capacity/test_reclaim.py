@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.framework.plugin import VETO
+from capcard_sched.framework.api.plugin import VETO
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.testing import Harness
 from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, reclaim, work
 
@@ -94,7 +95,7 @@ def test_what_a_statement_took_is_gone_until_it_is_undone() -> None:
     work(h, "rich", runs=3)
     work(h, "poor", waits=1)
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("rich-runs0"), "reclaim")
     assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == []
     statement.discard()
@@ -108,7 +109,7 @@ def test_promises_of_a_queue_do_not_cost_it_running_pods() -> None:
     work(h, "rich", runs=2, waits=1)
     work(h, "poor", waits=1)
     session = h.session()
-    session.statement().pipeline(h.job("rich"), [h.task("rich-waits0")], [session.nodes.by_name["n1"]])
+    Statement(session).pipeline(h.job("rich"), [h.task("rich-waits0")], [session.nodes.by_name["n1"]])
     assert reclaim(h, "poor-waits0", ["rich-runs0", "rich-runs1"])[0] == []
 
 
@@ -136,7 +137,7 @@ def test_w34_a_queue_can_never_take_back_the_very_pod_it_gave_up(
     session = h.session()
     victims, _ = reclaim(h, "asks", [f"r{i}" for i in range(4)])
     assert victims
-    statement = session.statement()
+    statement = Statement(session)
     for name in victims:
         statement.evict(h.task(name), "reclaim")
         assert capacity(h).preemptive(session.queues["rich"], h.task(name)) is not None

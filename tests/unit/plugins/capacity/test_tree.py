@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.rows import Profile
+from capcard_sched.framework.api.node_view import PodSignature
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity import Capacity
@@ -107,7 +108,7 @@ def test_a_guarantee_in_a_subtree_is_kept_free_from_all_others() -> None:
     allowed = {}
     for name in "abc":
         tasks = [h.task(f"{name}-waits{i}") for i in range(9)]
-        answer = capacity(h).allocatable_many(session.queues[name], Profile(tasks[0].cls, {}, 0), tasks)
+        answer = capacity(h).allocatable_many(session.queues[name], PodSignature(tasks[0].cls, {}, 0), tasks)
         allowed[name] = answer.count
     # a holds 5 and b is owed 4, both below eng: one is left, for a or c. b could have all that is not a's.
     assert allowed == {"a": 1, "b": 5, "c": 1}
@@ -220,7 +221,7 @@ def test_shares_of_queues_above_follow_placements() -> None:
     session = h.session()
     plugin, node = capacity(h), session.nodes.by_name["n1"]
     tasks = [h.task(f"more{i}") for i in range(9)]
-    statement = session.statement()
+    statement = Statement(session)
     statement.allocate(h.job("more"), tasks, [node] * 9)
     assert figures(h, "share")["sci"] == 1
     assert plugin.queue_order(session.queues["a"]) < plugin.queue_order(session.queues["c"])

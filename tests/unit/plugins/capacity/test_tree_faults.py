@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.plugin import VETO
+from capcard_sched.framework.api.plugin import VETO
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.testing import Harness

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.testing import Harness
 
@@ -238,7 +239,7 @@ def test_pipelined_pods_are_charged_the_card_of_their_node(harness: Callable[...
     h.group("g")
     h.pod("p", card="A|B", cards=1)
     session = h.session()
-    statement = session.statement()
+    statement = Statement(session)
     statement.pipeline(h.job("g"), [h.task("p")], [session.nodes.nodes[0]])
     assert allocated(h) == {"B": 1000}
     statement.discard()
@@ -381,7 +382,7 @@ def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness
     session = h.session()
     account = h.plugin("capacity-card").ledger.queues["q"]
     assert (account.allocated.cards, account.share) == ({"A": 3000}, 0.75)
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("p"), "test")
     assert (account.allocated.cards, account.share) == ({"A": 2000}, 0.5)
     statement.discard()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
 from capcard_sched.testing import registry
 

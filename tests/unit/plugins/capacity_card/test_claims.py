@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.plugins.capacity_card import claims as module
-from capcard_sched.plugins.capacity_card.claims import Overdraft, Promises
+from capcard_sched.plugins.capacity_card import multi_card as module
+from capcard_sched.plugins.capacity_card.multi_card import MultiCardAdmission, Overdraft
 
 CARDS = "ABCD"
 SETS = [frozenset(cards) for size in (2, 3) for cards in combinations(CARDS, size)]
@@ -39,7 +39,7 @@ def can_all_be_met(free: dict[str, int], claims: list[tuple[frozenset[str], int]
 def test_claims_pass_exactly_when_all_can_be_met(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]]
 ) -> None:
-    promises = Promises(used, claims, limits.__getitem__)
+    promises = MultiCardAdmission(used, claims, limits.__getitem__)
     possible = can_all_be_met({card: max(0, limits[card] - used[card]) for card in CARDS}, claims)
     for overdraft in (promises.overdraft(CARDS), promises._overdraft_by_flow(frozenset(CARDS))):
         assert (overdraft is None) == possible
@@ -51,7 +51,7 @@ def test_claims_pass_exactly_when_all_can_be_met(
 def test_only_sets_with_an_asked_card_are_told(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]], asked: frozenset[str]
 ) -> None:
-    promises = Promises(used, claims, limits.__getitem__)
+    promises = MultiCardAdmission(used, claims, limits.__getitem__)
     for overdraft in (promises.overdraft(asked), promises._overdraft_by_flow(asked)):
         assert overdraft is None or (overdraft.cards & asked and overdraft.total > overdraft.limit)
 
@@ -59,11 +59,11 @@ def test_only_sets_with_an_asked_card_are_told(
 def test_the_smallest_violated_set_is_told() -> None:
     claims = [({"A", "B"}, 4), ({"B", "C"}, 4)]
     limits = {"A": 2, "B": 1, "C": 9}
-    assert Promises({}, claims, limits.__getitem__).overdraft("A") == Overdraft(frozenset("AB"), 4, 3)
+    assert MultiCardAdmission({}, claims, limits.__getitem__).overdraft("A") == Overdraft(frozenset("AB"), 4, 3)
 
 
 def test_claims_elsewhere_are_not_held_against_a_card() -> None:
-    promises = Promises({}, [({"C", "D"}, 9)], {"A": 1, "B": 1, "C": 1, "D": 1}.__getitem__)
+    promises = MultiCardAdmission({}, [({"C", "D"}, 9)], {"A": 1, "B": 1, "C": 1, "D": 1}.__getitem__)
     assert promises.overdraft("A") is None
 
 
@@ -73,7 +73,7 @@ def test_many_overlapping_claims_stay_cheap(extra: int) -> None:
     cards = [f"card-{i}" for i in range(40)]
     claims = [({cards[i], cards[(i + 1) % 40]}, 1000) for i in range(40)]
     claims.append(({cards[0], cards[20]}, extra))
-    promises = Promises({}, claims, lambda _: 1000)
+    promises = MultiCardAdmission({}, claims, lambda _: 1000)
     assert len(promises._unions(frozenset(cards))) == module.MAX_UNIONS
     overdraft = promises.overdraft([cards[0]])
     assert overdraft == (None if not extra else Overdraft(frozenset(cards), 40000 + extra, 40000))

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.capacity_card import CapacityCard
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-from capcard_sched.state.dirty import Dirty
+from capcard_sched.state.changes import Changes
 from capcard_sched.testing import Harness
 
 CARD_NAMES = ("A", "B", "A|B", "B|A", "B|C", "A|B|C", "X", "A||B", None)
@@ -46,7 +47,7 @@ def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     fresh = CapacityCard(arguments)
     core = h.core
     session = Session(
-        core.state, core.dispatch, core.engine, Dirty(everything=True), uid="fresh", now=h.now, actions=()
+        core.state, core.dispatch, core.engine, Changes(everything=True), uid="fresh", now=h.now, actions=()
     )
     fresh.open(session)
     return fresh
@@ -153,7 +154,7 @@ class Actor:
         """Placements and evictions in one session, kept or undone."""
         h = self.h
         for _ in range(self.number(1, 4)):
-            statement = session.statement()
+            statement = Statement(session)
             for _ in range(self.number(1, 3)):
                 waiting = [job for job in session.jobs.values() if job.pending]
                 placed = [

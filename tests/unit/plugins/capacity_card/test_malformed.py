@@ -202,7 +202,7 @@ def test_pods_that_run_on_unknown_cards_are_charged_cpu_and_told(harness: Callab
 
 def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., Harness]) -> None:
     """§13.5."""
-    from capcard_sched.framework.plugin import Placement
+    from capcard_sched.framework.api.plugin import Placement
 
     h = harness()
     h.gpu_node("n1", card="A")

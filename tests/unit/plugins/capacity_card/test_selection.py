@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.model.refusal import Code, Figures
 from capcard_sched.testing import Harness
 
@@ -251,7 +251,7 @@ def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness])
     assert answer.count == 6
     assert answer.refusal.reason == "InsufficientCPUQuota"
     assert answer.refusal.figures == Figures("cpu", 1000, 7000, 6000)
-    assert answer.lane_limits == (3, 4)
+    assert answer.alternative_limits == (3, 4)
     assert np.array_equal(answer.lanes, [0, 1])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.plugin import Veto
+from capcard_sched.framework.api.plugin import VictimDecision
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.testing import Harness
 
@@ -45,7 +45,7 @@ def judged(h: Harness, *names: str) -> tuple[list[str], dict[str, str]]:
     h.session()
     tasks = [h.task(name) for name in names]
     answer = h.plugin("capacity-card").reclaimable(h.task("r-0"), tasks)
-    assert isinstance(answer, Veto)
+    assert isinstance(answer, VictimDecision)
     assert answer.protected is not None
     assert answer.victims is not None
     by_uid = {task.uid: task.name for task in tasks}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.dispatch import HookFailed
-from capcard_sched.framework.rows import Diagnosis, Profile
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_view import Diagnosis, PodSignature
+from capcard_sched.framework.session.session import Session
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.extender.client import url_of
@@ -34,7 +34,7 @@ def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int
     return found
 
 
-def profile_of(h: Harness, session: Session, name: str = "p") -> Profile:
+def profile_of(h: Harness, session: Session, name: str = "p") -> PodSignature:
     return session.engine.profile(session.queues["q"], h.task(name))
 
 

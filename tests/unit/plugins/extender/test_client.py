@@ -14,7 +14,7 @@ import pytest
 
 from capcard_sched.plugins.extender import wire
 from capcard_sched.plugins.extender.breaker import Breaker, BreakerState
-from capcard_sched.plugins.extender.client import MOST_BYTES, Failure, WebhookClient
+from capcard_sched.plugins.extender.client import MOST_BYTES, CallFailure, WebhookClient
 from tests.unit.plugins.extender.webhook import (
     QUESTION,
     YES,
@@ -66,7 +66,7 @@ def test_a_failure_names_the_verb_and_what_was_wrong(
     began = time.monotonic()
     (found,) = ask(client)
     assert time.monotonic() - began < 3
-    assert isinstance(found, Failure)
+    assert isinstance(found, CallFailure)
     assert found.kind == kind
     assert "predicate" in found.message
     assert message.replace("URL/", f"{webhook.url}/") in found.message
@@ -192,7 +192,7 @@ def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookCl
     def write() -> list[bytes]:
         raise AssertionError("nobody would read it")
 
-    assert client.ask(QUESTION, 2, write) == [Failure("url", "there is no URL to ask")] * 2
+    assert client.ask(QUESTION, 2, write) == [CallFailure("url", "there is no URL to ask")] * 2
     assert failures(client) == {"url": 2}
 
 
@@ -204,9 +204,9 @@ def test_a_kept_connection_that_turns_out_closed_is_replaced_once_when_that_does
         thread = threading.Thread(target=_answer_then_hang_up, args=(server,), daemon=True)
         thread.start()
         client = client_of(f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert not isinstance(ask(client, question=question)[0], Failure)
+        assert not isinstance(ask(client, question=question)[0], CallFailure)
         (found,) = ask(client, question=question)
-        assert isinstance(found, Failure) != answered
+        assert isinstance(found, CallFailure) != answered
         socket.create_connection(server.getsockname()).close()  # the server waits for a second one in either case
         thread.join(5)
 
@@ -249,7 +249,7 @@ def test_answers_keep_the_order_of_the_requests(webhook: Webhook, client_of: Cal
 def test_one_failure_is_no_failure_of_its_neighbours(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
     webhook.replies = {"predicate": lambda asked: Raw(b"{}", 200 if asked % 2 else 500)}
     found = client_of(webhook.url).ask(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
-    assert [isinstance(answer, Failure) for answer in found] == [True, False, True, False]
+    assert [isinstance(answer, CallFailure) for answer in found] == [True, False, True, False]
 
 
 def test_the_budget_of_a_session_ends_all_waiting(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from capcard_sched.cli.main import run
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.plugins.extender import wire
 from capcard_sched.plugins.extender.schema import schema, schema_text
 from capcard_sched.testing import Harness, registry

@@ -8,9 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import BEST_EFFORT, format_cpus, parse_cpus
-from capcard_sched.plugins.numa_aware.hints import Plan, plan
+from capcard_sched.plugins.numa_aware.hints import CpuPlan, plan
 from capcard_sched.plugins.numa_aware.ledger import SETTLE_SECONDS, NodeCpus
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import RESTRICTED, SINGLE, cluster, conf, container, numatopology, whole
@@ -278,7 +279,7 @@ def test_cpus_of_pods_that_are_evicted_are_theirs_until_they_are_gone() -> None:
     h.set_phase("p", "Running")
     session = h.session()
     before = available(h)
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(h.task("p"), "preempt")
     assert available(h) == before
     statement.discard()
@@ -365,7 +366,7 @@ class Histories(RuleBasedStateMachine):
             free &= ~taken
         topology = cpus(self.h).facts.topology
         found = plan(topology, free, BEST_EFFORT, [self.wanted[name]])
-        assert isinstance(found, Plan), "more was given away than there is"
+        assert isinstance(found, CpuPlan), "more was given away than there is"
         self.given[name] = found.cpus
         if data.draw(st.booleans()):
             self.export()

@@ -14,18 +14,18 @@ from capcard_sched.model.numa import (
     RESTRICTED,
     SINGLE_NUMA_NODE,
     CpuPlace,
-    Topology,
+    CpuTopology,
     format_cpus,
     parse_cpus,
     topology_of,
 )
 from capcard_sched.plugins.numa_aware.cpus import assign, take
-from capcard_sched.plugins.numa_aware.hints import Hint, Plan, Refused, admits, best_hint, fewest, plan
+from capcard_sched.plugins.numa_aware.hints import CpuPlan, Hint, Refused, admits, best_hint, fewest, plan
 
 POLICIES = (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE)
 
 
-def machine(sockets: int, nodes: int, cores: int, threads: int) -> Topology:
+def machine(sockets: int, nodes: int, cores: int, threads: int) -> CpuTopology:
     """So many NUMA nodes per socket, cores per NUMA node and threads per core; the second threads come last."""
     places, number = {}, 0
     for _thread in range(threads):
@@ -60,7 +60,7 @@ EPYC = machine(1, 2, 4, 1)
         pytest.param(EPYC, "1-7", 3, "1-3", id="cores of one thread"),
     ],
 )
-def test_cpus_are_taken_packed(topology: Topology, free: str, count: int, taken: str) -> None:
+def test_cpus_are_taken_packed(topology: CpuTopology, free: str, count: int, taken: str) -> None:
     assert format_cpus(take(topology, parse_cpus(free), count)) == format_cpus(parse_cpus(taken))
 
 
@@ -156,7 +156,7 @@ _machines = st.builds(machine, st.integers(1, 3), st.integers(1, 2), st.integers
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[Topology, int, list[int]]:
+def scenes(draw: st.DrawFn) -> tuple[CpuTopology, int, list[int]]:
     """A machine, the CPUs that are free on it, and what containers want."""
     topology = draw(_machines)
     free = draw(st.integers(0, topology.cpus))
@@ -164,7 +164,7 @@ def scenes(draw: st.DrawFn) -> tuple[Topology, int, list[int]]:
 
 
 @given(scenes(), st.integers(0, 63))
-def test_what_is_taken_is_free_and_as_much_as_asked(scene: tuple[Topology, int, list[int]], nodes: int) -> None:
+def test_what_is_taken_is_free_and_as_much_as_asked(scene: tuple[CpuTopology, int, list[int]], nodes: int) -> None:
     topology, free, (count, *_) = scene
     hinted = sum(cpus for position, cpus in enumerate(topology.numa_nodes) if nodes >> position & 1) & free
     if count > free.bit_count():
@@ -178,7 +178,7 @@ def test_what_is_taken_is_free_and_as_much_as_asked(scene: tuple[Topology, int, 
 
 
 @given(scenes(), st.sampled_from(POLICIES))
-def test_plans_are_disjoint_and_of_the_size_asked_for(scene: tuple[Topology, int, list[int]], policy: str) -> None:
+def test_plans_are_disjoint_and_of_the_size_asked_for(scene: tuple[CpuTopology, int, list[int]], policy: str) -> None:
     topology, free, wanted = scene
     found = plan(topology, free, policy, wanted)
     if isinstance(found, Refused):
@@ -194,10 +194,10 @@ def test_plans_are_disjoint_and_of_the_size_asked_for(scene: tuple[Topology, int
 
 @given(scenes(), st.sampled_from(POLICIES))
 def test_one_container_lies_on_as_many_nodes_as_its_hint_says(
-    scene: tuple[Topology, int, list[int]], policy: str
+    scene: tuple[CpuTopology, int, list[int]], policy: str
 ) -> None:
     """What lets one container be judged by counts alone."""
     topology, free, (count, *_) = scene
     found: Any = plan(topology, free, policy, [count])
-    if isinstance(found, Plan):
+    if isinstance(found, CpuPlan):
         assert found.span == fewest([(cpus & free).bit_count() for cpus in topology.numa_nodes], count)

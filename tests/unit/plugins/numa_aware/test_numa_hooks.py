@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
-from capcard_sched.framework.rows import Diagnosis
+from capcard_sched.framework.api.node_view import Diagnosis
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.numa_aware.plugin import NumaAwareArguments, normalised
 from capcard_sched.testing import Harness, registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.plugins.numa_aware.ledger import SETTLE_SECONDS
 from capcard_sched.plugins.numa_aware.plugin import NumaAwareArguments
 from capcard_sched.testing import registry

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import format_cpus
-from capcard_sched.plugins.numa_aware.hints import Plan
+from capcard_sched.plugins.numa_aware.hints import CpuPlan
 from capcard_sched.plugins.numa_aware.rows import NumaRows
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import BEST_EFFORT, RESTRICTED, SINGLE, cluster, detail, numatopology
@@ -55,7 +55,7 @@ def test_rows_say_what_nodes_say(objects: list[dict[str, Any]], wanted: list[int
             assert (rows.watched[row], refused[row], spans[row]) == (False, -1, 0)
             continue
         found = rows._nodes[f"n{row}"].plan(wanted)
-        expected = (-1, found.span) if isinstance(found, Plan) else (found.container, 0)
+        expected = (-1, found.span) if isinstance(found, CpuPlan) else (found.container, 0)
         assert (refused[row], spans[row]) == expected, obj
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import TASK_TOPOLOGY_AFFINITY, TASK_TOPOLOGY_ANTI_AFFINITY
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task import Task
@@ -120,7 +121,7 @@ def test_undoing_restores_exactly_and_scores_equal_the_plain_formula(
     if "default/g" not in w.plugin._jobs:
         return
     job, session = w.h.job("g"), w.session
-    statement = session.statement()
+    statement = Statement(session)
     history: list[tuple[int, Any]] = []
     placed: list[tuple[str, int]] = []
     for _ in range(data.draw(st.integers(0, 8))):

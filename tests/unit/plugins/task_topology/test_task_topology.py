@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from capcard_sched.framework.conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_AFFINITY,
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
-from capcard_sched.model.task_topology import GROUPS_FORM, ORDER_FORM, Topology
+from capcard_sched.model.task_topology import GROUPS_FORM, ORDER_FORM, TaskAffinityGroups
 from capcard_sched.plugins.task_topology.buckets import Relations
 from capcard_sched.plugins.task_topology.plugin import TaskTopologyArguments
 from capcard_sched.testing import Harness, registry
@@ -100,14 +101,14 @@ def test_buckets(
 @pytest.mark.parametrize(
     ("topology", "priorities"),
     [
-        (Topology(anti_affinity=(("a",),)), {"a": 4}),
-        (Topology(affinity=(("a", "b"),)), {"a": 3, "b": 3}),
-        (Topology(affinity=(("a",),)), {"a": 2}),
-        (Topology(anti_affinity=(("a", "b"),)), {"a": 1, "b": 1}),
-        (Topology((("a",), ("a", "b")), (("b", "c"), ("c",))), {"a": 3, "b": 3, "c": 4}),
+        (TaskAffinityGroups(anti_affinity=(("a",),)), {"a": 4}),
+        (TaskAffinityGroups(affinity=(("a", "b"),)), {"a": 3, "b": 3}),
+        (TaskAffinityGroups(affinity=(("a",),)), {"a": 2}),
+        (TaskAffinityGroups(anti_affinity=(("a", "b"),)), {"a": 1, "b": 1}),
+        (TaskAffinityGroups((("a",), ("a", "b")), (("b", "c"), ("c",))), {"a": 3, "b": 3, "c": 4}),
     ],
 )
-def test_priorities_of_roles(topology: Topology, priorities: dict[str, int]) -> None:
+def test_priorities_of_roles(topology: TaskAffinityGroups, priorities: dict[str, int]) -> None:
     assert Relations(topology).priority == priorities
 
 
@@ -252,7 +253,7 @@ def test_better_a_gang_that_is_undone_leaves_no_trace() -> None:
     w = World({"a": 3}, affinity="a").nodes(n1=2)
     session = w.open()
     before = snapshot(w.job)
-    statement = session.statement()
+    statement = Statement(session)
     node = session.nodes.by_name["n1"]
     statement.allocate(w.h.job("g"), [w.h.task("a-0"), w.h.task("a-1")], [node, node])
     assert snapshot(w.job) != before
@@ -295,7 +296,7 @@ def test_an_eviction_leaves_the_bucket_and_its_undoing_comes_back(count_running:
     w.bound("a-1", "n1")
     session = w.open()
     before = snapshot(w.job)
-    statement = session.statement()
+    statement = Statement(session)
     statement.evict(w.h.task("a-1"), "preempt")
     assert w.scores("a-0") == {"n1": 50, "n2": 50}, "whoever leaves draws nobody"
     statement.discard()

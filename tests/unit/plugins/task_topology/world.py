@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from capcard_sched.framework.session import Session
+from capcard_sched.framework.session.session import Session
+from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_AFFINITY,
     TASK_TOPOLOGY_ANTI_AFFINITY,
@@ -85,7 +86,7 @@ class World:
         return [task.name for task in self.session.pending_tasks(self.h.job("g"))]
 
     def place(self, pod: str, node: str) -> Any:
-        statement = self.session.statement()
+        statement = Statement(self.session)
         statement.allocate(self.h.job("g"), [self.h.task(pod)], [self.session.nodes.by_name[node]])
         return statement
 

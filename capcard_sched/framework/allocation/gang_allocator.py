@@ -1,0 +1,274 @@
+"""One visit to a job: put as many of its tasks on nodes as should go now (core reference §4.3.1, W-07, W-17 to W-19).
+
+Tasks are taken in task order, in runs of one profile. A run is allowed by the queue's quotas, placed by the placement
+engine, and recorded on the statement; what cannot go gets an outcome that says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.plugin import Grant
+from capcard_sched.framework.session.report import TaskOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.placement.ranking import Ranking
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.statement import Statement
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+
+
+class GangAllocator:
+    """State of one visit. `run` returns when the job has what it should get now, or cannot get more."""
+
+    def __init__(
+        self,
+        session: Session,
+        statement: Statement,
+        queue: Queue,
+        job: Job,
+        tasks: Sequence[Task],
+        engine: PlacementEngine | None = None,
+    ) -> None:
+        """`engine`: who answers for the nodes; the session's own when it is None."""
+        self._session = session
+        self._engine = session.engine if engine is None else engine
+        self._statement = statement
+        self._queue = queue
+        self._job = job
+        self._tasks = tasks
+        self._position = 0
+        self._placed = 0
+        #: Whether everything so far followed from the amounts and the static answers of the nodes, whichever they are.
+        self.by_amounts = True
+        self._failed_roles: set[str] = set()
+        #: Rows taken by this visit while it used a single profile; None once it used several.
+        self._rows: list[int] | None = []
+        self._row_profile: PodSignature | None = None
+
+    def run(self, *, alone: bool) -> int:
+        """Place tasks. `alone`: nobody else waits, so an elastic job may take all it can in one visit.
+
+        Returns how many of the tasks were dealt with; the rest should be tried again after others had their turn.
+        """
+        session, job, tasks = self._session, self._job, self._tasks
+        while self._position < len(tasks):
+            ready = session.job_ready(job)
+            if ready and self._placed and not alone:
+                break
+            profile = self._engine.profile(self._queue, tasks[self._position])
+            if ready:
+                limit = len(tasks) if alone else 1
+            else:
+                limit = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+            end = self._end_of_run(profile, limit)
+            if not self._place_run(profile, tasks[self._position : end], ready):
+                break
+        return self._position
+
+    def _end_of_run(self, profile: PodSignature, limit: int) -> int:
+        """One past the last of the next up to `limit` tasks that share the profile."""
+        tasks, position = self._tasks, self._position
+        end, most, cls = position + 1, min(len(tasks), position + limit), profile.cls
+        if end == most:
+            return end
+        contexts, first = self._engine.task_contexts, tasks[position]
+        own: list[tuple[str, Hashable]] | None = None
+        while end < most and tasks[end].cls is cls:
+            if tasks[end].labels is not first.labels:  # else the contexts are equal, by contract
+                own = contexts(first) if own is None else own
+                if contexts(tasks[end]) != own:
+                    break
+            end += 1
+        return end
+
+    def _place_run(self, profile: PodSignature, run: Sequence[Task], ready: bool) -> bool:
+        """Place some of a run. False when the visit is over."""
+        engine, job = self._engine, self._job
+        refusal = self._session.dispatch.refusal("pre_predicate", profile)
+        if refusal is not None:
+            self._fail(profile, TaskOutcome("unfit", refusal.message, refusal=refusal))
+            return False
+        allowance = self._allowed(profile, run)
+        if allowance.count <= 0:
+            self._refuse(profile, allowance)
+            return True
+        task = run[0]
+        if task.nominated_node and self._place_nominated(profile, task):
+            return True
+        if engine.is_domain_bound(profile) or self._idle_room_is_promised():
+            return self._place_one(profile, task)
+        ranking = engine.ranking(profile)
+        if ranking.row_bound:
+            return self._place_one(profile, task)
+        if not ready and self._is_hopeless(ranking, run):
+            return False
+        rows = ranking.take(allowance.count, allowance.lanes, allowance.alternative_limits)
+        if not rows:
+            return self._place_later(profile, task, ranking)
+        if allowance.lanes is not None:
+            self.by_amounts = False
+        nodes = self._session.nodes.nodes
+        self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
+        ranking.applied()
+        self._advance(profile, rows)
+        return True
+
+    def _advance(self, profile: PodSignature, rows: list[int]) -> None:
+        self._position += len(rows)
+        self._placed += len(rows)
+        if self._rows is not None:
+            if self._row_profile not in (None, profile):
+                self._rows = None
+            else:
+                self._row_profile = profile
+                self._rows.extend(rows)
+
+    # --- quotas -----------------------------------------------------------------------------------------------------
+
+    def _allowed(self, profile: PodSignature, run: Sequence[Task]) -> Grant:
+        """What all quota plugins together let through."""
+        count = len(run)
+        lanes: Rows | None = None
+        limits: tuple[int, ...] = ()
+        for name, many, single in self._engine.quota_hooks:
+            try:
+                if many is None:
+                    refusal = single(self._queue, run[0])
+                    answer = Grant(0 if refusal is not None else 1, refusal)
+                else:
+                    answer = many(self._queue, profile, run if count == len(run) else run[:count])
+            except Exception as error:
+                raise HookFailed(name, "allocatable", error) from error
+            if answer.count <= 0:
+                return answer
+            count = min(count, answer.count)
+            if answer.lanes is not None:
+                if lanes is not None:
+                    count = 1  # two plugins with lanes of their own: ask both before every pod
+                lanes, limits = answer.lanes, answer.alternative_limits
+        return Grant(count, None, lanes, limits)
+
+    def _refuse(self, profile: PodSignature, allowance: Grant) -> None:
+        """The quota says no: the same for every task of the profile that comes next."""
+        session, refusal = self._session, allowance.refusal
+        end = self._end_of_run(profile, len(self._tasks))
+        message = refusal.message if refusal is not None else ""
+        outcome = TaskOutcome("refused", message, refusal=refusal)
+        for task in self._tasks[self._position : end]:
+            session.outcomes[task.uid] = outcome
+            if refusal is not None:
+                session.refuse(task, refusal)
+        self._position = end
+
+    # --- special ways -----------------------------------------------------------------------------------------------
+
+    def _place_nominated(self, profile: PodSignature, task: Task) -> bool:
+        """Try only the node an earlier session promised to the task; it waits there while the promise holds (W-14)."""
+        session = self._session
+        node = session.nodes.by_name.get(task.nominated_node)
+        if node is None:
+            return False
+        if self._engine.fits(profile, node.row, future=False):
+            self._statement.allocate(self._job, [task], [node])
+        elif task.uid in session.memory.reservations and self._engine.fits(profile, node.row, future=True):
+            self._statement.pipeline(self._job, [task], [node])
+        else:
+            return False
+        self._rows, self.by_amounts = None, False
+        self._position += 1
+        self._placed += 1
+        return True
+
+    def _idle_room_is_promised(self) -> bool:
+        """Whether somebody was promised more of a node than what is leaving: then idle room is not free room."""
+        table = self._session.nodes
+        return bool(self._session.promised and (table.pipelined > table.releasing).any())
+
+    def _place_one(self, profile: PodSignature, task: Task) -> bool:
+        """One pod at a time: its nodes depend on each other, or on promises, or are told apart by more than amounts."""
+        self.by_amounts = False
+        row = self._engine.best(profile)
+        if row < 0:
+            return self._place_later(profile, task, None)
+        self._statement.allocate(self._job, [task], [self._session.nodes.nodes[row]])
+        self._rows = None
+        self._position += 1
+        self._placed += 1
+        return True
+
+    def _place_later(self, profile: PodSignature, task: Task, ranking: Ranking | None) -> bool:
+        """No idle room: promise room that is being released, or give up on the profile."""
+        session, engine = self._session, self._engine
+        if session.has_releasing():
+            self.by_amounts = False
+            row = engine.choose(profile, engine.candidates(profile, future=True))
+            if row >= 0:
+                self._statement.pipeline(self._job, [task], [session.nodes.nodes[row]])
+                self._rows = None
+                self._position += 1
+                self._placed += 1
+                return True
+        text, _ = engine.diagnose(profile)
+        if ranking is not None and self._rows is not None and self._row_profile in (None, profile):
+            ranking.known_limit = (self._rows, engine.releases, text)
+        return self._fail(profile, TaskOutcome("unfit", text))
+
+    # --- giving up --------------------------------------------------------------------------------------------------
+
+    def _is_hopeless(self, ranking: Ranking, run: Sequence[Task]) -> bool:
+        """Whether an earlier job of this session proved that the gang cannot reach its minimum (W-18).
+
+        Only when all it still needs is of this one profile; its members get the outcomes the real attempt would give.
+        """
+        known, job = ranking.known_limit, self._job
+        if known is None or self._placed or known[1] != self._engine.releases or self._session.has_releasing():
+            return False
+        rows, _, text = known
+        needed = job.min_available - job.ready_tasks - job.pending_best_effort
+        if len(run) < needed or len(rows) >= needed or len(run) != len(self._tasks):
+            return False
+        nodes, outcomes = self._session.nodes.nodes, self._session.outcomes
+        for task, row in zip(run, rows, strict=False):
+            outcomes[task.uid] = TaskOutcome("schedulable", "", nodes[row].name)
+        unfit = TaskOutcome("unfit", text)
+        for task in run[len(rows) :]:
+            outcomes[task.uid] = unfit
+        self._position = len(self._tasks)
+        return True
+
+    def _fail(self, profile: PodSignature, outcome: TaskOutcome) -> bool:
+        """No node for the next tasks of the profile. Returns whether the rest of the job is worth trying."""
+        outcomes, job = self._session.outcomes, self._job
+        end = self._end_of_run(profile, len(self._tasks))
+        for task in self._tasks[self._position : end]:
+            outcomes[task.uid] = outcome
+            self._failed_roles.add(task.role)
+        self._position = end
+        rest = self._tasks[end:]
+        if not rest:
+            return False
+        return need_continue_allocating(job, self._failed_roles, rest)
+
+
+def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Task]) -> bool:
+    """Whether tasks behind a misfit are worth trying (core reference §2.4)."""
+    if job.min_available == len(job.tasks):
+        return False
+    ready = job.ready_tasks
+    if job.min_task_member and not job.checks_roles:
+        return ready + sum(1 for task in rest if task.role not in failed_roles) >= job.min_available
+    if ready + job.waiting_tasks + job.pending_best_effort + len(rest) < job.min_available:
+        return False
+    for role in failed_roles:
+        minimum = job.min_task_member.get(role, 0)
+        if minimum > 0 and job.role_promised(role) < minimum:
+            return False
+    return True

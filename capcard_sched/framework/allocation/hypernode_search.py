@@ -1,0 +1,334 @@
+"""The HyperNode for a job whose network topology is hard (core reference §4.3.2, W-13).
+
+From the lowest tier up, every HyperNode of a tier is tried on the statement and undone again; the best of the first
+tier where the job gets all it needs now has it. Only when no allowed tier has room now, room that is being released
+counts. Nothing is copied: a trial is a visit of its own, confined to some rows (`EngineWithin`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.allocation.gang_allocator import GangAllocator
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_view import NodeView
+from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, reachable
+from capcard_sched.framework.placement.restricted_engine import restricted_engine
+from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.statement import Statement
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+
+#: What a trial comes to: nothing, room that is being released, all that is needed at once.
+_NEVER, _LATER, _NOW = range(3)
+#: From so many HyperNodes on it is worth finding out which of them are alike.
+_MANY = 8
+
+
+def place_in_hyper_node(
+    session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task], *, alone: bool
+) -> int:
+    """One visit to a job in hard mode, as `GangAllocator.run`: returns how many of the tasks were dealt with.
+
+    The statement holds what the job gets in the best HyperNode, and nothing when there is none for it; the pods then
+    say why. Raises HookFailed.
+    """
+    return _HyperNodeSearch(session, statement, queue, job, tasks, alone).run()
+
+
+class _HyperNodeOffer(NamedTuple):
+    """What came of a trial."""
+
+    placements: list[Placement]
+    grade: int
+
+
+class _HyperNodeSearch:
+    def __init__(
+        self, session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task], alone: bool
+    ) -> None:
+        self._session = session
+        self._statement = statement
+        self._queue = queue
+        self._job = job
+        self._tasks = tasks
+        self._alone = alone
+        self._tree = session.tree
+        self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+        #: The most pods that found room in one HyperNode, and its number.
+        self._most = (0, -1)
+        #: The first HyperNode where only quotas were in the way.
+        self._refused = -1
+        #: How many refusals had been told before.
+        self._told = len(session.report.refusals)
+        #: Number of a HyperNode to what the job would get there.
+        self._offers: dict[int, _HyperNodeOffer] = {}
+        #: HyperNodes whose nodes are like those of one that was tried, to the number of that one.
+        self._twins: dict[int, int] = {}
+        #: What the statement holds: the number of a HyperNode, and whether plugins that follow the tree were heard.
+        self._held = (-1, False)
+        #: How many tasks were dealt with there.
+        self._dealt = 0
+
+    def run(self) -> int:
+        tree, job = self._tree, self._job
+        assert job.topology is not None
+        highest = job.topology.allowed(tree)
+        if not tree.ready:
+            return self._refuse(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.text)
+        if highest is None or highest < tree.tiers[0]:
+            asked = job.topology.highest_name if highest is None else f"{highest} or below"
+            return self._refuse(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(tier=asked))
+        bound = bound_of(tree, job)
+        assert bound is not None
+        if bound.anchor == -1:
+            return self._refuse(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
+        meets = np.arange(len(tree)) if bound.anchor is None else tree.meets(bound.anchor)
+        room = self._room()
+        allowed = reachable(tree, bound)
+        later: list[int] = []
+        for tier, numbers in tree.by_tier.items():
+            if tier > highest:
+                break
+            # Nearest to what is placed first: the order decides between equals.
+            near = sorted((number for number in numbers if allowed[number]), key=lambda n: (tree.tiers[meets[n]], n))
+            now, promised = self._try(near, room)
+            if now is None:
+                return 0  # what keeps the job out is nothing that another HyperNode changes, and has been told
+            if now:
+                return self._settle(now)
+            later = later or promised
+        if later:
+            return self._settle(later)
+        if self._refused >= 0:
+            self._visit(self._refused)
+            return 0
+        return self._refuse_room(highest)
+
+    # --- trials -----------------------------------------------------------------------------------------------------
+
+    def _room(self) -> npt.NDArray[np.int64]:
+        """At the most so many of the tasks fit under each HyperNode, whatever the plugins say: int64 [HyperNodes].
+
+        Counted by free resources alone, for each class as if it were alone there.
+        """
+        session, tree, tasks = self._session, self._tree, self._tasks
+        table, leaf = session.nodes, tree.leaf
+        free = table.allocatable - table.used + table.releasing
+        inside = leaf >= 0
+        found = np.full(len(tree), len(tasks), dtype=np.int64)
+        for cls, count in Counter(task.cls for task in tasks).items():
+            columns = np.flatnonzero(cls.request)
+            fits = np.maximum((free[:, columns] // cls.request[columns]).min(axis=1, initial=len(tasks)), 0)
+            totals = np.zeros(len(tree), dtype=np.int64)
+            np.add.at(totals, leaf[inside], np.minimum(fits[inside], count))
+            for number, parent in enumerate(tree.parents.tolist()):
+                if parent >= 0:
+                    totals[parent] += totals[number]
+            found = np.minimum(found, np.minimum(totals, count) + len(tasks) - count)
+        return found
+
+    def _try(self, numbers: list[int], room: npt.NDArray[np.int64]) -> tuple[list[int] | None, list[int]]:
+        """The HyperNodes where the job gets what it needs now, and those where it is promised it.
+
+        None in the place of the first when no HyperNode would make a difference.
+        """
+        now: list[int] = []
+        promised: list[int] = []
+        for number in numbers:
+            if room[number] < self._needed:
+                self._note(int(room[number]), number)
+        numbers = [number for number in numbers if room[number] >= self._needed]
+        looks = self._looks(numbers) if len(numbers) >= _MANY else {}
+        tried: dict[bytes, int] = {}
+        for number in numbers:
+            twin = tried.get(looks[number], -1) if looks else -1
+            if twin >= 0:
+                self._twins[number] = twin
+                offer = self._offers[twin]
+            else:
+                attempt = self._visit(number)
+                if self._is_refused():
+                    self._refused = number if self._refused < 0 else self._refused
+                    if not self._has_alternatives():
+                        return None, []
+                offer = self._offers[number] = _HyperNodeOffer(self._statement.placements, self._grade())
+                self._note(sum(len(placement.tasks) for placement in offer.placements), number)
+                if looks and attempt.by_amounts:
+                    tried[looks[number]] = number
+            if offer.grade == _NOW:
+                now.append(number)
+            elif offer.grade == _LATER:
+                promised.append(number)
+        return now, promised
+
+    def _looks(self, numbers: list[int]) -> dict[int, bytes]:
+        """By HyperNode, everything about its nodes that a visit may go by, if it goes by amounts and static answers."""
+        session, tree = self._session, self._tree
+        engine, table = restricted_engine(session.engine, numbers[0], by_tree=False), session.nodes
+        parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
+        for task in {task.cls: task for task in self._tasks}.values():
+            profile = engine.profile(self._queue, task)
+            parts.append(session.engine.feasible(profile)[:, None].astype(np.int64))
+            scores = session.engine.static_scores(profile)
+            if scores is not None:
+                parts.append(scores.astype(np.float64)[:, None].view(np.int64))
+        amounts = np.hstack(parts)
+        data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
+        known: dict[bytes, int] = {}
+        kinds = np.array([known.setdefault(data[at : at + step], len(known)) for at in range(0, len(data), step)])
+        return {number: np.sort(kinds[tree.rows_of(number)]).tobytes() for number in numbers}
+
+    def _grade(self) -> int:
+        """What the statement as it is comes to for the job."""
+        placements, session = self._statement.placements, self._session
+        if session.job_ready(self._job) and any(map(_is_allocated, placements)):
+            return _NOW
+        return _LATER if placements and session.job_pipelined(self._job) else _NEVER
+
+    def _visit(self, number: int, *, by_tree: bool = False) -> GangAllocator:
+        """Put the job's tasks under one HyperNode, and nothing else on the statement."""
+        self._statement.rollback(0)
+        session, told = self._session, self._session.report.refusals
+        for task in self._tasks:
+            session.outcomes.pop(task.uid, None)
+        for ref, refusal in told[self._told :]:
+            session.refusals.pop((ref, refusal.hook), None)
+        del told[self._told :]
+        engine = restricted_engine(session.engine, number, by_tree=by_tree)
+        attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine)
+        self._held = number, by_tree
+        self._dealt = attempt.run(alone=self._alone)
+        return attempt
+
+    def _is_refused(self) -> bool:
+        """Whether nothing but quotas, or checks before all nodes, keeps the job from getting what it needs."""
+        outcomes = self._session.outcomes
+        failed = [outcome for task in self._tasks if (outcome := outcomes.get(task.uid)) is not None]
+        return (
+            bool(failed)
+            and all(outcome.refusal is not None for outcome in failed)
+            and not (len(self._statement) and self._session.job_ready(self._job))
+        )
+
+    def _has_alternatives(self) -> bool:
+        """Whether a quota may answer otherwise elsewhere: pods that accept several cards take what a node has."""
+        return any(refusal.alternatives for _, refusal in self._session.report.refusals[self._told :])
+
+    def _note(self, pods: int, number: int) -> None:
+        if pods > self._most[0]:
+            self._most = pods, number
+
+    # --- the choice -------------------------------------------------------------------------------------------------
+
+    def _settle(self, numbers: list[int]) -> int:
+        """Let the best of some HyperNodes have the job. Returns how many tasks were dealt with."""
+        best = numbers[0]
+        if len(numbers) > 1:
+            self._statement.rollback(0)
+            self._held = (-1, False)
+            worth = self._hooked(numbers)
+            known = {number: self._worth(number) for number in numbers if number not in self._twins}
+            for position, number in enumerate(numbers):
+                worth[position] += known[self._twins.get(number, number)]
+            best = numbers[int(np.argmax(worth))]
+        wanted = self._offers[self._twins.get(best, best)].grade
+        if self._session.engine.tree_followers:
+            self._visit(best, by_tree=True)
+            if self._grade() < wanted:  # it fits only as it was tried
+                self._visit(best)
+        elif self._held != (best, False):
+            self._visit(best)
+        self._explain_rest(best)
+        return self._dealt
+
+    def _hooked(self, numbers: list[int]) -> npt.NDArray[np.float64]:
+        """What plugins think of the HyperNodes: float64 [k]."""
+        total = np.zeros(len(numbers))
+        entries = self._session.dispatch.entries("hyper_node_order")
+        if entries:
+            tree = self._tree
+            candidates = tuple(
+                HyperNodeRows(number, tree.names[number], int(tree.tiers[number]), tree.rows_of(number))
+                for number in numbers
+            )
+            for name, call in entries:
+                try:
+                    part = call(self._job, candidates)
+                except Exception as error:
+                    raise HookFailed(name, "hyper_node_order", error) from error
+                if part is not None:
+                    total = total + part
+        return total
+
+    def _worth(self, number: int) -> float:
+        """The scores of the nodes that the pods get under a HyperNode, each seeing the pods before: summed."""
+        engine, table = restricted_engine(self._session.engine, number, by_tree=True), self._session.nodes
+        offer = self._offers[number].placements
+        charged = table.charged.copy() if len(offer) > 1 else table.charged
+        worth = 0.0
+        for record in offer:
+            profile = engine.profile(self._queue, record.tasks[0])
+            rows = np.array([node.row for node in record.nodes], dtype=np.intp)
+            filled: Counter[int] = Counter()
+            before = np.zeros((len(rows), 1), dtype=np.int64)
+            for position, row in enumerate(rows.tolist()):
+                before[position] = filled[row]
+                filled[row] += 1
+            seen = charged[rows] + before * record.cls.charge
+            selection = NodeView(table, rows, allocatable=table.allocatable[rows], charged=seen)
+            worth += float(engine.totals(profile, selection).sum())
+            if len(offer) > 1:
+                np.add.at(charged, rows, record.cls.charge)
+        return worth
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def _explain_rest(self, number: int) -> None:
+        """Trials say of a pod only that it found no node: say why, of those that found none in the end."""
+        engine, outcomes = restricted_engine(self._session.engine, number, by_tree=False), self._session.outcomes
+        for task in self._tasks:
+            outcome = outcomes.get(task.uid)
+            if outcome is not None and outcome.kind == "unfit" and not outcome.message:
+                text = engine.explain(engine.profile(self._queue, task))
+                outcomes[task.uid] = TaskOutcome("unfit", f"HyperNode {self._tree.names[number]}: {text}")
+
+    def _refuse_room(self, highest: int) -> int:
+        most, number = self._most
+        if number >= 0:
+            name, tier = self._tree.names[number], self._tree.tiers[number]
+            detail = f"at most {most} fit, in HyperNode {name} of tier {tier}"
+        else:
+            detail = "none of them fits anywhere"
+        row = reasons.NO_HYPER_NODE_FITS
+        return self._refuse(row, row.render(tier=highest, needed=self._needed, detail=detail))
+
+    def _refuse(self, row: reasons.Reason, message: str) -> int:
+        """The job waits, and all its pods for the same reason."""
+        self._statement.rollback(0)
+        session = self._session
+        for task in self._tasks:
+            session.outcomes.pop(task.uid, None)
+        refusal = Refusal("hyper_node_order", "", row.code, message, queue=self._queue.name)
+        session.refuse(self._job, refusal)
+        session.explain_pending(self._job, refusal)
+        return 0
+
+
+def _is_allocated(placement: Placement) -> bool:
+    return placement.tasks[0].status is TaskStatus.ALLOCATED

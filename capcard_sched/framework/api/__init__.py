@@ -1,0 +1,1 @@
+"""The extension points: the table of hooks, the bases of plugins, and the views their hooks receive."""

@@ -1,0 +1,255 @@
+"""Reading the arguments of plugins and actions into their structs (plugins reference §0.3).
+
+A scalar of the wrong type, or outside its bounds, is a warning and the default stays: existing files keep loading. A
+structured argument (a list, a map, a nested struct) of the wrong form is an error, since half of it would be a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from capcard_sched.framework.api.problems import ConfProblems, Path, nearest, path_text, shown, shown_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: For a map of scalars: `Annotated[dict[str, Literal["a", "b"]], LENIENT]`. Wrong entries are dropped with a warning,
+#: and something that is no map at all is a warning too.
+LENIENT: Final = msgspec.Meta(extra={"lenient": True})
+
+_INT64 = 2**63
+_SCALARS = (
+    inspect.BoolType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.StrType,
+    inspect.LiteralType,
+    inspect.NoneType,
+)
+
+
+class ArgumentReader:
+    """Reads the `arguments` of one entry and knows where in the document they stand."""
+
+    def __init__(self, problems: ConfProblems, path: Path, owner: str) -> None:
+        """`owner` is how messages call whose arguments these are: `plugin binpack`."""
+        self._problems = problems
+        self._path = path
+        self._owner = owner
+
+    def warning(self, key: str, message: str, *, hint: str = "", accepted: str = "") -> None:
+        """Something is wrong with argument `key`, and the message says what is done instead."""
+        self._problems.warning((*self._path, key), message, hint=hint, accepted=accepted)
+
+    def error(self, key: str, message: str, *, hint: str = "", accepted: str = "") -> None:
+        """Argument `key` makes the whole document unusable."""
+        self._problems.error((*self._path, key), message, hint=hint, accepted=accepted)
+
+    def decode(
+        self, struct: type[msgspec.Struct], raw: Mapping[str, object], *, handled: Iterable[str] = ()
+    ) -> msgspec.Struct:
+        """The arguments as a `struct`: fields by the names users write, bounds and choices from their annotations.
+
+        Keys in `handled` are known but read by the caller (`read`). Any other key that no field has is a warning.
+        """
+        fields = msgspec.structs.fields(struct)
+        values: dict[str, Any] = {}
+        for field in fields:
+            if raw.get(field.encode_name) is None:
+                if field.required:
+                    self.error(field.encode_name, "is required", accepted=accepted_form(field.type))
+                continue
+            value = self.read(raw, field.encode_name, field.type, msgspec.UNSET)
+            if value is not msgspec.UNSET:
+                values[field.name] = value
+        known = {field.encode_name for field in fields} | set(handled)
+        for key in raw:
+            if key not in known:
+                self.unknown(key, known)
+        if any(field.required and field.name not in values for field in fields):
+            return struct.__new__(struct)  # an error stands above: the document is rejected, nobody will read this
+        return struct(**values)
+
+    def inside(self, value: object, *steps: str | int) -> tuple[ArgumentReader, Mapping[str, object]]:
+        """A reader of the map that stands under `steps`; an empty one when it is null or (said in a warning) no map."""
+        path = (*self._path, *steps)
+        if value is not None and not isinstance(value, dict):
+            self._problems.warning(path, f"expected a map, got {shown(value)}; the defaults are used")
+        reader = ArgumentReader(self._problems, path, f"{path_text(steps)} of {self._owner}")
+        return reader, value if isinstance(value, dict) else {}
+
+    def unknown(self, key: str, known: Iterable[str]) -> None:
+        """Say that nothing reads `key`."""
+        known = sorted(known)
+        hint = nearest(key, known)
+        accepted = "" if hint else ", ".join(known) or "no arguments"
+        self.warning(
+            key, f'{self._owner} has no argument "{shown_text(key)}"; it is ignored', hint=hint, accepted=accepted
+        )
+
+    def decode_weighted(
+        self, struct: type[msgspec.Struct], raw: Mapping[str, object], key: str, weight: Any
+    ) -> msgspec.Struct:
+        """`decode` of a struct whose field `resources`, written `key`, lists names separated by commas.
+
+        The weight of each, written `<key>.<name>` and 1 when absent, goes to `resource_weights`; `weight`: its type.
+        One of a name that is not listed is ignored with a warning.
+        """
+        prefix = f"{key}."
+        given = [each for each in raw if each.startswith(prefix)]
+        arguments: Any = self.decode(struct, raw, handled=given)
+        names = listed_names(arguments.resources)
+        for each in given:
+            if each.removeprefix(prefix) not in names:
+                self.warning(each, f"the resource is not listed in {key}; its weight is ignored")
+        weights = {name: self.read(raw, prefix + name, weight, 1) for name in names}
+        decoded: msgspec.Struct = msgspec.structs.replace(arguments, resource_weights=weights)
+        return decoded
+
+    def read(self, raw: Mapping[str, object], key: str, annotation: Any, default: Any) -> Any:
+        """The value of one argument, or `default` when it is absent, null or (said in a problem) wrong."""
+        value = raw.get(key)
+        if value is None:
+            return default
+        declared, lenient = _plain(inspect.type_info(annotation))
+        if lenient and isinstance(declared, inspect.DictType):
+            return self._lenient_map(key, value, declared, annotation, default)
+        if _is_scalar(declared):
+            if _fits(value, declared):
+                try:
+                    return msgspec.convert(value, annotation)
+                except (msgspec.ValidationError, OverflowError):
+                    pass
+            expected = accepted_form(annotation)
+            self.warning(key, f"expected {expected}, got {shown(value)}; the default is used", accepted=expected)
+            return default
+        try:
+            return msgspec.convert(value, annotation)
+        except (msgspec.ValidationError, OverflowError) as problem:
+            text, _, place = str(problem).partition(" - at ")
+            inside = _with_key(place.strip("`").removeprefix("$"), value, annotation)
+            self.error(
+                key,
+                f"{text.replace('`', '')}" + (f" at {inside}" if inside else ""),
+                accepted=accepted_form(annotation),
+            )
+            return default
+
+    def _lenient_map(self, key: str, value: object, declared: inspect.DictType, annotation: Any, default: Any) -> Any:
+        if not isinstance(value, dict):
+            expected = accepted_form(annotation)
+            self.warning(key, f"expected {expected}, got {shown(value)}; the default is used", accepted=expected)
+            return default
+        entries: dict[str, Any] = {}
+        expected = _words(declared.value_type)
+        for name, entry in value.items():
+            if _fits(entry, declared.value_type) and _is_choice(entry, declared.value_type):
+                entries[name] = entry
+            else:
+                self._problems.warning(
+                    (*self._path, key, name),
+                    f"expected {expected}, got {shown(entry)}; the entry is dropped",
+                    hint=_nearest_choice(entry, declared.value_type),
+                    accepted=expected,
+                )
+        return entries
+
+
+def listed_names(text: str) -> list[str]:
+    """The names in a list separated by commas, blanks trimmed, each once."""
+    return list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _with_key(place: str, value: Any, annotation: Any) -> str:
+    """The place of a wrong value, with the key of the map entry it is in where msgspec only says `[...]`."""
+    above, mark, below = place.partition("[...]")
+    steps = [step for step in above.split(".") if step]
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    if not mark or not isinstance(value, dict):
+        return place
+    for key, entry in value.items():
+        alone: Any = {key: entry}
+        for step in reversed(steps):
+            alone = {step: alone}
+        try:
+            msgspec.convert(alone, annotation)
+        except (msgspec.ValidationError, OverflowError) as problem:
+            if "[...]" in str(problem):
+                return f'{above}["{shown_text(key)}"]{below}'
+    return place
+
+
+def _plain(declared: inspect.Type) -> tuple[inspect.Type, bool]:
+    """The type without its notes, and whether one of them is LENIENT."""
+    lenient = False
+    while isinstance(declared, inspect.Metadata):
+        lenient = lenient or bool((declared.extra or {}).get("lenient"))
+        declared = declared.type
+    return declared, lenient
+
+
+def _is_scalar(declared: inspect.Type) -> bool:
+    if isinstance(declared, inspect.UnionType):
+        return all(_is_scalar(option) for option in declared.types)
+    return isinstance(declared, _SCALARS)
+
+
+def _is_choice(value: object, declared: inspect.Type) -> bool:
+    return not isinstance(declared, inspect.LiteralType) or value in declared.values
+
+
+def _nearest_choice(value: object, declared: inspect.Type) -> str:
+    if isinstance(value, str) and isinstance(declared, inspect.LiteralType):
+        return nearest(value, [str(choice) for choice in declared.values])
+    return ""
+
+
+def _fits(value: object, declared: inspect.Type) -> bool:
+    """The YAML type is right: only booleans are booleans, only integers integers; a number may be either."""
+    if isinstance(declared, inspect.UnionType):
+        return any(_fits(value, option) for option in declared.types)
+    if isinstance(declared, inspect.BoolType):
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if isinstance(declared, inspect.IntType):
+        return isinstance(value, int) and -_INT64 <= value < _INT64
+    if isinstance(declared, inspect.FloatType):
+        return (isinstance(value, int) and abs(value) < _INT64) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(declared, inspect.StrType):
+        return isinstance(value, str)
+    if isinstance(declared, inspect.LiteralType):
+        return isinstance(value, (str, int))
+    return False
+
+
+def accepted_form(annotation: Any) -> str:
+    """What may be written for a field: `a number >= 1`, `one of sum, single`."""
+    return _words(inspect.type_info(annotation))
+
+
+def _words(declared: inspect.Type) -> str:
+    declared, _ = _plain(declared)
+    if isinstance(declared, inspect.UnionType):
+        return " or ".join(_words(option) for option in declared.types if not isinstance(option, inspect.NoneType))
+    if isinstance(declared, inspect.LiteralType):
+        return f"one of {', '.join(str(choice) for choice in declared.values)}"
+    if isinstance(declared, inspect.DictType):
+        return f"a map of strings to {_words(declared.value_type)}"
+    if isinstance(declared, (inspect.ListType, inspect.VarTupleType)):
+        return f"a list, each entry {_words(declared.item_type)}"
+    if isinstance(declared, inspect.StructType):
+        return f"a map with {', '.join(field.encode_name for field in declared.fields)}"
+    if isinstance(declared, (inspect.IntType, inspect.FloatType)):
+        noun = "an integer" if isinstance(declared, inspect.IntType) else "a number"
+        bounds = ((">", declared.gt), (">=", declared.ge), ("<", declared.lt), ("<=", declared.le))
+        limits = [f"{sign} {bound:.16g}" for sign, bound in bounds if bound is not None]
+        return " ".join([noun, " and ".join(limits)]) if limits else noun
+    if isinstance(declared, inspect.BoolType):
+        return "true or false"
+    return "a string" if isinstance(declared, inspect.StrType) else "a value"

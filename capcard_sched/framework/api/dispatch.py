@@ -1,0 +1,255 @@
+"""One dispatcher for all hooks, driven by the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from capcard_sched.framework.api.hooks import HOOKS, Hook
+from capcard_sched.framework.api.plugin import VictimDecision
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from capcard_sched.framework.api.plugin import Plugin
+
+#: (plugin name, bound method)
+Entry = tuple[str, "Callable[..., Any]"]
+
+
+class Judgement(NamedTuple):
+    """Which candidates may be evicted, and by uid what kept each of the others: a cause or the name of a plugin."""
+
+    victims: list[Any]
+    kept: dict[str, str]
+
+
+class HookFailed(Exception):  # noqa: N818 - it says what happened; HookError is the record of it
+    """A plugin raised. Carries who and where, so that only the job or task at hand is skipped."""
+
+    def __init__(self, plugin: str, hook: str, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.plugin = plugin
+        self.hook = hook
+        self.error = error
+
+
+class Dispatch:
+    """Which plugin methods answer each hook, by tier. Resolved once per scheduler-conf."""
+
+    def __init__(self, tiers: Sequence[Sequence[tuple[Plugin, dict[str, bool]]]]) -> None:
+        """`tiers`: per tier, plugin instances with their conf switches."""
+        #: Plugins in order; one listed twice is there once.
+        self.plugins: list[Plugin] = []
+        for tier in tiers:
+            for plugin, _ in tier:
+                if plugin not in self.plugins:
+                    self.plugins.append(plugin)
+        self._tiers: dict[str, list[list[Entry]]] = {}
+        self._flat: dict[str, list[Entry]] = {}
+        for hook in HOOKS:
+            resolved = [self._resolve(hook, tier) for tier in tiers]
+            self._tiers[hook.method] = [entries for entries in resolved if entries]
+            self._flat[hook.method] = [entry for entries in resolved for entry in entries]
+        voters = {name for name, _ in self._flat["job_enqueueable"]}
+        #: Whether every plugin that votes on admission says what its vote follows from.
+        self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
+
+    @staticmethod
+    def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
+        return [
+            (plugin.name, getattr(plugin, hook.method))
+            for plugin, switches in tier
+            if getattr(plugin, hook.method, None) is not None
+            and (hook.switch is None or switches.get(hook.switch, True))
+        ]
+
+    def entries(self, method: str) -> list[Entry]:
+        """(plugin name, method) of everyone who answers the hook, in order: for callers that combine themselves."""
+        return self._flat[method]
+
+    def has(self, method: str) -> bool:
+        """Whether anyone answers the hook."""
+        return bool(self._flat[method])
+
+    def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
+        """Combine.KEYS."""
+        found = []
+        for name, call in self._flat[method]:
+            try:
+                found.append(call(*subjects))
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+        return tuple(found)
+
+    def notify(self, method: str, *arguments: object) -> None:
+        """Combine.NOTIFY: everyone is told even when one fails; the first failure is raised at the end."""
+        failed: HookFailed | None = None
+        for name, call in self._flat[method]:
+            try:
+                call(*arguments)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                failed = failed or HookFailed(name, method, error)
+        if failed is not None:
+            raise failed
+
+    def refusal(self, method: str, *arguments: object) -> Refusal | None:
+        """Combine.FIRST_REFUSAL."""
+        for name, call in self._flat[method]:
+            try:
+                answer = call(*arguments)
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+            if answer is not None:
+                return answer  # type: ignore[no-any-return]
+        return None
+
+    def all(self, method: str, subject: object) -> bool:
+        """Combine.ALL."""
+        for name, call in self._flat[method]:
+            try:
+                if not call(subject):
+                    return False
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+        return True
+
+    def any(self, method: str, subject: object) -> bool:
+        """Combine.ANY."""
+        for name, call in self._flat[method]:
+            try:
+                if call(subject):
+                    return True
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+        return False
+
+    def votes(self, method: str, subject: object) -> tuple[bool, Refusal | None]:
+        """Combine.VOTES: the verdict, and the refusal that rejected where one was given."""
+        permitted = False
+        for tier in self._tiers[method]:
+            for name, call in tier:
+                try:
+                    answer = call(subject)
+                except Exception as error:
+                    raise HookFailed(name, method, error) from error
+                if isinstance(answer, Refusal):
+                    return False, answer
+                if answer == Vote.REJECT:
+                    return False, None
+                permitted = permitted or answer == Vote.PERMIT
+            if permitted:
+                return True, None
+        return True, None
+
+    def first_tier_all(self, method: str, subject: object) -> bool:
+        """Combine.FIRST_TIER_ALL; false when nobody answers."""
+        for tier in self._tiers[method]:
+            for name, call in tier:
+                try:
+                    if not call(subject):
+                        return False
+                except Exception as error:
+                    raise HookFailed(name, method, error) from error
+            return True
+        return False
+
+    def first(self, method: str, subject: object) -> Any:
+        """Combine.FIRST: the first answer that is not None, else None."""
+        for name, call in self._flat[method]:
+            try:
+                answer = call(subject)
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+            if answer is not None:
+                return answer
+        return None
+
+    def victims(self, method: str, task: object, candidates: list[Any]) -> list[Any]:
+        """Combine.VICTIMS: who may go, in the order of the candidates of the plugin that decided."""
+        return self.judge(method, task, candidates).victims
+
+    def judge(self, method: str, task: object, candidates: list[Any]) -> Judgement:
+        """Combine.VICTIMS, with the rulings of W-10, and what kept each of the others.
+
+        An empty intersection ends its tier and asks the next. Every plugin of every tier is asked, so that a
+        `VictimDecision` counts in any tier; candidates it protects are excluded before the tiers are
+        evaluated. If one requires unanimity, all tiers count as one.
+        """
+        unanimous = False
+        protected: dict[str, str] = {}
+        barred = ""
+        tiers: list[list[tuple[str, list[Any]]]] = []
+        for tier in self._tiers[method]:
+            answers: list[tuple[str, list[Any]]] = []
+            for name, call in tier:
+                try:
+                    answer = call(task, candidates)
+                except Exception as error:
+                    raise HookFailed(name, method, error) from error
+                if isinstance(answer, VictimDecision):
+                    if answer.protected is None:
+                        barred = barred or name
+                    else:
+                        for uid, cause in answer.protected.items():
+                            protected.setdefault(uid, cause or name)
+                    unanimous = unanimous or answer.unanimous
+                    answer = answer.victims
+                if answer is not None:
+                    answers.append((name, list(answer)))
+            tiers.append(answers)
+        if barred:
+            return Judgement([], {task.uid: protected.get(task.uid, barred) for task in candidates})
+        if unanimous:
+            tiers = [[answer for tier in tiers for answer in tier]]
+        chosen: list[Any] = []
+        kept: dict[str, str] = protected
+        for answers in tiers:
+            chosen, removed = _intersect(answers, protected, candidates)
+            if chosen:
+                return Judgement(chosen, removed | protected)
+            kept = removed | kept
+        return Judgement([], kept)
+
+    def passed(self, method: str, subjects: list[Any]) -> list[Any]:
+        """Combine.FILTER: what every plugin lets through."""
+        for name, call in self._flat[method]:
+            try:
+                subjects = list(call(subjects))
+            except Exception as error:
+                raise HookFailed(name, method, error) from error
+        return subjects
+
+    def union_first_tier(self, method: str, subject: object) -> list[Any]:
+        """Combine.UNION_FIRST_TIER: what any plugin of the first tier with an answer names, each once."""
+        for tier in self._tiers[method]:
+            found: dict[str, Any] = {}
+            for name, call in tier:
+                try:
+                    answer = call(subject)
+                except Exception as error:
+                    raise HookFailed(name, method, error) from error
+                for task in answer or ():
+                    found.setdefault(task.uid, task)
+            if found:
+                return list(found.values())
+        return []
+
+
+def _intersect(
+    answers: list[tuple[str, list[Any]]], protected: Mapping[str, str], candidates: list[Any]
+) -> tuple[list[Any], dict[str, str]]:
+    """What all answers of a tier name and nobody protects, and who took each of the others out."""
+    chosen: list[Any] | None = None
+    removed: dict[str, str] = {}
+    for name, answer in answers:
+        allowed = {victim.uid for victim in answer} - protected.keys()
+        before = candidates if chosen is None else chosen
+        chosen = [victim for victim in (answer if chosen is None else chosen) if victim.uid in allowed]
+        for task in before:
+            if task.uid not in allowed:
+                removed.setdefault(task.uid, name)
+        if not chosen:
+            break
+    return chosen or [], removed

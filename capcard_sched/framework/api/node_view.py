@@ -1,0 +1,209 @@
+"""What node hooks see: a selection of node rows as arrays, and a verdict to write into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Matrix
+    from capcard_sched.model.task import TaskClass
+
+Rows = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+Scores = npt.NDArray[np.float64]
+
+
+class PodSignature:
+    """A task class in its context: everything that decides feasibility and score of a pod on a node.
+
+    `contexts` holds what plugins answered to `class_context` and `task_context`, by plugin name; plugins that answered
+    None are absent. Profiles are interned per session: equal content is one object.
+    """
+
+    __slots__ = ("cls", "contexts", "id")
+
+    def __init__(self, cls: TaskClass, contexts: dict[str, Hashable], id: int) -> None:
+        self.cls = cls
+        self.contexts = contexts
+        self.id = id
+
+    def context(self, plugin: str) -> Any:
+        """What `plugin` itself put into the profile, or None."""
+        return self.contexts.get(plugin)
+
+
+class NodeView:
+    """A selection of `k` node rows. Entries may repeat a row and may be hypothetical.
+
+    A hypothetical entry shows the node as it would stand after some more pods of the class were placed there: `used`
+    and `nonzero_used` include them. Arrays are read-only by contract and computed when first asked for.
+    """
+
+    __slots__ = (
+        "_allocatable",
+        "_charged",
+        "_pipelined",
+        "_releasing",
+        "nodes",
+        "rows",
+        "table",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        table: Any,
+        rows: Rows,
+        *,
+        whole: bool = False,
+        allocatable: Matrix | None = None,
+        charged: Matrix | None = None,
+        used: Matrix | None = None,
+        nonzero_used: Matrix | None = None,
+    ) -> None:
+        self.table = table
+        #: Row of each entry, intp [k].
+        self.rows = rows
+        #: True when the selection is every row in order: per-node arrays of length N may be used as they are.
+        self.whole = whole
+        #: All nodes of the session by row; `nodes[rows[i]]` is the node of entry i.
+        self.nodes: list[Node] = table.nodes
+        self._allocatable = allocatable
+        #: int64 [k, resources + 2]: `used` and `nonzero_used` side by side.
+        self._charged = charged
+        if used is not None:
+            self._charged = np.hstack([used, self.nonzero_used if nonzero_used is None else nonzero_used])
+        self._releasing: Matrix | None = None
+        self._pipelined: Matrix | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, per_node: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The entries' values out of an array with one value (or row of values) per node of the session."""
+        return per_node if self.whole else per_node.take(self.rows, axis=0)
+
+    @property
+    def allocatable(self) -> Matrix:
+        """int64 [k, resources], base units."""
+        if self._allocatable is None:
+            self._allocatable = self.take(self.table.allocatable)
+        return self._allocatable
+
+    @property
+    def used(self) -> Matrix:
+        """int64 [k, resources]: everything placed there, releasing tasks included; `pods` counts the pods."""
+        return self.charged[:, :-2]
+
+    @property
+    def releasing(self) -> Matrix:
+        """int64 [k, resources]: the part of `used` that is going away."""
+        if self._releasing is None:
+            self._releasing = self.take(self.table.releasing)
+        return self._releasing
+
+    @property
+    def pipelined(self) -> Matrix:
+        """int64 [k, resources]: promised out of what is going away."""
+        if self._pipelined is None:
+            self._pipelined = self.take(self.table.pipelined)
+        return self._pipelined
+
+    @property
+    def nonzero_used(self) -> Matrix:
+        """int64 [k, 2]: cpu milli and memory bytes with the non-zero defaults of pods that name none."""
+        return self.charged[:, -2:]
+
+    @property
+    def charged(self) -> Matrix:
+        """int64 [k, resources + 2]: `used` and `nonzero_used` side by side."""
+        if self._charged is None:
+            self._charged = self.take(self.table.charged)
+        return self._charged
+
+    @property
+    def idle(self) -> Matrix:
+        """int64 [k, resources]: allocatable - used; may be negative."""
+        return self.allocatable - self.used
+
+    @property
+    def future_idle(self) -> Matrix:
+        """int64 [k, resources]: idle + releasing - pipelined; may be negative."""
+        return self.allocatable - self.used + self.releasing - self.pipelined
+
+
+class FilterResult:
+    """Which entries of a selection may take the pod. Hooks call `reject`; they never read other hooks' answers."""
+
+    __slots__ = ("_ok", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ok: Mask | None = None
+
+    @property
+    def unanimous(self) -> bool:
+        """Whether nobody rejected anything."""
+        return self._ok is None
+
+    @property
+    def ok(self) -> Mask:
+        """Whether each entry is not rejected so far: bool [k]."""
+        if self._ok is None:
+            self._ok = np.ones(self._size, dtype=bool)
+        return self._ok
+
+    def reject(self, rejected: Mask, code: Code, reason: str) -> None:
+        """Reject the entries where `rejected` (bool [k]) is true, for one reason with one text."""
+        if self._ok is None:
+            self._ok = ~rejected
+        else:
+            self._ok &= ~rejected
+
+    def reject_all(self, code: Code, reason: str) -> None:
+        """Reject every entry."""
+        self._ok = np.zeros(self._size, dtype=bool)
+
+
+class Diagnosis(FilterResult):
+    """A verdict that remembers why, with the chain rule of the plugins reference §0.5.
+
+    An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one may collect more.
+    """
+
+    __slots__ = ("_open", "codes", "reasons", "sources", "speaker")
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        #: Who speaks now, as (plugin, hook); set by the framework before each hook.
+        self.speaker = ("", "fit")
+        #: Reason text to who gave it first.
+        self.sources: dict[str, tuple[str, str]] = {}
+        self._open: Mask = np.ones(size, dtype=bool)
+        #: Reason text to how many entries gave it.
+        self.reasons: dict[str, int] = {}
+        #: int8 [k]: the gravest code per entry.
+        self.codes = np.zeros(size, dtype=np.int8)
+
+    def reject(self, rejected: Mask, code: Code, reason: str) -> None:
+        effective = rejected & self._open
+        count = int(np.count_nonzero(effective))
+        if not count:
+            return
+        self.reasons[reason] = self.reasons.get(reason, 0) + count
+        self.sources.setdefault(reason, self.speaker)
+        np.maximum(self.codes, np.where(effective, np.int8(code), np.int8(0)), out=self.codes)
+        super().reject(effective, code, reason)
+        if code is not Code.UNSCHEDULABLE:
+            self._open &= ~effective
+
+    def reject_all(self, code: Code, reason: str) -> None:
+        self.reject(np.ones(len(self.ok), dtype=bool), code, reason)

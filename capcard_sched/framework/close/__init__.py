@@ -1,0 +1,1 @@
+"""The close of a session: PodGroup phases, conditions, queue statuses and events as intents."""

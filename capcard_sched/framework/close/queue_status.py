@@ -1,0 +1,106 @@
+"""What the end of a session writes on queues: what is allocated, and the annotations that plugins ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
+from capcard_sched.model.intents import AnnotateQueue, Intent, UpdateQueueStatus
+from capcard_sched.model.quantity import format_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+
+_ROOT = "root"
+
+
+class QueueStatuses:
+    """What was written on queues last, by name, and what is to be written now. One per core."""
+
+    def __init__(self) -> None:
+        #: Queue name to its ancestors when its status was last looked at.
+        self._chains: dict[str, list[str]] = {}
+        self._statuses, self._annotations = WriteConflictBackoff(), WriteConflictBackoff()
+
+    @property
+    def due(self) -> float | None:
+        """When there will be something to write although nothing changes, Unix seconds; None when there will not."""
+        return min((word.due for word in (self._statuses, self._annotations) if word.due is not None), default=None)
+
+    def prune(self, now: float) -> None:
+        """Drop what no longer matters; `now` in Unix seconds."""
+        self._statuses.prune(now)
+        self._annotations.prune(now)
+
+    def close(self, session: Session, intents: list[Intent]) -> None:
+        """`status.allocated` in Kubernetes names, parents and `root` included, where it changed; then annotations."""
+        columns = session.resources
+        totals: dict[str, Vector] = {}
+        names = self._to_check(session)
+        if names:
+            totals = _subtree_totals(session.queues)
+        for name in sorted(names):
+            queue = session.queues.get(name)
+            if queue is None:
+                continue
+            allocated = columns.amounts(totals[name])
+            shown = queue.status_allocated
+            if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
+                self._statuses.stands(name)
+                continue
+            if self._statuses.may_write(name, allocated, session.now):
+                queue.status_allocated = allocated
+                amounts = {"cpu": 0, "memory": 0, **allocated}
+                intents.append(
+                    UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in amounts.items()})
+                )
+        self._annotations.take_due(session.now)
+        for name in sorted(session.queue_annotations):
+            queue = session.queues.get(name)
+            if queue is None:
+                continue
+            changes = {
+                key: value
+                for key, value in session.queue_annotations[name].items()
+                if queue.annotations.get(key) != value
+            }
+            if changes and self._annotations.may_write(name, session.queue_annotations[name], session.now):
+                intents.append(AnnotateQueue(name, changes))
+
+    def _to_check(self, session: Session) -> set[str]:
+        """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
+        queues, chains = session.queues, self._chains
+        names = {*session.changed.queues, *session.state.dirty.queues, *self._statuses.take_due(session.now)}
+        if session.changed.everything:
+            names.update(queues)
+        for name in sorted(names):
+            names.update(chains.pop(name, ()))
+            if name in queues:
+                chains[name] = _ancestors(name, queues)
+                names.update(chains[name])
+        return names
+
+
+def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
+    """Parents up to root; a missing or cyclic parent ends the chain (W-26)."""
+    chain: list[str] = []
+    seen = {name}
+    while (queue := queues.get(name)) is not None and name != _ROOT:
+        name = queue.parent or _ROOT
+        if name in seen or name not in queues:
+            break
+        seen.add(name)
+        chain.append(name)
+    return chain
+
+
+def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
+    totals = {name: queue.allocated.copy() for name, queue in queues.items()}
+    for name, queue in queues.items():
+        for ancestor in _ancestors(name, queues):
+            totals[ancestor] += queue.allocated
+    return totals

@@ -1,0 +1,330 @@
+"""The end of a session: phases, conditions, statuses and events, as intents (core reference §3.7, §5.7).
+
+What was written last is remembered, so that nothing is written twice and an unchanged cluster is silent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from capcard_sched.framework.close.missing_groups import MissingGroups
+from capcard_sched.framework.close.queue_status import QueueStatuses
+from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
+from capcard_sched.framework.eviction.nominations import let_go
+from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
+from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
+from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
+from capcard_sched.framework.session.session import reference
+from capcard_sched.model import reasons
+from capcard_sched.model.annotations import CARD_REQUEST
+from capcard_sched.model.intents import (
+    AnnotatePodGroup,
+    EmitEvent,
+    Intent,
+    ObjectRef,
+    UpdatePodCondition,
+    UpdatePodGroup,
+)
+from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import COMPLETED_STATUSES, SCHEDULED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from capcard_sched.framework.session.session import GroupCondition, Session
+    from capcard_sched.model.job import Job
+
+#: The same event on the same object is written again after so many seconds.
+_REPEAT_SECONDS = 300.0
+_OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
+
+
+class SessionCloser:
+    """Turns what a session decided into intents. One per core: it remembers what was written."""
+
+    def __init__(self, timer: Callable[[], float] | None = None) -> None:
+        self._timer = timer
+        self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
+        #: When a refusal was last looked at for its events.
+        self._told: dict[tuple[ObjectRef, str], float] = {}
+        self._pod_conditions: dict[str, tuple[str, str]] = {}
+        #: The term in which all this was handed over: what was unsent when it ended is lost.
+        self._term = 0
+        self._missing_groups = MissingGroups()
+        #: What was written on PodGroups in their status, and in their annotations, by job key.
+        self._on_groups, self._on_group_notes = WriteConflictBackoff(), WriteConflictBackoff()
+        self._on_queues = QueueStatuses()
+
+    @property
+    def due(self) -> float | None:
+        """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
+        parts = (self._missing_groups, self._on_groups, self._on_group_notes, self._on_queues)
+        return min((part.due for part in parts if part.due is not None), default=None)
+
+    def close(self, session: Session) -> list[Intent]:
+        """All intents of the session, binds first."""
+        if session.state.terms != self._term:
+            self._term = session.state.terms
+            for told in (self._events, self._told, self._pod_conditions):
+                told.clear()
+        again = self._on_groups.take_due(session.now)
+        session.touched_jobs.update(self._on_group_notes.take_due(session.now))
+        session.touched_jobs.update(again)
+        self._refuse_orphans(session)
+        groupless = self._refuse_without_group(session)
+        let_go(session)
+        self._undo_pipelines(session)
+        self._explain_enqueue_refusals(session)
+        for plugin in session.dispatch.plugins:
+            close = getattr(plugin, "close", None)
+            if close is not None:
+                began = 0.0 if self._timer is None else self._timer()
+                try:
+                    close(session)
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                    session.report.errors.append(
+                        HookError(plugin.name, "close", f"{type(error).__name__}: {error}", "session")
+                    )
+                if self._timer is not None:
+                    timing = Timing("plugin", plugin.name, "OnSessionClose", self._timer() - began)
+                    session.report.timings.append(timing)
+        intents: list[Intent] = [*session.binds, *session.evictions]
+        jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
+        unwritten = {*session.report.enqueued, *session.report.requeued, *again}
+        for job in jobs:
+            if job.uid:
+                self._close_job(session, job, intents, unwritten=job.key in unwritten)
+            elif job.key in groupless:
+                self._close_pods(session, job, intents)
+        self._on_queues.close(session, intents)
+        self._emit_refusals(session, intents)
+        for notice in sorted(session.notices):
+            self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
+                       notice.component, slot=notice.reason.code)  # fmt: skip
+        return intents
+
+    # --- before the plugins close -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _refuse_orphans(session: Session) -> None:
+        """Jobs whose queue nobody knows are not left silent (W-28)."""
+        for key in sorted(session.state.orphans):
+            job = session.state.orphans[key]
+            row = reasons.QUEUE_NOT_FOUND
+            refusal = Refusal(
+                "session", "", row.code, row.render(queue=job.queue), queue=job.queue, event=True, pods_too=True
+            )
+            session.refuse(job, refusal)
+
+    def _refuse_without_group(self, session: Session) -> Container[str]:
+        """Pods whose PodGroup has not come for a while are not left silent either. Returns the keys of their jobs."""
+        refusals = self._missing_groups.look(session.state.groups_missing, session.now)
+        for key, refusal in refusals.items():
+            session.refuse(session.state.jobs[key], refusal)
+        return refusals
+
+    @staticmethod
+    def _undo_pipelines(session: Session) -> None:
+        for placement in reversed(session.pipelines):
+            try:
+                session.dispatch.notify("on_deallocate", placement)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.record_hook_error(placement.job, error)
+            for task, node in zip(placement.tasks, placement.nodes, strict=True):
+                kind: Literal["schedulable", "pipelined"] = (
+                    "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
+                )
+                nominated = task.uid in session.memory.reservations
+                session.outcomes[task.uid] = TaskOutcome(kind, "", node.name, nominated=nominated)
+            session.state.unplace(placement.job, placement.tasks)
+        session.pipelines.clear()
+
+    @staticmethod
+    def _explain_enqueue_refusals(session: Session) -> None:
+        """Pods of a job that may not enqueue wait for the same reason as the job (R26)."""
+        for (ref, hook), refusal in session.refusals.items():
+            if ref.kind != "PodGroup" or hook not in ("job_enqueueable", "session"):
+                continue
+            job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
+            if job is None:
+                continue
+            session.explain_pending(job, refusal)
+            # No plugin looks at a job in an unknown queue: its condition is written here, unless pods of it run.
+            if not job.tasks or (hook == "session" and not job.allocated_tasks):
+                session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool) -> None:
+        """Phase, conditions, counts and events. `unwritten`: the PodGroup is not as the job here is."""
+        wanted = session.conditions.get(job.key, [])
+        conditions = self._conditions(session, job, wanted)
+        unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
+        phase = next_phase(job, unschedulable=unschedulable)
+        counts = job.counts
+        status_counts = (
+            counts[TaskStatus.RUNNING],
+            counts[TaskStatus.SUCCEEDED],
+            counts[TaskStatus.FAILED],
+        )
+        changed = (
+            phase is not job.phase or unwritten or conditions != job.conditions or status_counts != job.status_counts
+        )
+        if phase is not job.phase:
+            # The echo of our own write will look unchanged, and sums over phases must still follow.
+            session.state.dirty.jobs.add(job.key)
+        job.phase = phase
+        if changed and (
+            job.implicit or self._on_groups.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)
+        ):
+            job.conditions, job.status_counts = conditions, status_counts
+            if not job.implicit:
+                intents.append(
+                    UpdatePodGroup(job.namespace, job.name, job.uid, phase.value, *status_counts, conditions)
+                )
+        if job.topology is not None:
+            notes = annotation_changes(session.tree, job)
+            if notes and self._on_group_notes.may_write(job.key, (job.uid, notes), session.now):
+                job.annotations = merged(job.annotations, notes)
+                intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
+        ref = reference(job)
+        if phase in (PodGroupPhase.PENDING, PodGroupPhase.INQUEUE, PodGroupPhase.UNKNOWN):
+            if job.tasks and not job.implicit and unschedulable and job.key not in session.state.orphans:
+                message = reasons.PODGROUP_UNSCHEDULABLE.render(
+                    pending=counts[TaskStatus.PENDING], total=len(job.tasks), detail=session.job_fit_error(job)
+                )
+                self._emit(session, intents, ref, "Warning", reasons.PODGROUP_UNSCHEDULABLE.code, message,
+                           slot="gang", normalise=True)  # fmt: skip
+        elif changed and not job.implicit and phase is PodGroupPhase.RUNNING:
+            self._emit(session, intents, ref, "Normal", reasons.PODGROUP_SCHEDULED.code,
+                       reasons.PODGROUP_SCHEDULED.text, slot="gang")  # fmt: skip
+        if job.pending:
+            self._close_pods(session, job, intents)
+
+    def _conditions(self, session: Session, job: Job, wanted: list[GroupCondition]) -> tuple[PodGroupCondition, ...]:
+        """The job's conditions with the wanted ones True, their opposites False; times move only with the status."""
+        if not wanted:
+            return job.conditions
+        slots = {condition.type: condition for condition in job.conditions}
+        stamp = format_timestamp(session.now)
+        for condition in wanted:
+            self._set(slots, condition.type, "True", condition.reason, condition.message, session.uid, stamp)
+            opposite = _OPPOSITE.get(condition.type)
+            if opposite in slots:
+                old = slots[opposite]
+                self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
+        return tuple(slots.values())
+
+    @staticmethod
+    def _set(
+        slots: dict[str, PodGroupCondition], type: str, status: str, reason: str, message: str, uid: str, stamp: str
+    ) -> None:
+        old = slots.get(type)
+        if old is not None and (old.status, old.reason, old.message) == (status, reason, message):
+            return
+        changed = old.last_transition_time if old is not None and old.status == status else stamp
+        slots[type] = PodGroupCondition(type, status, uid, changed, reason, message)
+
+    def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
+        """`PodScheduled=False` and `FailedScheduling` for every task that pends, when the reason changed."""
+        job_text: str | None = None
+        written = self._pod_conditions
+        for task in sorted(job.pending.values(), key=lambda task: task.name):
+            outcome = session.outcomes.get(task.uid)
+            if outcome is None or (outcome.kind == "refused" and not outcome.message):
+                if task.uid in written and job.key not in session.changed.jobs:
+                    continue
+                if job_text is None:
+                    job_text = session.job_fit_error(job)
+            reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
+            expired_nominations = task.uid in session.memory.expired_nominations and task.nominated_node != ""
+            session.memory.expired_nominations.discard(task.uid)
+            if written.get(task.uid) == (reason, message) and not expired_nominations:
+                continue
+            written[task.uid] = (reason, message)
+            node = nominated or ("" if expired_nominations else None)
+            intents.append(UpdatePodCondition(task.namespace, task.name, task.uid, reason, message, node))
+            self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
+                       slot="pod", normalise=True)  # fmt: skip
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
+        told = sorted(
+            (key for key, refusal in session.refusals.items() if refusal.event and self._is_news(session, key, refusal))
+        )
+        for ref, hook in told:
+            self._told[ref, hook] = session.now
+            refusal = session.refusals[ref, hook]
+            targets = [(ref, refusal.component)]
+            if ref.kind == "PodGroup":
+                job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
+                if job is not None and (job.implicit or not job.uid):
+                    targets = []
+                if job is not None and (refusal.pods_too or job.implicit):
+                    component = f"volcano.{refusal.plugin}" if refusal.plugin else ""
+                    pods = sorted((reference(task) for task in job.pending.values()), key=lambda pod: pod.name)
+                    targets += [(pod, component) for pod in pods]
+            for target, component in targets:
+                self._emit(session, intents, target, refusal.type, refusal.reason, refusal.message, component,
+                           slot=hook)  # fmt: skip
+                for position, (reason, message) in enumerate(refusal.also):
+                    self._emit(session, intents, target, refusal.type, reason, message, component,
+                               slot=f"{hook}/{position}")  # fmt: skip
+
+    def _is_news(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
+        """Whether a refusal needs a look: it changed, or its job did, or it was told too long ago."""
+        ref, _ = key
+        return (
+            not session.memory.repeats(ref, refusal)
+            or session.now - self._told.get(key, 0.0) >= _REPEAT_SECONDS
+            or f"{ref.namespace}/{ref.name}" in session.changed.jobs
+        )
+
+    def _emit(
+        self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
+        message: str, component: str = "", *, slot: str, normalise: bool = False,
+    ) -> None:  # fmt: skip
+        """Write an event unless the same was the last one of its object and slot a short while ago."""
+        compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
+        last = self._events.get((ref, slot))
+        if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
+            return
+        self._events[ref, slot] = (compared, session.now)
+        intents.append(EmitEvent(ref, type, reason, message, component))
+
+    def forget_pod(self, ref: ObjectRef) -> None:
+        """A pod is gone or bound: what was written about it no longer matters."""
+        self._pod_conditions.pop(ref.uid, None)
+
+    def prune(self, alive: Container[str], now: float) -> None:
+        """Drop what no longer matters: conditions of pods that are gone, events that would be written again anyway.
+
+        `alive`: uids of pods; `now` in Unix seconds.
+        """
+        old = now - _REPEAT_SECONDS
+        self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
+        self._events = {key: value for key, value in self._events.items() if value[1] > old}
+        self._told = {key: moment for key, moment in self._told.items() if moment > old}
+        for words in (self._on_groups, self._on_group_notes, self._on_queues):
+            words.prune(now)
+
+
+def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
+    """The phase of a job at close (core reference §2.8; Completed only when no live member remains, W-45)."""
+    counts = job.counts
+    if counts[TaskStatus.RUNNING] and unschedulable:
+        return PodGroupPhase.UNKNOWN
+    scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]
+    completed = job.count(COMPLETED_STATUSES)
+    if scheduled >= job.min_available and (scheduled or _wants_nothing(job)):
+        return PodGroupPhase.COMPLETED if completed == len(job.tasks) else PodGroupPhase.RUNNING
+    return PodGroupPhase.INQUEUE if job.phase is PodGroupPhase.INQUEUE else PodGroupPhase.PENDING
+
+
+def _wants_nothing(job: Job) -> bool:
+    """No pods, and admitted without asking for room for any: there is nothing left to do."""
+    asked = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
+    return not job.tasks and not asked and job.phase is not PodGroupPhase.PENDING

@@ -1,0 +1,1 @@
+"""The scheduler-conf: parsing, checks, and the registry of plugins and actions."""

@@ -1,0 +1,345 @@
+"""The scheduler-conf: which actions run, which plugins answer in which tier, with what arguments (core reference §1.3).
+
+The whole document is checked before any of it counts, and all problems are told at once (W-30). Files written for the
+reference load unchanged: its irregular spellings are the spellings, and what is merely unknown is a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pkgutil
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.framework.api.arguments import ArgumentReader
+from capcard_sched.framework.api.hooks import SWITCHES
+from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
+from capcard_sched.framework.conf.metrics_section import read_metrics
+from capcard_sched.framework.conf.registry import RegistryError
+from capcard_sched.framework.conf.yaml_document import DocumentError, read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.framework.api.plugin import Plugin
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.session.action import Action
+
+_TOP_KEYS: Final = ("actions", "tiers", "configurations", "metrics")
+_ACTIONS_FORM: Final = 'a string of names such as "enqueue, allocate, backfill"'
+_PLUGIN_FORM: Final = "a map such as {name: gang}"
+
+
+class PluginOption(msgspec.Struct, frozen=True):
+    """One entry of a tier."""
+
+    name: str
+    #: Every switch of `framework.api.hooks.SWITCHES`, defaults filled in.
+    switches: dict[str, bool]
+    #: An instance of the plugin's `Arguments`.
+    arguments: msgspec.Struct
+    #: As written, for display.
+    raw_arguments: dict[str, Any]
+
+
+class Conf(msgspec.Struct, frozen=True):
+    """A scheduler-conf that may be used. No plugin occurs twice; actions may, and then run twice."""
+
+    actions: tuple[str, ...]
+    #: Tiers are outer, plugins inner, in file order. Tiers without a usable plugin are kept, empty.
+    tiers: tuple[tuple[PluginOption, ...], ...]
+    #: Arguments of every action in `actions`, defaults included.
+    action_arguments: dict[str, msgspec.Struct]
+    #: The `metrics` map: where node load figures come from (`framework.conf.metrics_section`).
+    metrics: dict[str, str]
+    #: 16 hexadecimal digits over what the file says, comments and layout left out: equal confs need no reload.
+    hash: str
+
+    def option(self, plugin: str) -> PluginOption | None:
+        """The entry of a plugin."""
+        return next((option for tier in self.tiers for option in tier if option.name == plugin), None)
+
+
+class ConfResult(NamedTuple):
+    """`conf` is None exactly when some problem is an error."""
+
+    conf: Conf | None
+    problems: tuple[ConfProblem, ...]
+
+
+class ConfError(ValueError):
+    """A scheduler-conf that must be usable is not; the text is its errors, one a line."""
+
+    def __init__(self, problems: tuple[ConfProblem, ...]) -> None:
+        """`problems`: everything that was found, warnings included."""
+        self.problems = problems
+        super().__init__("\n".join(problem.render() for problem in problems if problem.severity == "error"))
+
+
+def default_text() -> str:
+    """The text of the built-in scheduler-conf, `config/scheduler.yaml`."""
+    text = pkgutil.get_data("capcard_sched.config", "scheduler.yaml")
+    if text is None:
+        raise FileNotFoundError("capcard_sched/config/scheduler.yaml")
+    return text.decode()
+
+
+def default_conf(registry: Registry) -> Conf:
+    """The built-in scheduler-conf. Raises ConfError when the registry lacks one of its plugins."""
+    result = parse_conf(default_text(), registry=registry)
+    if result.conf is None or result.problems:
+        raise ConfError(result.problems)
+    return result.conf
+
+
+def parse_conf(text: str | bytes, *, registry: Registry) -> ConfResult:
+    """Check a scheduler-conf as a whole. Raises nothing, whatever the text is.
+
+    Errors: not readable, wrong structure, wrong type of a switch, a structured argument of the wrong form, a plugin
+    that cannot be imported, proportion beside hierarchical drf. Warnings: unknown keys, plugins, actions and arguments,
+    scalar arguments of the wrong type (their default is used), and an empty document, which means the built-in one.
+    """
+    try:
+        document = read_document(text)
+    except DocumentError as error:
+        return ConfResult(None, (ConfProblem("error", "", str(error), line=error.line),))
+    problems = ConfProblems(document.lines)
+    top = document.value
+    if top is None or top == {} or (isinstance(top, str) and not top.strip()):
+        problems.warning((), "the scheduler-conf is empty; the built-in default is used", accepted=", ".join(_TOP_KEYS))
+        conf, more = parse_conf(default_text(), registry=registry)
+        return ConfResult(conf, (*problems.found, *more))
+    if not isinstance(top, dict):
+        problems.error((), f"expected a map, got {shown(top)}", accepted=f"a map with {', '.join(_TOP_KEYS)}")
+    elif not any(key in top for key in _TOP_KEYS):
+        _nothing_known(problems, top)
+    else:
+        conf = _Parser(registry, problems).conf(top)
+        if not problems.rejected:
+            return ConfResult(conf, tuple(problems.found))
+    return ConfResult(None, tuple(problems.found))
+
+
+def _nothing_known(problems: ConfProblems, top: dict[str, Any]) -> None:
+    if "kind" in top and "data" in top:
+        hint = "this is a Kubernetes object: pass the text under one key of its `data`"
+    else:
+        hint = next(filter(None, (nearest(key, _TOP_KEYS) for key in top)), "")
+    names = ", ".join(shown_text(key) for key in list(top)[:5])
+    problems.error((), f"no key of a scheduler-conf in it (found {names})", hint=hint, accepted=", ".join(_TOP_KEYS))
+
+
+class _Parser:
+    """One pass over one document. Every method says its problems and returns what is left to work with."""
+
+    def __init__(self, registry: Registry, problems: ConfProblems) -> None:
+        self._registry = registry
+        self._problems = problems
+        #: Plugin name to where it was first listed.
+        self._listed: dict[str, Path] = {}
+
+    def conf(self, top: dict[str, Any]) -> Conf:
+        self._unknown_keys((), top, _TOP_KEYS)
+        actions = self._actions(top.get("actions"))
+        tiers = self._tiers(top)
+        raw_actions = self._configurations(top.get("configurations"))
+        action_arguments = {
+            name: self._arguments(part, f"action {name}", *raw_actions.get(name, ({}, ("configurations",))))
+            for name, part in actions
+        }
+        for name, written in raw_actions.items():
+            if name not in action_arguments:  # not in use, but a slip in it would come to light with its first use
+                part = self._part("action", name, ("configurations",))
+                if part is not None:
+                    self._arguments(part, f"action {name}", *written)
+        metrics = self._metrics(top.get("metrics"))
+        self._combinations(tiers)
+        names = tuple(name for name, _ in actions)
+        content = (
+            names,
+            [[(option.name, option.switches, option.raw_arguments) for option in tier] for tier in tiers],
+            {name: raw_actions[name][0] for name in names if name in raw_actions},
+            metrics,
+        )
+        digest = hashlib.sha256(msgspec.json.encode(content, order="deterministic", enc_hook=repr)).hexdigest()
+        return Conf(names, tiers, action_arguments, metrics, digest[:16])
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def _actions(self, raw: object) -> list[tuple[str, type[Action]]]:
+        path: Path = ("actions",)
+        if raw is None or (isinstance(raw, str) and not raw.strip(" \t\n,")):
+            default = read_document(default_text()).value["actions"]
+            self._problems.warning(
+                path if raw is not None else (),
+                f'no actions; the built-in "{default}" are used',
+                accepted=_ACTIONS_FORM,
+            )
+            raw = default
+        if not isinstance(raw, str):
+            self._problems.error(path, f"expected a string, got {shown(raw)}", accepted=_ACTIONS_FORM)
+            return []
+        found = []
+        for name in raw.split(","):
+            part = self._part("action", name.strip(), path) if name.strip() else None
+            if part is not None:
+                found.append((name.strip(), part))
+        if not found and not self._problems.rejected:
+            self._problems.error(
+                path, "none of the actions is known", accepted=", ".join(self._registry.action_names())
+            )
+        return found
+
+    def _configurations(self, raw: object) -> dict[str, tuple[dict[str, Any], Path]]:
+        """Raw arguments by action, with where they stand; the first entry of a name counts."""
+        found: dict[str, tuple[dict[str, Any], Path]] = {}
+        known = self._registry.action_names()
+        for path, entry in self._entries(("configurations",), raw, "a list of maps with name and arguments"):
+            self._unknown_keys(path, entry, ("name", "arguments"))
+            name = self._name(path, entry, "{name: allocate, arguments: {}}")
+            arguments = self._map((*path, "arguments"), entry.get("arguments"))
+            if name is None:
+                continue
+            if name not in known:
+                hint = nearest(name, known)
+                self._problems.warning((*path, "name"), f'unknown action "{shown_text(name)}"; skipped', hint=hint)
+            elif name in found:
+                self._problems.warning((*path, "name"), f'action "{name}" is configured twice; the first entry counts')
+            else:
+                found[name] = (arguments, (*path, "arguments"))
+        return found
+
+    # --- tiers ------------------------------------------------------------------------------------------------------
+
+    def _tiers(self, top: dict[str, Any]) -> tuple[tuple[PluginOption, ...], ...]:
+        raw = top.get("tiers")
+        if raw is None:
+            self._problems.warning(("tiers",) if "tiers" in top else (), "no tiers; the built-in ones are used")
+            raw = read_document(default_text()).value["tiers"]
+        tiers = []
+        for path, tier in self._entries(("tiers",), raw, "a list of maps with plugins"):
+            self._unknown_keys(path, tier, ("plugins",))
+            options = []
+            for place, entry in self._entries((*path, "plugins"), tier.get("plugins"), f"a list, each {_PLUGIN_FORM}"):
+                option = self._option(place, entry)
+                if option is not None:
+                    options.append(option)
+            tiers.append(tuple(options))
+        if not any(tiers) and not self._problems.rejected:
+            self._problems.warning(("tiers",), "no plugin is enabled: jobs are placed wherever their requests fit")
+        return tuple(tiers)
+
+    def _option(self, path: Path, entry: dict[str, Any]) -> PluginOption | None:
+        self._unknown_keys(path, entry, ("name", "arguments", *SWITCHES))
+        switches = dict(SWITCHES)
+        for switch in SWITCHES:
+            value = entry.get(switch)
+            if isinstance(value, bool):
+                switches[switch] = value
+            elif value is not None:
+                self._problems.error((*path, switch), f"expected true or false, got {shown(value)}")
+        arguments_path = (*path, "arguments")
+        raw = self._map(arguments_path, entry.get("arguments"))
+        name = self._name(path, entry, _PLUGIN_FORM)
+        if name is None:
+            return None
+        first = self._listed.setdefault(name, path)
+        part = self._part("plugin", name, (*path, "name"))
+        if part is None:
+            return None
+        if first is not path:
+            self._problems.warning(
+                (*path, "name"),
+                f'plugin "{name}" is listed twice; the first entry and its arguments count, this one is skipped',
+            )
+            return None
+        arguments = self._arguments(part, f"plugin {name}", raw, arguments_path)
+        return PluginOption(name, switches, arguments, raw)
+
+    def _combinations(self, tiers: tuple[tuple[PluginOption, ...], ...]) -> None:
+        """Plugins that do not go together (core reference §1.4, capacity-card reference §1)."""
+        tier_of = {option.name: number for number, tier in enumerate(tiers) for option in tier}
+        drf = next((option for tier in tiers for option in tier if option.name == "drf"), None)
+        if drf is not None and drf.switches["enableHierarchy"] and "proportion" in tier_of:
+            path = (*self._listed["drf"], "enableHierarchy")
+            message = "proportion and drf with hierarchy enabled conflicts"
+            if tier_of["drf"] == tier_of["proportion"]:
+                self._problems.error(path, message, hint="drop proportion, or enableHierarchy")
+            else:
+                self._problems.warning(path, f"{message}: both order the queues, the earlier tier decides")
+        if "capacity-card" in self._listed:
+            for other in ("capacity", "proportion"):
+                if other in self._listed:
+                    self._problems.warning(
+                        (*self._listed[other], "name"),
+                        f'"{other}" beside "capacity-card" is a second quota of cpu and memory; jobs must pass both',
+                    )
+
+    # --- parts and their arguments ----------------------------------------------------------------------------------
+
+    def _part(self, kind: str, name: str, path: Path) -> Any:
+        """The class, or None after saying why not."""
+        registry = self._registry
+        names = registry.plugin_names() if kind == "plugin" else registry.action_names()
+        try:
+            part: type[Plugin | Action] | None = registry.plugin(name) if kind == "plugin" else registry.action(name)
+        except RegistryError as error:
+            self._problems.error(path, f'{kind} "{name}" cannot be used: {error}')
+            return None
+        if part is None:
+            self._problems.warning(
+                path,
+                f'unknown {kind} "{shown_text(name)}"; skipped',
+                hint=nearest(name, names),
+                accepted=", ".join(names),
+            )
+        return part
+
+    def _arguments(self, part: type[Plugin | Action], owner: str, raw: dict[str, Any], path: Path) -> msgspec.Struct:
+        try:
+            return part.parse_arguments(raw, ArgumentReader(self._problems, path, owner))
+        except Exception as error:  # noqa: BLE001 - a plugin must not be able to take the daemon down
+            self._problems.error(path, f"{owner} cannot read its arguments: {type(error).__name__}: {error}")
+            return msgspec.Struct()
+
+    def _metrics(self, raw: object) -> dict[str, str]:
+        return read_metrics(self._map(("metrics",), raw), self._problems)
+
+    # --- structure --------------------------------------------------------------------------------------------------
+
+    def _entries(self, path: Path, raw: object, accepted: str) -> Iterable[tuple[Path, dict[str, Any]]]:
+        """The maps of a list, each with its path; null is an empty list."""
+        if raw is None:
+            return
+        if not isinstance(raw, list):
+            self._problems.error(path, f"expected a list, got {shown(raw)}", accepted=accepted)
+            return
+        for index, entry in enumerate(raw):
+            if isinstance(entry, dict):
+                yield (*path, index), entry
+            else:
+                self._problems.error((*path, index), f"expected a map, got {shown(entry)}", accepted=accepted)
+
+    def _map(self, path: Path, raw: object) -> dict[str, Any]:
+        if raw is None or isinstance(raw, dict):
+            return raw or {}
+        self._problems.error(path, f"expected a map, got {shown(raw)}")
+        return {}
+
+    def _name(self, path: Path, entry: dict[str, Any], accepted: str) -> str | None:
+        name = entry.get("name")
+        if isinstance(name, str) and name.strip():
+            return name.strip()
+        if name is None:
+            self._problems.error((*path, "name"), "is required", accepted=accepted)
+        else:
+            self._problems.error((*path, "name"), f"expected a name, got {shown(name)}", accepted=accepted)
+        return None
+
+    def _unknown_keys(self, path: Path, entry: dict[str, Any], known: tuple[str, ...]) -> None:
+        for key in entry:
+            if key not in known:
+                hint = nearest(key, known)
+                accepted = "" if hint else ", ".join(known)
+                self._problems.warning((*path, key), "unknown key; it is ignored", hint=hint, accepted=accepted)

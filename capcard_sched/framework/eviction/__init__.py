@@ -1,0 +1,1 @@
+"""Preemption and reclaim: candidates, victim search, evictions on a statement, and nominations."""

@@ -1,0 +1,390 @@
+"""Taking room from others for jobs that wait: planned and tried on a statement, real only when the job gets its room.
+
+A job below its minimum is one transaction: room for all it needs, or nobody leaves (W-05). Beyond its minimum each pod
+is one of its own. On every node the same holds for each pod: evictions stay only if the pod is placed there (W-09),
+with every predicate asked again while the victims are gone. Whoever could take the room back at once is not evicted
+(W-34).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.eviction import nominations
+from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
+from capcard_sched.framework.eviction.shortfall import shortfall_text
+from capcard_sched.framework.eviction.victim_index import Scope, may_be_evicted
+from capcard_sched.framework.session.session import reference
+from capcard_sched.framework.session.statement import Statement
+from capcard_sched.model import reasons
+from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
+from capcard_sched.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.eviction.units import VictimUnit
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+
+#: `preemptionPolicy` of pods that never take room from others.
+_NEVER = "Never"
+#: How many nodes are tried out for one pod where sums do not tell whether it would fit.
+_MOST_TRIALS = 128
+#: Evictions remembered per job.
+_REMEMBERED = 16
+
+
+class Evictor:
+    """Finds room for the pods of jobs within one scope, during one action."""
+
+    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, widest: int = 0) -> None:
+        """`reservation_seconds`: how long a nomination outlives its victims; `widest`: see `VictimSearch`."""
+        self._session = session
+        self._scope = scope
+        self._seconds = reservation_seconds
+        self._widest = widest
+        self._searches: dict[Hashable, VictimSearch] = {}
+        #: Searches used since the last statement ended.
+        self._used: set[VictimSearch] = set()
+        #: Search key to (how many statements were committed before, the least number of pods it could not place,
+        #: whether nodes were searched for them).
+        self._hopeless: dict[Hashable, tuple[int, int, bool]] = {}
+        self._commits = 0
+        #: Search key to (how many statements were committed before, what protected pods, rows without enough).
+        self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
+        #: What the pod of this uid lacked where it was placed last: int64 [resource columns].
+        self._lacking: dict[str, Vector] = {}
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def turn(self, queue: Queue, job: Job, tasks: Sequence[Task], may: Callable[[Job], bool]) -> Sequence[Task]:
+        """`take` for a job that still may; a failure is noted. Returns the tasks to come back for."""
+        try:
+            if not tasks or not may(job):
+                return ()
+            done = self.take(queue, job, tasks)
+            return tasks[done:] if done else ()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._session.record_hook_error(job, error)
+            return ()
+
+    def take(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
+        """One turn of a job: its minimum, or one pod beyond it. `tasks`: pending ones in task order.
+
+        Returns how many of the tasks were dealt with; 0 when nothing more can be done for the job in this session.
+        """
+        session = self._session
+        statement = Statement(session)
+        whole = not session.job_pipelined(job)
+        needed = max(1, job.min_available - job.ready_tasks - job.waiting_tasks) if whole else 1
+        done = 0
+        placed = 0
+        failed: set[Hashable] = set()
+        unplaced: Task | None = None
+        try:
+            for task in tasks:
+                done += 1
+                key = self._key(queue, job, task)
+                if key in failed or task.cls.preemption_policy == _NEVER:
+                    continue
+                known = self._hopeless.get(key)
+                if known is not None and known[0] == self._commits and needed - placed >= known[1]:
+                    unplaced = unplaced or (task if known[2] else None)
+                    failed.add(key)
+                    continue
+                found = self._place(statement, queue, job, task)
+                if found:
+                    placed += 1
+                    if not whole or session.job_pipelined(job):
+                        break
+                else:
+                    failed.add(key)
+                    searched = found is not None
+                    unplaced = unplaced or (task if searched else None)
+                    if key in self._searches and (not placed or len({one.cls for one in tasks}) == 1):
+                        self._hopeless[key] = self._commits, needed, searched
+                    if not whole or job.min_available == len(job.tasks):
+                        break
+            if not placed or not session.job_pipelined(job):
+                self._undo(statement)
+                if unplaced is not None:
+                    self._explain(queue, job, unplaced)
+                return 0 if whole else done
+            if not statement.evicted and not self._leans_on_evictions(statement):
+                self._undo(statement)  # there is room: it is for allocate to give
+                return done
+            self._commit(statement, queue, job)
+            if unplaced is not None:
+                self._explain(queue, job, unplaced)
+        except Exception:
+            self._undo(statement)
+            raise
+        return done
+
+    def _leans_on_evictions(self, statement: Statement) -> bool:
+        """Whether some pod of the statement waits for room that this session's evictions free."""
+        session = self._session
+        if not session.evictions:
+            return False
+        table = session.nodes
+        rows = [node.row for placement in statement.promises for node in placement.nodes]
+        return bool((table.used[rows] > table.allocatable[rows] - table.pipelined[rows]).any())
+
+    def _undo(self, statement: Statement) -> None:
+        statement.rollback(0)  # what allocate found out about the pods stands
+        self._settle(undone=True)
+
+    def _settle(self, *, undone: bool) -> None:
+        for search in self._used:
+            search.settle(undone=undone)
+        self._used.clear()
+
+    def _key(self, queue: Queue, job: Job, task: Task) -> Hashable:
+        """What a search can be shared by."""
+        profile = self._session.engine.profile(queue, task)
+        own = job.key if self._scope.kind == "inside" else ""
+        return profile, queue.name, job.priority, task.priority, own
+
+    # --- pods -------------------------------------------------------------------------------------------------------
+
+    def _search(self, queue: Queue, job: Job, task: Task) -> VictimSearch:
+        key = self._key(queue, job, task)
+        search = self._searches.get(key)
+        if search is None:
+            profile = self._session.engine.profile(queue, task)
+            search = self._searches[key] = VictimSearch(
+                self._session, self._scope, profile, queue, task, widest=self._widest
+            )
+        self._used.add(search)
+        return search
+
+    def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool | None:
+        """Promise a pod room, evicting others for it if need be. False with nothing left done.
+
+        None when a quota or a check of the pod itself says no, whoever leaves.
+        """
+        session = self._session
+        dispatch = session.dispatch
+        profile = session.engine.profile(queue, task)
+        if self._scope.kind == "queues":
+            refusal = dispatch.refusal("preemptive", queue, task)
+            if refusal is not None:
+                session.refuse(task, refusal)
+                return None
+        if dispatch.refusal("pre_predicate", profile) is not None:
+            return None
+        quota = dispatch.refusal("allocatable", queue, task)
+        over_quota = quota is not None
+        if quota is not None and self._scope.kind == "queues" and quota.queue in ("", queue.name):
+            return None  # nobody of another queue gives up this queue's own quota
+        search = self._search(queue, job, task)
+        if not over_quota:
+            row = search.free_row()
+            if row >= 0:
+                statement.pipeline(job, [task], [session.nodes.nodes[row]])
+                return True
+        trials = 0
+        while (plan := search.next(task)) is not None:
+            if plan.units:
+                obstacle = self._carry_out(statement, queue, job, task, plan)
+                if not obstacle:
+                    search.again(plan.row)
+                    return True
+                search.barred[plan.row] = {obstacle: len(plan.victims)}
+            trials += 1
+            tried = None
+            if not plan.tried and trials <= _MOST_TRIALS:
+                tried = self._try(statement, queue, profile, task, search, plan.row)
+            if tried is not None:
+                search.offer(tried)
+            else:
+                search.kept.setdefault(plan.row, {})
+        return False
+
+    def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan) -> str:
+        """Evict the victims and promise their room to the pod. What is in the way, with nothing left done, else ""."""
+        session = self._session
+        node = session.nodes.nodes[plan.row]
+        mark = len(statement)
+        self._lacking[task.uid] = plan.deficit
+        lacking = shortfall_text(session, (task, plan.deficit))
+        message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
+        obstacle = "predicates"
+        try:
+            self._evict(statement, plan.victims, queue, task, message)
+            profile = session.engine.profile(queue, task)
+            if self._fits(queue, profile, task, plan.row):
+                statement.pipeline(job, [task], [node])
+                if not self._would_be_taken_back(statement, queue, job, task, plan):
+                    return ""
+                obstacle = "would-take-back"
+        except Exception:
+            statement.rollback(mark)
+            raise
+        statement.rollback(mark)
+        return obstacle
+
+    def _evict(self, statement: Statement, victims: Sequence[Task], queue: Queue, task: Task, message: str) -> None:
+        for victim in victims:
+            statement.evict(victim, self._scope.action, message, by=task.key, queue=queue.name)
+
+    def _fits(self, queue: Queue, profile: PodSignature, task: Task, row: int) -> bool:
+        session = self._session
+        return (
+            session.engine.fits(profile, row, future=True)
+            and session.dispatch.refusal("allocatable", queue, task) is None
+        )
+
+    def _try(
+        self, statement: Statement, queue: Queue, profile: PodSignature, task: Task, search: VictimSearch, row: int
+    ) -> PreemptionPlan | None:
+        """Find out by evicting who must leave a row where sums do not tell: ports, affinity, counts, quota.
+
+        Units leave one by one until the pod fits; then each is put back without which it still does.
+        """
+        units = search.units(row, task, None)
+        mark = len(statement)
+
+        def fits_without(gone: list[VictimUnit]) -> bool:
+            statement.rollback(mark)
+            victims = {victim.uid: victim for unit in gone for victim in unit.tasks}
+            self._evict(statement, list(victims.values()), queue, task, self._scope.action)
+            return self._fits(queue, profile, task, row)
+
+        try:
+            chosen: list[VictimUnit] = []
+            for unit in units:
+                if unit.whole:
+                    chosen = [one for one in chosen if one.job is not unit.job]
+                chosen.append(unit)
+                if fits_without(chosen):
+                    break
+            else:
+                return None
+            for unit in chosen[-2::-1]:
+                rest = [one for one in chosen if one is not unit]
+                if fits_without(rest):
+                    chosen = rest
+        finally:
+            statement.rollback(mark)
+        return search.priced(row, chosen, search.deficit(row), tried=True)
+
+    def _would_be_taken_back(
+        self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan
+    ) -> bool:
+        """Whether a victim's job could evict the pod in turn as soon as it runs (W-34)."""
+        session, dispatch, hook = self._session, self._session.dispatch, self._scope.hook
+        if not may_be_evicted(task) or (self._scope.kind == "queues" and not queue.reclaimable):
+            return False
+        rivals: list[tuple[Queue, Task]] = []
+        for unit in plan.units:
+            victim, rival = unit.tasks[0], session.queues[unit.job.queue]
+            if self._scope.kind == "queues":
+                hungry = session.may_reclaim(unit.job) and not session.overused(rival)
+                if not hungry or dispatch.refusal("preemptive", rival, victim) is not None:
+                    continue
+            elif unit.job is not job and not session.job_starving(unit.job):
+                continue
+            rivals.append((rival, victim))
+        if not rivals:
+            return False
+        mark = len(statement)
+        statement.rollback(mark - 1)  # to the plugins it runs from here on, as it will when a rival comes back
+        statement.allocate(job, [task], [session.nodes.nodes[plan.row]])
+        found = any(dispatch.judge(hook, victim, [task]).victims for _, victim in rivals)
+        statement.rollback(mark - 1)
+        statement.pipeline(job, [task], [session.nodes.nodes[plan.row]])
+        return found
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
+        session = self._session
+        victims, promises = statement.evicted, statement.promises
+        begun = len(session.evictions)
+        statement.commit()
+        self._commits += 1
+        self._settle(undone=False)
+        nominations.reserve(session, promises, victims, self._scope.action, self._seconds)
+        session.preemption_reports.get(job.key, {}).pop(self._scope.action, None)
+        self._tell(queue, promises, victims, begun)
+
+    def _tell(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
+        """Events on the jobs of the victims and on whoever gets the room, and what `explain` will say."""
+        session = self._session
+        by_pod: dict[str, list[Task]] = {}
+        of_job: dict[str, list[Task]] = {}
+        takers: dict[str, str] = {}
+        for victim, intent in zip(victims, session.evictions[begun:], strict=True):
+            by_pod.setdefault(intent.by, []).append(victim)
+            assert victim.job is not None
+            of_job.setdefault(victim.job.key, []).append(victim)
+            takers.setdefault(victim.job.key, intent.by)
+            remembered = session.memory.evicted.setdefault(victim.job.key, [])
+            remembered.append(
+                EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
+            )
+            del remembered[:-_REMEMBERED]
+        for key in sorted(of_job):
+            members = of_job[key]
+            first = members[0].job
+            assert first is not None
+            session.touched_jobs.add(key)
+            if not first.implicit:
+                message = reasons.GROUP_EVICTED.render(
+                    action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
+                )
+                session.notice(first, reasons.GROUP_EVICTED, message)
+        row = reasons.ROOM_RECLAIMED if self._scope.kind == "queues" else reasons.ROOM_PREEMPTED
+        served = {
+            task: node.name
+            for placement in promises
+            for task, node in zip(placement.tasks, placement.nodes, strict=True)
+            if task.key in by_pod
+        }
+        for task, node in served.items():
+            session.notice(task, row, self._room_text(row, {task: node}, by_pod[task.key]))
+        job = next((task.job for task in served), None)
+        if job is not None and not job.implicit:
+            session.notice(job, row, self._room_text(row, served, victims))
+
+    def _room_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
+        """What pods of a job (to the nodes they get) were given by the evictions of one transaction."""
+        names = sorted({victim.job.key for victim in victims if victim.job is not None})
+        lacking = shortfall_text(self._session, *((task, self._lacking[task.uid]) for task in served))
+        return row.render(
+            pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
+            lacking=lacking,
+        )  # fmt: skip
+
+    def _explain(self, queue: Queue, job: Job, task: Task) -> None:
+        """Say who was considered for a pod that got no room, and what protected them."""
+        session, action = self._session, self._scope.action
+        if action in session.preemption_reports.get(job.key, {}):
+            return
+        key = self._key(queue, job, task)
+        search = self._searches.get(key)
+        if search is None:
+            return  # a quota or a check of the pod itself said no: that is what is told
+        known = self._reports.get(key)
+        if known is None or known[0] != self._commits:
+            known = self._reports[key] = self._commits, *search.report(task)
+        _, kept, not_enough = known
+        considered = VictimsConsidered(
+            action, task.name, len(session.nodes), tuple(sorted(kept.items(), key=lambda entry: (-entry[1], entry[0]))),
+            not_enough,
+        )  # fmt: skip
+        session.preemption_reports.setdefault(job.key, {})[action] = considered
+        if self._scope.kind == "queues":
+            causes = f": {considered.text}" if considered.text else ""
+            message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
+            refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
+            before = session.memory.refusals.get((reference(task), "reclaimable"))
+            session.refuse(task, before if before is not None and before == refusal else refusal)

@@ -1,0 +1,362 @@
+"""Where a pod could be placed if others left: the cheapest nodes first, found without asking about each of them.
+
+One search serves all pods of one profile, queue and priorities. It starts from a vector pass over all candidates: rows
+where everything that may go is not enough are out at once, and for the others there is a bound on how cheap they could
+be. Rows are looked at one by one, best bound first, until none of the rest can be cheaper (W-03, W-09).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.eviction.bounds import LEAST, Cost, device_columns
+from capcard_sched.framework.eviction.units import VictimUnit, units_of
+from capcard_sched.framework.eviction.victim_index import SYSTEM_CRITICAL, VictimIndex
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.eviction.victim_index import Scope
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+
+#: With so many plans at hand, rows are only looked at if their victims could be of lower priority.
+_ENOUGH = 128
+#: Rows that a report looks at anew; of others it tells what was found out on the way.
+_MOST_REPORTED = 64
+
+
+class PreemptionPlan(NamedTuple):
+    """How a node makes room for one pod."""
+
+    cost: Cost
+    row: int
+    units: tuple[VictimUnit, ...]
+    #: What the pod lacks there: int64 [resource columns].
+    deficit: Vector
+    #: The table's serial when the plan was made.
+    serial: int
+    #: Whether it was tried out on a statement.
+    tried: bool = False
+
+    @property
+    def victims(self) -> list[Task]:
+        """Every pod that leaves, each once."""
+        return list({task.uid: task for unit in self.units for task in unit.tasks}.values())
+
+
+class VictimSearch:
+    """See the module docstring."""
+
+    def __init__(
+        self, session: Session, scope: Scope, profile: PodSignature, queue: Queue, task: Task, *, widest: int = 0
+    ) -> None:
+        """`widest`: how many nodes are compared in topology-aware mode (core reference §4.5), 0 for the other mode."""
+        self._session = session
+        self._scope = scope
+        self._index = session.once(VictimIndex)
+        self._queue = queue
+        self.profile = profile
+        self._columns = np.flatnonzero(profile.cls.request)
+        #: The resources of which it counts when too much is freed, and how much of them a pod of each class holds.
+        self._counted = device_columns(self._columns)
+        self._held: dict[int, int] = {}
+        self._widest = widest
+        #: Which of its alternatives the pod would get on each node: intp [nodes]; None when it has none.
+        self._alternatives: Rows | None = session.dispatch.first("alternatives", profile)
+        #: Rows that pass every check but that of room: bool [nodes].
+        own_quota = scope.kind != "queues" and bool(profile.contexts)
+        self.feasible = session.engine.open_to_evictions(profile) if own_quota else session.engine.feasible(profile)
+        #: Rows on which the pod fits once releasing pods are gone, and the table's serial they were found at.
+        self._free: set[int] = set()
+        self._free_serial = -1
+        #: Row to what protected pods on it when it was last looked at; "" stands for "not enough".
+        self.kept: dict[int, dict[str, int]] = {}
+        #: Row to the pods that could go and whose going does not help, by what is in the way all the same.
+        self.barred: dict[int, dict[str, int]] = {}
+        self._bounds: dict[int, Cost] = {}
+        self._unseen: list[tuple[Cost, int]] = []
+        self._plans: list[tuple[Cost, int, PreemptionPlan]] = []
+        #: Rows that stand in one of the heaps, and those that left them since `settle`.
+        self._waiting: set[int] = set()
+        self._taken: list[int] = []
+        assert task.job is not None
+        self._bound(task.job)
+
+    # --- free room --------------------------------------------------------------------------------------------------
+
+    def free_row(self) -> int:
+        """The best row where nobody has to leave, promises kept; -1 when there is none."""
+        engine, table = self._session.engine, self._session.nodes
+        if self._free_serial < 0 or engine.is_domain_bound(self.profile):
+            self._free = set(engine.candidates(self.profile, future=True).tolist())
+        elif self._free_serial != table.serial:
+            changed = np.flatnonzero(table.stamps > self._free_serial)
+            self._free.difference_update(changed.tolist())
+            self._free.update(engine.candidates(self.profile, future=True, among=changed).tolist())
+        self._free_serial = table.serial
+        if not self._free:
+            return -1
+        return engine.choose(self.profile, np.array(sorted(self._free), dtype=np.intp))
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def _bound(self, job: Job) -> None:
+        """One vector pass: the rows where enough could go, each with the least it could cost."""
+        bounds = self._index.units.bounds(self._scope, job, self.profile.cls.request, self.feasible)
+        if self._scope.kind == "inside" or self._widest:
+            bounds = dict.fromkeys(bounds, (LEAST,))
+        self._bounds = bounds
+        self._unseen = [(cost, row) for row, cost in bounds.items()]
+        self._waiting.update(bounds)
+        heapify(self._unseen)
+
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    def next(self, task: Task) -> PreemptionPlan | None:
+        """The cheapest plan for the pod as things stand, taken out of the search; None when there is none.
+
+        The plan has no units when its row has room but something else is in the way.
+        """
+        plans, unseen, table = self._plans, self._unseen, self._session.nodes
+        while True:
+            while unseen and self._may_be_cheaper(unseen[0][0]):
+                row = heappop(unseen)[1]
+                plan = self.plan(row, task)
+                if plan is not None:
+                    heappush(plans, (plan.cost, row, plan))
+                else:
+                    self._take(row)
+            if not plans:
+                return None
+            cost, row, plan = heappop(plans)
+            if plan.serial == table.serial:
+                self._take(row)
+                return plan
+            fresh = self.plan(row, task)
+            if fresh is None:
+                self._take(row)
+            elif fresh.cost <= cost:
+                self._take(row)
+                return fresh
+            else:
+                heappush(plans, (fresh.cost, row, fresh))
+
+    def _may_be_cheaper(self, bound: Cost) -> bool:
+        plans = self._plans
+        if not plans:
+            return True
+        if self._widest:
+            return len(plans) < self._widest
+        best = plans[0][0]
+        if bound >= best:
+            return False
+        return len(plans) < _ENOUGH or bound[:2] < best[:2]
+
+    def _take(self, row: int) -> None:
+        self._waiting.discard(row)
+        self._taken.append(row)
+
+    def offer(self, plan: PreemptionPlan) -> None:
+        """Put a plan back, after it was worked out in another way."""
+        if plan.row not in self._waiting:
+            self._waiting.add(plan.row)
+            heappush(self._plans, (plan.cost, plan.row, plan))
+
+    def again(self, row: int) -> None:
+        """A row that was taken may be of use again."""
+        bound = self._bounds.get(row)
+        if bound is not None and row not in self._waiting:
+            self._waiting.add(row)
+            heappush(self._unseen, (bound, row))
+
+    def settle(self, *, undone: bool) -> None:
+        """A statement ended; when it was undone, all rows that were taken meanwhile may be of use again."""
+        if undone:
+            for row in self._taken:
+                self.again(row)
+        self._taken.clear()
+
+    def deficit(self, row: int) -> Vector:
+        """What the pod lacks on a row: int64 [resource columns]."""
+        table, request = self._session.nodes, self.profile.cls.request
+        future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
+        lacking: Vector = np.where(request > 0, np.maximum(request - future, 0), 0)
+        return lacking
+
+    def units(self, row: int, task: Task, deficit: Vector | None) -> list[VictimUnit]:
+        """The units that may leave a row, first to leave first; with a `deficit`, those that help against it."""
+        session, index = self._session, self._index
+        kept = dict(index.kept.get(row, ()))
+        for victim in index.critical.get(row, ()):
+            cause = index.outside(self._scope, task, victim) or SYSTEM_CRITICAL
+            kept[cause] = kept.get(cause, 0) + 1
+        candidates: list[Task] = []
+        for victim in index.by_row.get(row, ()):
+            cause = index.outside(self._scope, task, victim)
+            if cause:
+                kept[cause] = kept.get(cause, 0) + 1
+            else:
+                candidates.append(victim)
+        self.kept[row] = kept
+        if not candidates:
+            return []
+        helps = self._helping(candidates, deficit)
+        useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
+        rest = [victim for victim in candidates if victim.uid not in helps]
+        asked = [victim for _, members in useful for victim in members] + rest
+        singly = self._scope.kind == "inside"
+        if not singly:
+            asked += self._elsewhere(useful, {victim.uid for victim in asked}, task)
+        judgement = session.dispatch.judge(self._scope.hook, task, asked)
+        allowed = {victim.uid for victim in judgement.victims}
+        causes = dict(judgement.kept)
+        units = [unit for job, here in useful for unit in units_of(index, job, here, allowed, causes, singly=singly)]
+        for victim in candidates:
+            if victim.uid not in allowed or victim.uid in causes:
+                cause = causes.get(victim.uid, self._scope.hook)
+            elif victim.uid not in helps:
+                cause = "no-use"
+            else:
+                continue
+            kept[cause] = kept.get(cause, 0) + 1
+        return units
+
+    @staticmethod
+    def _helping(candidates: list[Task], deficit: Vector | None) -> set[str]:
+        """Uids of those that hold something of what is lacking."""
+        if deficit is None:
+            return {victim.uid for victim in candidates}
+        lacking = np.flatnonzero(deficit)
+        known: dict[int, bool] = {}
+        found: set[str] = set()
+        for victim in candidates:
+            cls = victim.cls
+            helps = known.get(cls.id)
+            if helps is None:
+                helps = known[cls.id] = bool(cls.request[lacking].any())
+            if helps:
+                found.add(victim.uid)
+        return found
+
+    def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[str], task: Task) -> list[Task]:
+        """Members on other nodes of gangs that could have to go whole, as far as they may go at all."""
+        running, found = self._scope.kind == "queues", []
+        asks_little = task.cls.best_effort
+        for job, _ in jobs:
+            if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations):
+                found += [
+                    member
+                    for member in self._index.gang(job).movable
+                    if member.uid not in known
+                    and (not running or member.status is TaskStatus.RUNNING)
+                    and (not asks_little or member.cls.best_effort)
+                ]
+        return found
+
+    def plan(self, row: int, task: Task) -> PreemptionPlan | None:
+        """How a row makes room by resources alone: taken greedily, then whoever is not needed is spared (W-09)."""
+        deficit = self.deficit(row)
+        units = self.units(row, task, deficit if deficit.any() else None)
+        if not units:
+            return None
+        if not deficit.any():
+            return PreemptionPlan((LEAST,), row, (), deficit, self._session.nodes.serial)
+        chosen = cover(units, deficit[self._columns], self._columns)
+        if chosen is None:
+            self.kept[row][""] = 1
+            return None
+        del self.kept[row]
+        return self.priced(row, chosen, deficit)
+
+    def priced(self, row: int, units: list[VictimUnit], deficit: Vector, *, tried: bool = False) -> PreemptionPlan:
+        """A plan with its cost (tidal reference §7.2.7; in topology-aware mode core reference §4.5)."""
+        tasks = {task.uid: task for unit in units for task in unit.tasks}.values()
+        queues = self._session.queues
+        if self._widest:
+            top = max(task.priority for task in tasks)
+            total = sum(task.priority + 2**31 for task in tasks)
+            latest = max(task.created for task in tasks if task.priority == top)
+            cost: Cost = (top, total, len(tasks), -latest, row)
+        elif self._scope.kind == "inside":
+            cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, deficit), row)
+        else:
+            cost = (
+                max(queues[unit.job.queue].priority for unit in units),
+                max(unit.job.priority for unit in units),
+                len({unit.job.key for unit in units if unit.breaks}),
+                len(tasks),
+                self._surplus(units, deficit),
+                -min(task.created for task in tasks),
+                0 if self._alternatives is None else int(self._alternatives[row]),
+                row,
+            )
+        return PreemptionPlan(cost, row, tuple(units), deficit, self._session.nodes.serial, tried)
+
+    def _surplus(self, units: list[VictimUnit], deficit: Vector) -> int:
+        """What is freed anywhere beyond need, of the devices the pod asks for; of cpu when it asks for none."""
+        known, freed = self._held, 0
+        for unit in units:
+            for task in unit.tasks:
+                held = known.get(task.cls.id)
+                if held is None:
+                    held = known[task.cls.id] = int(task.cls.request[self._counted].sum())
+                freed += held
+        return freed - int(deficit[self._counted].sum())
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    def report(self, task: Task) -> tuple[Counter[str], int]:
+        """What protected how many pods on the rows the pod could use, and on how many rows all is not enough."""
+        index = self._index
+        total: Counter[str] = Counter()
+        looked = 0
+        for row in np.flatnonzero(self.feasible).tolist():
+            if row not in index.by_row and row not in index.kept and row not in index.critical:
+                continue
+            if looked < _MOST_REPORTED:  # what was found out on the way may have been undone since
+                looked += 1
+                deficit = self.deficit(row)
+                units = self.units(row, task, deficit if deficit.any() else None)
+                if units and cover(units, deficit[self._columns], self._columns) is None:
+                    self.kept[row][""] = 1
+            for causes in (self.kept.get(row), self.barred.get(row)):
+                for cause, count in causes.items() if causes else ():
+                    total[cause] += count
+        return total, total.pop("", 0)
+
+
+def cover(
+    units: list[VictimUnit], deficit: Vector, columns: np.ndarray[tuple[int], np.dtype[np.intp]]
+) -> list[VictimUnit] | None:
+    """The units to take so that a deficit (int64 [columns]) is covered, in the order they are given.
+
+    None when all together are not enough. Nobody is among them without whom the rest would do.
+    """
+    chosen: list[VictimUnit] = []
+    total = np.zeros(len(columns), dtype=np.int64)
+    for unit in units:
+        if unit.whole:  # its spare members go with it
+            for part in chosen:
+                if part.job is unit.job:
+                    total -= part.gain[columns]
+            chosen = [part for part in chosen if part.job is not unit.job]
+        chosen.append(unit)
+        total += unit.gain[columns]
+        if (total >= deficit).all():
+            break
+    else:
+        return None
+    for unit in chosen[::-1]:
+        without = total - unit.gain[columns]
+        if (without >= deficit).all():
+            chosen = [one for one in chosen if one is not unit]
+            total = without
+    return chosen

@@ -1,0 +1,32 @@
+"""What a pod lacks, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.annotations import CARD_NAME
+from capcard_sched.model.quantity import format_amount, is_scalar
+from capcard_sched.model.resources import PODS
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+
+
+def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:
+    """All that pods lack together, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, memory: 4Gi`.
+
+    `parts`: each pod with what it lacks, int64 [resource columns], base units. Cards come under the name the pod gives
+    them. A slot for a pod goes without saying, unless there is nothing else.
+    """
+    totals: dict[str, tuple[str, int]] = {}
+    for task, amounts in parts:
+        lacking = session.resources.amounts(amounts)
+        devices = [name for name in lacking if is_scalar(name) and name != PODS]
+        card = task.cls.annotations.get(CARD_NAME) if len(devices) == 1 else None
+        for resource, amount in lacking.items():
+            if resource != PODS or len(lacking) == 1:
+                name = card if card and resource in devices else resource
+                totals[name] = resource, amount + totals.get(name, ("", 0))[1]
+    return ", ".join(f"{name}: {format_amount(*totals[name])}" for name in sorted(totals)) or "a place"

@@ -1,0 +1,117 @@
+"""What leaves together: one pod that its gang can do without, or all that is left of a gang (tidal reference §8)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.model.annotations import EVICT_SCOPE
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.eviction.victim_index import VictimIndex
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import Task
+
+#: Statuses of pods that can be evicted.
+LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND)
+_STARTING = (TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
+_READY = frozenset({*LIVE, TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED})
+
+
+class VictimUnit(NamedTuple):
+    """Pods that leave together."""
+
+    job: Job
+    #: Every pod that leaves, on all nodes.
+    tasks: tuple[Task, ...]
+    #: What they free on the node that is looked at: int64 [resource columns].
+    gain: Vector
+    #: Whether the job is below its minimum when they are gone, and whether they are all that is left of it.
+    breaks: bool
+    whole: bool
+
+
+class GangMembers(NamedTuple):
+    """The members of a job that run or are bound, as long as nothing of it changes."""
+
+    #: In the order they leave.
+    members: tuple[Task, ...]
+    #: Those that nothing protects for good.
+    movable: tuple[Task, ...]
+    #: Node row to what they hold there: int64 [resource columns].
+    held: dict[int, Vector]
+
+
+def evict_scope(session: Session, job: Job) -> str:
+    """What of the job goes at once when its minimum is broken: `whole`, `member` or `job` (tidal reference §8)."""
+    said = session.dispatch.first("evict_scope", job)
+    if said is not None:
+        return str(said)
+    return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
+
+
+class _Slack:
+    """How many members a gang can lose, in all and per role."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.left = job.ready_tasks - job.min_available
+
+    def spares(self, task: Task) -> bool:
+        """Whether the job can do without one more of the task's role; it is counted as gone if so."""
+        job = self._job
+        if self.left <= 0:
+            return False
+        minimum = job.min_task_member.get(task.role, 0) if job.checks_roles else 0
+        if minimum:
+            counts = job.roles[task.role]
+            gone = self._gone.get(task.role, 0)
+            if sum(counts[status] for status in _READY) - gone <= minimum:
+                return False
+            self._gone[task.role] = gone + 1
+        self.left -= 1
+        return True
+
+    @cached_property
+    def _gone(self) -> dict[str, int]:
+        return {}
+
+
+def units_of(
+    index: VictimIndex, job: Job, here: list[Task], allowed: set[str], kept: dict[str, str], *, singly: bool
+) -> list[VictimUnit]:
+    """The units of a job that free something on a node, those that leave first coming first.
+
+    `here`: its members on the node, in the order they leave; `allowed`: uids of all members that may go, on any node;
+    `kept` gets the cause `gang` for members that cannot go because others of the gang cannot. `singly`: every pod is a
+    unit, whatever becomes of the gang.
+    """
+    scope = "member" if singly else index.scope_of(job)
+    may_go = [task for task in here if task.uid in allowed]
+    if scope == "member" or (scope == "whole" and job.min_available <= 1):
+        left = job.ready_tasks - job.min_available
+        return [
+            VictimUnit(job, (task,), task.cls.request, not singly and position >= left, whole=False)
+            for position, task in enumerate(may_go)
+        ]
+    units: list[VictimUnit] = []
+    rest = may_go
+    if scope == "whole":
+        slack = _Slack(job)
+        spare = [task for task in may_go if slack.spares(task)]
+        spared = {task.uid for task in spare}
+        units = [VictimUnit(job, (task,), task.cls.request, breaks=False, whole=False) for task in spare]
+        rest = [task for task in may_go if task.uid not in spared]
+    if not rest:
+        return units
+    gang = index.gang(job)
+    if job.count(_STARTING) or any(task.uid not in allowed for task in gang.members):
+        for task in rest:
+            kept.setdefault(task.uid, "gang")
+        return units
+    node = here[0].node
+    assert node is not None
+    return [*units, VictimUnit(job, gang.members, gang.held[node.row], breaks=True, whole=True)]

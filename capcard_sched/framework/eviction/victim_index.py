@@ -1,0 +1,235 @@
+"""Who may have to leave: the pods that can be evicted, by node and by job.
+
+The index is made once per session, when the first action asks for it (W-03).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.eviction.bounds import UnitTable
+from capcard_sched.framework.eviction.units import LIVE, GangMembers, evict_scope
+from capcard_sched.model.pods import preemptable_of
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Matrix, Vector
+    from capcard_sched.model.task import Task
+
+#: Never evicted, whatever the conf says (plugins reference §3, W-10).
+SYSTEM_NAMESPACE = "kube-system"
+CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+SYSTEM_CRITICAL = "system-critical"
+
+
+class Scope(NamedTuple):
+    """Among whom room is taken, and which hook is asked."""
+
+    #: Between jobs of one queue, inside one job, or from other queues.
+    kind: Literal["jobs", "inside", "queues"]
+    hook: Literal["preemptable", "reclaimable"]
+    #: Name of the action: the reason of its evictions.
+    action: str
+
+
+def may_be_evicted(task: Task) -> bool:
+    """The pod's own `volcano.sh/preemptable`, else its PodGroup's, else yes (tidal reference §3, R2)."""
+    if task.preemptable is not None:
+        return task.preemptable
+    job = task.job
+    if job is None or not (job.annotations or job.labels):
+        return True
+    return preemptable_of(job.annotations, job.labels) is not False
+
+
+def protection(session: Session, task: Task) -> str:
+    """What keeps a placed pod from ever being evicted in this session; "" when nothing does."""
+    if task.status not in LIVE:
+        return "terminating" if task.deleting or task.status is TaskStatus.RELEASING else "not-running"
+    if task.deleting:
+        return "terminating"
+    if not may_be_evicted(task):
+        return "not-preemptable"
+    if task.job is None or task.job.key not in session.jobs:
+        return "no-job"
+    if task.namespace == SYSTEM_NAMESPACE or task.cls.priority_class_name in CRITICAL_CLASSES:
+        return SYSTEM_CRITICAL
+    if session.memory.refused_evictions.get(task.uid, session.now) > session.now:
+        return "eviction-refused"
+    return ""
+
+
+def _is_open(session: Session, job: Job) -> bool:
+    """Whether nothing about the job protects its pods."""
+    return (
+        job.key in session.jobs
+        and job.namespace != SYSTEM_NAMESPACE
+        and preemptable_of(job.annotations, job.labels) is not False
+    )
+
+
+class VictimIndex:
+    """Pods that could be evicted, in order of node row. O(pods) once per session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        #: Row to the pods on it that nothing protects for good.
+        self.by_row: dict[int, list[Task]] = {}
+        #: Row to how many pods are protected by each cause.
+        self.kept: dict[int, Counter[str]] = {}
+        #: Row to the system's own pods on it, for which queue and job are looked at first.
+        self.critical: dict[int, list[Task]] = {}
+        tasks: list[Task] = []
+        rows: list[int] = []
+        refused = session.memory.refused_evictions
+        #: Job key to whether nothing about the job itself protects its pods.
+        open_jobs: dict[str, bool] = {}
+        for row, node in enumerate(session.nodes.nodes):
+            found: list[Task] = []
+            for task in node.tasks.values():
+                job, cause = task.job, ""
+                is_open = False
+                if job is not None:
+                    known = open_jobs.get(job.key)
+                    is_open = known if known is not None else open_jobs.setdefault(job.key, _is_open(session, job))
+                if (
+                    not is_open  # what is asked here of every pod is what `protection` asks of most
+                    or task.status not in LIVE
+                    or task.deleting
+                    or task.preemptable is False
+                    or task.cls.priority_class_name in CRITICAL_CLASSES
+                    or task.uid in refused
+                ):
+                    cause = protection(session, task)
+                if not cause:
+                    found.append(task)
+                elif cause == SYSTEM_CRITICAL:
+                    self.critical.setdefault(row, []).append(task)
+                else:
+                    self.kept.setdefault(row, Counter())[cause] += 1
+            if found:
+                self.by_row[row] = found
+                tasks += found
+                rows += [row] * len(found)
+        self.tasks = tasks
+        #: intp [candidates], ascending.
+        self.rows: Rows = np.array(rows, dtype=np.intp)
+        self._task_keys: dict[str, tuple[Any, ...]] = {}
+        self._job_keys: dict[str, tuple[object, int, tuple[Any, ...]]] = {}
+        self._scopes: dict[str, str] = {}
+        self._gangs: dict[str, tuple[object, int, GangMembers]] = {}
+
+    # --- columns ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def requests(self) -> Matrix:
+        """int64 [candidates, resources]."""
+        classes: dict[int, int] = {}
+        vectors: list[Vector] = []
+        positions = []
+        for task in self.tasks:
+            position = classes.get(task.cls.id)
+            if position is None:
+                position = classes[task.cls.id] = len(vectors)
+                vectors.append(task.cls.request)
+            positions.append(position)
+        width = self._session.resources.width
+        return np.array(vectors, dtype=np.int64).reshape(len(vectors), width).take(positions, axis=0)
+
+    @cached_property
+    def units(self) -> UnitTable:
+        """What they would leave in at the least."""
+        return UnitTable(self._session, self)
+
+    @cached_property
+    def movable(self) -> set[str]:
+        """Uids of all candidates."""
+        return {task.uid for task in self.tasks}
+
+    def outside(self, scope: Scope, preemptor: Task, task: Task) -> str:
+        """Why a candidate is none for this preemptor; "" when it is one."""
+        job, own = task.job, preemptor.job
+        assert job is not None
+        assert own is not None
+        if task.status not in LIVE:
+            return "terminating"
+        if scope.kind == "queues":
+            if task.status is not TaskStatus.RUNNING:
+                return "not-running"
+            if job.queue == own.queue:
+                return "same-queue"
+            return "" if self._session.queues[job.queue].reclaimable else "queue-not-reclaimable"
+        if preemptor.cls.best_effort and not task.cls.best_effort:
+            return "not-best-effort"
+        if scope.kind == "inside":
+            return "" if job is own else "other-job"
+        if job is own:
+            return "same-job"
+        return "" if job.queue == own.queue else "other-queue"
+
+    # --- gangs ------------------------------------------------------------------------------------------------------
+
+    def scope_of(self, job: Job) -> str:
+        """`evict_scope`, asked once per session."""
+        scope = self._scopes.get(job.key)
+        if scope is None:
+            scope = self._scopes[job.key] = evict_scope(self._session, job)
+        return scope
+
+    def gang(self, job: Job) -> GangMembers:
+        """The members that run or are bound; counted anew when some were placed or evicted."""
+        known = self._gangs.get(job.key)
+        if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
+            members = [task for task in job.tasks.values() if task.status in LIVE]
+            movable = tuple(task for task in members if task.uid in self.movable)
+            members.sort(key=self.task_key, reverse=True)
+            held: dict[int, Vector] = {}
+            for task in members:
+                assert task.node is not None
+                row = task.node.row
+                held[row] = held[row] + task.cls.request if row in held else task.cls.request
+            known = self._gangs[job.key] = job.allocated, job.ready_tasks, GangMembers(tuple(members), movable, held)
+        return known[2]
+
+    # --- order ------------------------------------------------------------------------------------------------------
+
+    def task_key(self, task: Task) -> tuple[Any, ...]:
+        """The task's sort key, asked once per session."""
+        key = self._task_keys.get(task.uid)
+        if key is None:
+            key = self._task_keys[task.uid] = self._session.task_key(task)
+        return key
+
+    def _job_key(self, job: Job) -> tuple[Any, ...]:
+        known = self._job_keys.get(job.key)
+        if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
+            known = self._job_keys[job.key] = job.allocated, job.ready_tasks, self._session.job_key(job)
+        return known[2]
+
+    def by_job(self, tasks: list[Task], reclaimer: Queue) -> list[tuple[Job, list[Task]]]:
+        """Tasks by job, whoever leaves first being first: queues in victim order, then jobs, then tasks, reversed."""
+        jobs: dict[str, tuple[Job, list[Task]]] = {}
+        for task in tasks:
+            assert task.job is not None
+            jobs.setdefault(task.job.key, (task.job, []))[1].append(task)
+        found = list(jobs.values())
+        for _, members in found:
+            if len(members) > 1:
+                members.sort(key=self.task_key, reverse=True)
+        if len(found) > 1:
+            found.sort(key=lambda entry: self._job_key(entry[0]), reverse=True)
+            names = {job.queue for job, _ in found}
+            if len(names) > 1:
+                ranks = self._session.victim_queue_ranks(names, reclaimer)
+                found.sort(key=lambda entry: ranks[entry[0].queue])
+        return found

@@ -1,0 +1,419 @@
+"""Filtering and scoring of nodes by the plugins' node hooks, once per pod signature.
+
+Static results are kept until a node's facts change, rankings (`ranking`) and scores (`score_cache`) for one session.
+Where nothing can be kept, `candidates` and `choose` run all hooks over all nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
+from capcard_sched.framework.placement import hypernode_bounds
+from capcard_sched.framework.placement.node_classes import NodeClasses
+from capcard_sched.framework.placement.ranking import Ranking
+from capcard_sched.framework.placement.score_cache import ScoreCache
+from capcard_sched.model.hyper_nodes import NO_TREE
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.dispatch import Dispatch, Entry
+    from capcard_sched.framework.api.node_view import Mask, Rows, Scores
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.model.task import Task
+    from capcard_sched.state.columns import NodeTable
+
+#: Static answers of profiles that no session used for so long are dropped; all but the last session's when there are
+#: more than so many. Each is a mask and scores over all nodes.
+_STATIC_SESSIONS = 64
+_MOST_STATIC = 4096
+
+_NEVER = float("-inf")
+
+
+class PlacementEngine:
+    """Profiles and their rankings. One per scheduler-conf; rankings live for one session, static answers longer."""
+
+    #: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
+    most_scans: ClassVar[int] = 64
+
+    def __init__(self, dispatch: Dispatch, columns: ResourceColumns) -> None:
+        self._dispatch = dispatch
+        self._columns = columns
+        self._class_context = dispatch.entries("class_context")
+        self._task_context = dispatch.entries("task_context")
+        #: Names of the plugins that follow the tree of HyperNodes (`Plugin.follows_tree`).
+        self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if plugin.follows_tree)
+        self._predicate_static = dispatch.entries("predicate_static")
+        self._predicate = dispatch.entries("predicate")
+        self._predicate_domain = dispatch.entries("predicate_domain")
+        self._order_static = dispatch.entries("node_order_static")
+        self._order = dispatch.entries("node_order")
+        self._batch_order = dispatch.entries("batch_node_order")
+        self._best_node = dispatch.entries("best_node")
+        declared = {name for name, _ in dispatch.entries("row_private")}
+        #: Some plugin judges rows without saying what it looks at: nothing can be shared between nodes.
+        self._undeclared = any(name not in declared for name, _ in (*self._predicate, *self._order))
+        #: Per quota plugin (name, batch form, plain form).
+        self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
+        self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
+        #: Shared by all rankings that can; made when the first one is. It goes on from session to session while nodes
+        #: stay as they are, and so do kinds (`_kinds`) without it.
+        self._states: NodeClasses | None = None
+        self._session = 0
+        #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
+        self._kinds: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
+
+    def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> None:
+        """Start a session over a settled node table."""
+        self._session += 1
+        self.table = table
+        self.tree = tree
+        #: Who answers for the nodes under a HyperNode, by its number and whether the followers of the tree are heard.
+        self.confined: dict[tuple[int, bool], PlacementEngine] = {}
+        self._profiles: dict[Hashable, PodSignature] = {}
+        self._rankings: dict[PodSignature, Ranking] = {}
+        self._scans: dict[PodSignature, ScoreCache] = {}
+        self._diagnoses: dict[PodSignature, tuple[int, str, Diagnosis]] = {}
+        #: Raised whenever room is released during the session (evictions), which voids known limits.
+        self.releases = 0
+        if self._states is not None and not self._states.is_reusable(table):
+            self._states = None
+        crowded = len(self._static) > _MOST_STATIC
+        if crowded or self._session % _STATIC_SESSIONS == 0:
+            old = self._session - (2 if crowded else _STATIC_SESSIONS)
+            self._static = {key: value for key, value in self._static.items() if value[1] > old}
+
+    # --- profiles ---------------------------------------------------------------------------------------------------
+
+    def profile(self, queue: Queue, task: Task) -> PodSignature:
+        """The profile of a task now: contexts may change with every placement."""
+        cls = task.cls
+        contexts: dict[str, Hashable] = {}
+        for name, call in self._class_context:
+            try:
+                context = call(queue, cls)
+            except Exception as error:
+                raise HookFailed(name, "class_context", error) from error
+            if context is not None:
+                contexts[name] = context
+        for name, context in self.task_contexts(task):
+            contexts[name] = (contexts[name], context) if name in contexts else context
+        if task.job is not None and task.job.topology is not None:
+            self._confine(task.job, contexts)
+        key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
+        profile = self._profiles.get(key)
+        if profile is None:
+            profile = self._profiles[key] = PodSignature(cls, contexts, len(self._profiles))
+        return profile
+
+    def _confine(self, job: Job, contexts: dict[str, Hashable]) -> None:
+        """A job in hard mode may use what is near to its pods that are placed, whoever places the others."""
+        bound = hypernode_bounds.bound_of(self.tree, job)
+        if bound is not None:
+            contexts[hypernode_bounds.CONTEXT] = bound
+
+    def task_contexts(self, task: Task) -> list[tuple[str, Hashable]]:
+        """What plugins say about this one pod beyond its class, as (plugin, context); usually nothing."""
+        found: list[tuple[str, Hashable]] = []
+        for name, call in self._task_context:
+            try:
+                context = call(task)
+            except Exception as error:
+                raise HookFailed(name, "task_context", error) from error
+            if context is not None:
+                found.append((name, context))
+        return found
+
+    # --- evaluation -------------------------------------------------------------------------------------------------
+
+    def scores(self, profile: PodSignature, selection: NodeView) -> Scores:
+        """Row hooks over a selection, without the static part: float64 [k], -inf where a predicate refuses."""
+        verdict: FilterResult | None = None
+        if self._predicate:
+            verdict = FilterResult(len(selection))
+            self._judge(self._predicate, "predicate", profile, selection, verdict)
+        total = self._order_scores(profile, selection)
+        if verdict is not None and not verdict.unanimous:
+            total = np.where(verdict.ok, total, _NEVER)  # a new array: the one here may be a plugin's own
+        return total
+
+    def _order_scores(self, profile: PodSignature, selection: NodeView) -> Scores:
+        total = self._sum(self._order, "node_order", profile, selection)
+        return np.zeros(len(selection)) if total is None else total
+
+    @staticmethod
+    def _sum(
+        entries: Sequence[Entry], hook: str, profile: PodSignature, selection: NodeView, total: Scores | None = None
+    ) -> Scores | None:
+        """Add what the plugins answer to `total`: float64 [k]; None when there is nothing to add up."""
+        for name, call in entries:
+            try:
+                part = call(profile, selection)
+            except Exception as error:
+                raise HookFailed(name, hook, error) from error
+            if part is not None:
+                total = part if total is None else total + part
+        return total
+
+    @staticmethod
+    def _judge(
+        entries: Sequence[Entry], hook: str, profile: PodSignature, selection: NodeView, verdict: FilterResult
+    ) -> None:
+        for name, call in entries:
+            try:
+                call(profile, selection, verdict)
+            except Exception as error:
+                raise HookFailed(name, hook, error) from error
+
+    def _static_answers(self, profile: PodSignature) -> tuple[Mask, Scores | None]:
+        """Mask and score of everything placements cannot change; kept until a node's facts change."""
+        key = (profile.cls, tuple(profile.contexts.items()))
+        generation = self.table.generation
+        found = self._static.get(key)
+        if found is not None and found[0] == generation and len(found[2]) == len(self.table):
+            self._static[key] = (generation, self._session, found[2], found[3])
+            return found[2], found[3]
+        everything = self.all_rows()
+        verdict = FilterResult(len(everything))
+        self._judge(self._predicate_static, "predicate_static", profile, everything, verdict)
+        bound = profile.contexts.get(hypernode_bounds.CONTEXT)
+        if bound is not None:
+            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
+            verdict.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+        total = self._sum(self._order_static, "node_order_static", profile, everything)
+        self._static[key] = (generation, self._session, verdict.ok, total)
+        return verdict.ok, total
+
+    def all_rows(self) -> NodeView:
+        """Every row."""
+        return NodeView(self.table, np.arange(len(self.table), dtype=np.intp), whole=True)
+
+    def ranking(self, profile: PodSignature) -> Ranking:
+        """The ranking of a profile, brought up to date."""
+        ranking = self._rankings.get(profile)
+        if ranking is None:
+            feasible, static = self._static_answers(profile)
+            ranking = self._rankings[profile] = Ranking(self, profile, feasible, static)
+        else:
+            ranking.sync()
+        return ranking
+
+    def states_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
+        """The states that a ranking with these static answers ranks: the shared ones, or its own if it must."""
+        table = self.table
+        if self._states is None:
+            generation, kinds = self._kinds
+            known = generation == table.generation and kinds is not None and len(kinds) == len(table)
+            self._states = NodeClasses(table, kinds=kinds if known else None)
+        else:
+            self._states.catch_up()
+        if self._states.tells_apart(feasible, static):
+            self._kinds = (table.generation, self._states.kinds)
+            return self._states
+        own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
+        return NodeClasses(table, kinds=own, members=feasible)
+
+    def is_private(self, profile: PodSignature) -> bool:
+        """Whether a row hook looks at more of a node than its amounts, for this profile."""
+        return self._undeclared or self._dispatch.any("row_private", profile)
+
+    def compares_nodes(self, profile: PodSignature, candidates: Rows) -> bool:
+        """Whether some hook's answer for one node depends on other nodes, for this profile now."""
+        if self._best_node:
+            return True
+        for name, call in self._batch_order:
+            try:
+                if call(profile, NodeView(self.table, candidates)) is not None:
+                    return True
+            except Exception as error:
+                raise HookFailed(name, "batch_node_order", error) from error
+        return False
+
+    def is_domain_bound(self, profile: PodSignature) -> bool:
+        """Whether placements elsewhere may change what this profile may use."""
+        return self._dispatch.any("domain_bound", profile)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def feasible(self, profile: PodSignature) -> Mask:
+        """Rows that nothing rules out but what placements can change: bool [nodes]."""
+        return self._static_answers(profile)[0]
+
+    def open_to_evictions(self, profile: PodSignature) -> Mask:
+        """Rows that nothing rules out but what placements or evictions can change: bool [nodes]. Not kept.
+
+        Evictions in the pod's own queue give quota back, and with it the nodes that only the quota closed to it.
+        """
+        everything = self.all_rows()
+        diagnosis = Diagnosis(len(everything))
+        self._judge(self._predicate_static, "predicate_static", profile, everything, diagnosis)
+        open_rows: Mask = self.feasible(profile) | (diagnosis.codes == Code.UNSCHEDULABLE)
+        return open_rows
+
+    def static_scores(self, profile: PodSignature) -> Scores | None:
+        """The part of all scores that placements cannot change: float64 [nodes]; None for no such part."""
+        return self._static_answers(profile)[1]
+
+    def candidates(self, profile: PodSignature, *, future: bool, among: Rows | None = None) -> Rows:
+        """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan.
+
+        `among`: intp, ascending; only these rows are looked at.
+        """
+        feasible, _ = self._static_answers(profile)
+        rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
+        rows = rows[self.has_room(profile, NodeView(self.table, rows), future=future)]
+        if not len(rows):
+            return rows
+        selection = NodeView(self.table, rows)
+        verdict = FilterResult(len(rows))
+        self._judge(self._predicate, "predicate", profile, selection, verdict)
+        if self.is_domain_bound(profile):
+            self._judge(self._predicate_domain, "predicate_domain", profile, selection, verdict)
+        return rows[verdict.ok]
+
+    @staticmethod
+    def has_room(profile: PodSignature, selection: NodeView, *, future: bool = False) -> Mask:
+        """Whether entries have room for one pod now (`future`: once releasing pods are gone): bool [k]."""
+        requested = np.flatnonzero(profile.cls.request)
+        free = selection.future_idle[:, requested]
+        if not future:  # idle room that somebody was promised is taken
+            free = np.minimum(free, selection.idle[:, requested])
+        room: Mask = np.logical_and.reduce(free >= profile.cls.request[requested], axis=1)
+        return room
+
+    def best(self, profile: PodSignature) -> int:
+        """The row for one pod now: `choose` of the `candidates`, with no more asked than may have changed; or -1."""
+        if self._undeclared or self._dispatch.any("row_dependent", profile):
+            return self.choose(profile, self.candidates(profile, future=False))
+        scan = self._scans.pop(profile, None)
+        if scan is None:
+            scan = ScoreCache(self, profile, *self._static_answers(profile))
+            if len(self._scans) >= self.most_scans:
+                del self._scans[next(iter(self._scans))]
+        self._scans[profile] = scan  # the last one now
+        candidates, scores = scan.candidates()
+        if len(candidates) and self.is_domain_bound(profile):
+            verdict = FilterResult(len(candidates))
+            self._judge(self._predicate_domain, "predicate_domain", profile, NodeView(self.table, candidates), verdict)
+            candidates, scores = candidates[verdict.ok], scores[verdict.ok]
+        if not len(candidates):
+            return -1
+        selection = NodeView(self.table, candidates)
+        total = self._sum(self._batch_order, "batch_node_order", profile, selection, scores)
+        return self._pick(profile, candidates, scores if total is None else total)
+
+    def choose(self, profile: PodSignature, candidates: Rows) -> int:
+        """The best of some candidate rows, all score hooks asked; -1 without candidates."""
+        if not len(candidates):
+            return -1
+        return self._pick(profile, candidates, self.totals(profile, NodeView(self.table, candidates)))
+
+    def _pick(self, profile: PodSignature, candidates: Rows, total: Scores) -> int:
+        """The best of candidate rows with these scores, unless a plugin chooses."""
+        for name, call in self._best_node:
+            try:
+                row = call(profile, candidates, total)
+            except Exception as error:
+                raise HookFailed(name, "best_node", error) from error
+            if row is not None:
+                return int(row)
+        return int(candidates[int(np.argmax(total))])
+
+    def totals(self, profile: PodSignature, selection: NodeView) -> Scores:
+        """All score hooks together, of rows that passed: float64 [k]."""
+        _, static = self._static_answers(profile)
+        total = self._order_scores(profile, selection)
+        if static is not None:
+            total = total + static[selection.rows]
+        compared = self._sum(self._batch_order, "batch_node_order", profile, selection, total)
+        return total if compared is None else compared
+
+    def fits(self, profile: PodSignature, row: int, *, future: bool) -> bool:
+        """Whether one row passes everything for one pod."""
+        return bool(len(self.candidates(profile, future=future, among=np.array([row], dtype=np.intp))))
+
+    def diagnose(self, profile: PodSignature) -> tuple[str, Diagnosis]:
+        """Why no node takes a pod of the profile: the text of core reference §2.5 and the codes per row.
+
+        Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43). Pods that
+        request nothing are judged by plugins alone, as backfill does.
+        """
+        position = self.table.serial
+        known = self._diagnoses.get(profile)
+        if known is not None and known[0] == position:
+            return known[1], known[2]
+        everything = self.all_rows()
+        diagnosis = Diagnosis(len(everything))
+        if profile.cls.best_effort:
+            # backfill asks no resources: that the pod slots are gone is for a plugin to say, if there is one.
+            self._ask_chain(profile, everything, diagnosis)
+            self._reject_short(profile, everything, diagnosis, diagnosis.ok.copy())
+        else:
+            short = self._reject_short(profile, everything, diagnosis, np.ones(len(everything), dtype=bool))
+            rest = np.flatnonzero(~short)
+            chain = Diagnosis(len(rest))
+            self._ask_chain(profile, NodeView(self.table, rest), chain)
+            for reason, count in chain.reasons.items():
+                diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
+                diagnosis.sources.setdefault(reason, chain.sources[reason])
+            diagnosis.codes[rest] = chain.codes
+        text = fit_text(len(everything), diagnosis.reasons)
+        self._diagnoses[profile] = (position, text, diagnosis)
+        return text, diagnosis
+
+    def _reject_short(self, profile: PodSignature, everything: NodeView, diagnosis: Diagnosis, asked: Mask) -> Mask:
+        """Tell which of the rows `asked` lack what the pod requests; returns them: bool [nodes]."""
+        free, request = everything.future_idle, profile.cls.request
+        diagnosis.speaker = ("", "fit")
+        short_of_any = np.zeros(len(everything), dtype=bool)
+        for resource in self._columns.sorted_names(self._columns.amounts(request)):
+            column = self._columns.column(resource)
+            short = asked & (free[:, column] < request[column])
+            diagnosis.reject(short, Code.UNSCHEDULABLE, f"Insufficient {resource}")
+            short_of_any |= short
+        return short_of_any
+
+    def _ask_chain(self, profile: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
+        """Let all predicates say what they have against a selection."""
+        if not len(selection):
+            return
+        bound = profile.contexts.get(hypernode_bounds.CONTEXT)
+        if bound is not None:
+            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
+            diagnosis.speaker = ("", "fit")
+            allowed = hypernode_bounds.allowed_rows(self.tree, bound)
+            diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+        entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
+        if self.is_domain_bound(profile):
+            entries.append(("predicate_domain", self._predicate_domain))
+        for hook, calls in entries:
+            for entry in calls:
+                diagnosis.speaker = (entry[0], hook)
+                self._judge([entry], hook, profile, selection, diagnosis)
+
+
+def fit_text(nodes: int, reasons: dict[str, int]) -> str:
+    """The fit text: `0/3 nodes are unavailable: 1 Insufficient cpu, 2 node(s) were unschedulable.`."""
+    if not reasons:
+        return f"0/{nodes} nodes are unavailable"
+    parts = sorted((count, reason) for reason, count in reasons.items())
+    return f"0/{nodes} nodes are unavailable: {', '.join(f'{count} {reason}' for count, reason in parts)}."
+
+
+def quota_hooks(
+    many: Sequence[Entry], single: Sequence[Entry]
+) -> list[tuple[str, Callable[..., Any] | None, Callable[..., Any]]]:
+    """Per quota plugin its batch form where it has one, and its plain form, in conf order."""
+    by_name = dict(many)
+    return [(name, by_name.get(name), call) for name, call in single]

@@ -1,0 +1,237 @@
+"""Rows that are alike: nodes that any pod would judge the same are in one *state*.
+
+For most profiles the answer of the row hooks follows from the amounts of a node alone, and a cluster of a thousand
+equal machines has few different ones at any time. So states are ranked instead of rows: each is scored once per
+profile, and a placement moves one row from its state to that with a pod more, which is looked up, not worked out.
+
+Rows of a state are equal in what is charged and offered, and in everything placements cannot change that the rankings
+over it look at (their masks and static scores): their *kind*.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.node_view import Mask, Scores
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task import TaskClass
+    from capcard_sched.state.columns import NodeTable
+
+    Numbers = npt.NDArray[np.int64]
+
+_FIRST_ROOM = 256
+#: States are numbered anew when there are more than so many beyond the number of rows: most are empty then.
+_MOST_EMPTY = 16384
+#: After so many entries of the log the next session begins anew.
+_LONGEST_LOG = 65536
+#: Rankings split the kinds they share into so many at the most: with each split all rows are numbered anew.
+_MOST_KINDS = 64
+
+
+class NodeClasses:
+    """States of rows of a node table, for as long as nodes stay. Numbers begin anew with each `epoch`."""
+
+    __slots__ = (
+        "_followers",
+        "_generation",
+        "_is_member",
+        "_numbers",
+        "_synced",
+        "_table",
+        "allocatable",
+        "charged",
+        "count",
+        "epoch",
+        "example",
+        "first",
+        "ids",
+        "kinds",
+        "log",
+        "logged",
+        "members",
+        "rows",
+    )
+
+    def __init__(self, table: NodeTable, *, kinds: Numbers | None = None, members: Mask | None = None) -> None:
+        """`kinds`: int64 [nodes], what is known of them; `members`: bool [nodes], the rows to keep, all when None."""
+        self._table = table
+        self._is_member = members
+        #: intp [members], ascending.
+        self.members = np.arange(len(table)) if members is None else np.flatnonzero(members)
+        #: int64 [nodes]: the kind of each row.
+        self.kinds = np.zeros(len(table), dtype=np.int64) if kinds is None else kinds
+        self.epoch = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Number all rows anew."""
+        table, members = self._table, self.members
+        size = len(table)
+        self.epoch += 1
+        self._synced = table.serial
+        self._generation = table.generation
+        self._numbers: dict[bytes, int] = {}
+        #: Class id to: state to the state that has one more pod of the class.
+        self._followers: dict[int, dict[int, int]] = {}
+        own_allocatable, own_charged = table.allocatable.take(members, axis=0), table.charged.take(members, axis=0)
+        amounts = np.hstack([self.kinds.take(members)[:, None], own_allocatable, own_charged])
+        data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
+        numbers = self._numbers
+        found = [numbers.setdefault(data[at : at + step], len(numbers)) for at in range(0, len(data), step)]
+        #: How many states there are.
+        self.count = len(numbers)
+        #: int64 [nodes]: the state of each member.
+        self.ids: Numbers = np.zeros(size, dtype=np.int64)
+        self.ids[members] = found
+        #: Rows of each state, ascending.
+        self.rows: list[list[int]] = [[] for _ in range(self.count)]
+        for row, number in zip(members.tolist(), found, strict=True):
+            self.rows[number].append(row)
+        lowest = [rows[0] for rows in self.rows]
+        room = self.count + _FIRST_ROOM
+        #: int64 [room]: the lowest row of each state; the number of nodes when it is empty.
+        self.first: Numbers = np.full(room, size, dtype=np.int64)
+        self.first[: self.count] = lowest
+        #: int64 [room]: a row that is or was in the state.
+        self.example: Numbers = np.zeros(room, dtype=np.int64)
+        self.example[: self.count] = lowest
+        #: int64 [room, resources], [room, resources + 2]: the amounts, as in the node table.
+        self.allocatable = np.zeros((room, table.allocatable.shape[1]), dtype=np.int64)
+        self.charged = np.zeros((room, table.charged.shape[1]), dtype=np.int64)
+        self.allocatable[: self.count] = table.allocatable[lowest]
+        self.charged[: self.count] = table.charged[lowest]
+        #: int64 [room]: states that got a lower first row than they had, or a row at all, in the order it happened; the
+        #: first `logged` entries count.
+        self.log: Numbers = np.zeros(room, dtype=np.int64)
+        self.logged = 0
+
+    # --- kinds ------------------------------------------------------------------------------------------------------
+
+    def tells_apart(self, feasible: Mask, static: Scores | None) -> bool:
+        """Whether rows of one kind are equal in these: bool [nodes], float64 [nodes]; splits kinds where it may."""
+        kinds = self.kinds
+        if not len(kinds):
+            return True
+        example = np.zeros(int(kinds.max()) + 1, dtype=np.intp)
+        example[kinds] = np.arange(len(kinds))
+        of_kind = example.take(kinds)
+        if (feasible.take(of_kind) == feasible).all() and (static is None or (static.take(of_kind) == static).all()):
+            return True
+        code = kinds * 2 + feasible
+        if static is not None:
+            values, ranks = np.unique(static, return_inverse=True)
+            code = code * len(values) + ranks
+        found, split = np.unique(code, return_inverse=True)
+        if len(found) > _MOST_KINDS:
+            return False
+        self.kinds = split.astype(np.int64)
+        self._begin()
+        return True
+
+    # --- rows that change -------------------------------------------------------------------------------------------
+
+    def is_reusable(self, table: NodeTable) -> bool:
+        """Whether the next session may go on with these states, after `catch_up`: one pod more costs little then."""
+        same = table is self._table and table.generation == self._generation and len(table) == len(self.ids)
+        return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
+
+    def catch_up(self) -> None:
+        """Find the states of rows that changed in any other way than by `advance` and `settled`."""
+        table = self._table
+        if self._synced == table.serial:
+            return
+        if self.count > len(self.members) + _MOST_EMPTY:
+            self._begin()
+            return
+        stale = table.stamps > self._synced
+        changed = np.flatnonzero(stale if self._is_member is None else stale & self._is_member)
+        self._synced = table.serial
+        for row in changed.tolist():
+            allocatable, charged = table.allocatable[row], table.charged[row]
+            number = self._number(row, allocatable, charged)
+            before = self.ids.item(row)
+            if number != before:
+                self._move(row, before, number)
+
+    def settled(self) -> None:
+        """All rows that were advanced since `catch_up` stand in the table that way, and nothing else changed."""
+        self._synced = self._table.serial
+
+    def followers(self, cls: TaskClass) -> dict[int, int]:
+        """State to the state that has one more pod of the class, where it is known."""
+        return self._followers.setdefault(cls.id, {})
+
+    def follower(self, state: int, row: int, cls: TaskClass) -> int:
+        """The state of a row of `state` after one more pod of the class."""
+        charged = self.charged[state] + cls.charge
+        number = self._followers[cls.id][state] = self._number(row, self.allocatable[state], charged)
+        return number
+
+    def advance(self, run: list[int], before: int, after: int) -> None:
+        """The lowest rows of a state, ascending, are about to hold a pod more each."""
+        if len(run) == 1:
+            self._move(run[0], before, after)
+            return
+        rows = self.rows[before]
+        del rows[: len(run)]
+        self.first[before] = rows[0] if rows else len(self.ids)
+        rows = self.rows[after]
+        if not rows or run[0] < rows[0]:
+            self._lead(run[0], after)
+        if not rows or run[0] > rows[-1]:
+            rows += run
+        else:
+            for row in run:
+                insort(rows, row)
+        self.ids[run] = after
+
+    def _number(self, row: int, allocatable: Vector, charged: Vector) -> int:
+        """The state of a row with these amounts."""
+        key = self.kinds[row].tobytes() + allocatable.tobytes() + charged.tobytes()
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self.count
+            if number == len(self.first):
+                self._grow()
+            self.count += 1
+            self.rows.append([])
+            self.example[number] = row
+            self.allocatable[number] = allocatable
+            self.charged[number] = charged
+        return number
+
+    def _grow(self) -> None:
+        room = len(self.first)
+        self.first = np.concatenate([self.first, np.full(room, len(self.ids), dtype=np.int64)])
+        self.example = np.concatenate([self.example, np.zeros(room, dtype=np.int64)])
+        self.allocatable = np.concatenate([self.allocatable, np.zeros_like(self.allocatable)])
+        self.charged = np.concatenate([self.charged, np.zeros_like(self.charged)])
+
+    def _move(self, row: int, before: int, after: int) -> None:
+        rows = self.rows[before]
+        if rows[0] == row:
+            rows.pop(0)
+            self.first[before] = rows[0] if rows else len(self.ids)
+        else:
+            del rows[bisect_left(rows, row)]
+        rows = self.rows[after]
+        if not rows or row < rows[0]:
+            self._lead(row, after)
+            rows.insert(0, row)
+        else:
+            insort(rows, row)
+        self.ids[row] = after
+
+    def _lead(self, row: int, state: int) -> None:
+        """A row becomes the lowest of a state."""
+        self.first[state] = row
+        if self.logged == len(self.log):
+            self.log = np.concatenate([self.log, np.zeros_like(self.log)])
+        self.log[self.logged] = state
+        self.logged += 1

@@ -1,0 +1,1 @@
+"""Accounting of queues, shared by the plugins that enforce quotas."""

@@ -1,0 +1,234 @@
+"""Sums over jobs, per queue and in total, that follow the changes of the cluster instead of being rebuilt.
+
+Also here: how much room an admitted group still has coming to it, which every admission plugin counts the same way
+(plugins reference §0.4 and §28).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.resources import PODS
+from capcard_sched.model.status import PodGroupPhase, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+
+
+class _Entry(NamedTuple):
+    queue: str
+    amounts: Vector
+
+
+class QueueSums:
+    """The sum of one quantity of every job of the session, per queue and in total.
+
+    `contribution(job, resources)` answers a fresh int64 [resource columns], or None for nothing; it must depend on the
+    job alone. `refresh` in the `open` hook asks it again for the jobs that changed, O(changed). A plugin that needs the
+    sums exact inside a session calls `touch` where a job moves; the job is asked again when a sum is read.
+    """
+
+    __slots__ = (
+        "_by_queue",
+        "_contribution",
+        "_entries",
+        "_names",
+        "_resources",
+        "_sizes",
+        "_total",
+        "_touched",
+        "_zero",
+    )
+
+    def __init__(self, contribution: Callable[[Job, ResourceColumns], Vector | None]) -> None:
+        self._contribution = contribution
+        self._entries: dict[str, _Entry] = {}
+        self._by_queue: dict[str, Vector] = {}
+        #: How many jobs each sum is of.
+        self._sizes: dict[str, int] = {}
+        self._touched: dict[str, Job] = {}
+        self._resources: ResourceColumns | None = None
+        self._names = 0
+        self._zero = self._total = np.zeros(0, dtype=np.int64)
+
+    def refresh(self, session: Session) -> None:
+        """Bring the sums up to date with `session.changed`. For the `open` hook, once per session.
+
+        Jobs whose queue came or went are among the changed ones; those that left the session are dropped.
+        """
+        changed, jobs, resources = session.changed, session.jobs, session.resources
+        if changed.everything or resources is not self._resources or len(resources) != self._names:
+            self._rebuild(resources, jobs)
+        else:
+            for key in changed.jobs | self._touched.keys():
+                job = jobs.get(key)
+                if job is None:
+                    self._remove(key)
+                else:
+                    self._set(job, self._contribution(job, resources))
+        self._touched.clear()
+
+    def touch(self, job: Job) -> None:
+        """The job may have changed: ask it again before the next sum is read."""
+        self._touched[job.key] = job
+
+    def put(self, job: Job, amounts: Vector | None) -> None:
+        """Take `amounts` for the job's contribution until it changes again."""
+        self._touched.pop(job.key, None)
+        self._set(job, amounts)
+
+    def of(self, queue: str) -> Vector:
+        """The sum over a queue's jobs: int64 [resource columns], live; do not write."""
+        self._settle()
+        return self._by_queue.get(queue, self._zero)
+
+    @property
+    def total(self) -> Vector:
+        """The sum over all jobs: int64 [resource columns], live; do not write."""
+        self._settle()
+        return self._total
+
+    def _settle(self) -> None:
+        if self._touched:
+            assert self._resources is not None
+            for job in self._touched.values():
+                self._set(job, self._contribution(job, self._resources))
+            self._touched.clear()
+
+    def _rebuild(self, resources: ResourceColumns, jobs: Mapping[str, Job]) -> None:
+        self._resources = resources
+        self._names = len(resources)
+        self._entries.clear()
+        self._by_queue.clear()
+        self._sizes.clear()
+        self._zero = resources.zeros()
+        self._zero.flags.writeable = False
+        self._total = resources.zeros()
+        for job in jobs.values():
+            self._set(job, self._contribution(job, resources))
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self._total -= entry.amounts
+        self._sizes[entry.queue] -= 1
+        if self._sizes[entry.queue]:
+            self._by_queue[entry.queue] -= entry.amounts
+        else:
+            del self._sizes[entry.queue], self._by_queue[entry.queue]
+
+    def _set(self, job: Job, amounts: Vector | None) -> None:
+        self._remove(job.key)
+        if amounts is None:
+            return
+        assert self._resources is not None, "refresh comes first"
+        queue = job.queue
+        if queue not in self._sizes:
+            self._sizes[queue] = 0
+            self._by_queue[queue] = self._resources.zeros()
+        self._sizes[queue] += 1
+        self._entries[job.key] = _Entry(queue, amounts)
+        self._by_queue[queue] += amounts
+        self._total += amounts
+
+
+def known_vector(amounts: Amounts, resources: ResourceColumns) -> Vector:
+    """`amounts` as int64 [resource columns] without names that have no column.
+
+    For use inside a session, where columns must not be added. A resource without a column is offered by no node and
+    asked for by no pod.
+    """
+    vector = resources.zeros()
+    for name, amount in amounts.items():
+        column = resources.find(name)
+        if column is not None:
+            vector[column] = amount
+    return vector
+
+
+def holds_room(job: Job) -> bool:
+    """Some task of the job is in an allocated status. Cheaper than counting them."""
+    counts = job.counts
+    return bool(
+        counts[TaskStatus.RUNNING]
+        or counts[TaskStatus.BOUND]
+        or counts[TaskStatus.BINDING]
+        or counts[TaskStatus.ALLOCATED]
+    )
+
+
+def unplaced_minimum(job: Job, resources: ResourceColumns) -> Amounts:
+    """What of `minResources` the job's tasks do not hold yet, by name, base units, floored at 0.
+
+    Both sides are in base units (thousandths for cards), unlike the reference, which loses the reservations of cards
+    of partly running groups (plugins reference §0.4, quirk).
+    """
+    minimum = job.min_resources or {}
+    if not holds_room(job):
+        return minimum
+    allocated = job.allocated
+    left: dict[str, int] = {}
+    for name, amount in minimum.items():
+        column = resources.find(name)
+        held = allocated.item(column) if column is not None and column < len(allocated) else 0
+        left[name] = max(0, amount - held)
+    return left
+
+
+def reservation(job: Job, resources: ResourceColumns) -> Vector:
+    """The room an admitted job still has coming to it: its unplaced minimum less what its gated tasks ask for.
+
+    int64 [resource columns], floored at 0 per resource.
+    """
+    vector = known_vector(unplaced_minimum(job, resources), resources)
+    if job.counts[TaskStatus.PENDING] > len(job.pending):
+        for task in job.tasks.values():
+            if task.gated and task.status is TaskStatus.PENDING:
+                vector -= resources.fit(task.cls.request)
+        np.maximum(vector, 0, out=vector)
+    return vector
+
+
+def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
+    """`reservation` of a job that was admitted, else None.
+
+    Admitted are groups in phase Inqueue, and Running ones that have their minimum of members placed. Both count what
+    is not placed yet: what is placed is counted where it is used (plugins reference §28, enqueue).
+    """
+    if job.min_resources is None:
+        return None
+    if job.phase is PodGroupPhase.INQUEUE or (
+        job.phase is PodGroupPhase.RUNNING and job.allocated_tasks >= job.min_available
+    ):
+        return reservation(job, resources)
+    return None
+
+
+def excess(need: Amounts, taken: Vector, limit: Vector, resources: ResourceColumns) -> list[str]:
+    """Names of the resources of which `need` on top of `taken` would go over `limit`: cpu, memory, then sorted.
+
+    Only what is really needed (> 0) counts, `pods` never does. A name without a column has a limit of 0.
+    """
+    names: list[str] | None = None
+    for name, amount in need.items():
+        if amount <= 0 or name == PODS:
+            continue
+        column = resources.find(name)
+        if column is None or amount + taken.item(column) > limit.item(column):
+            if names is None:
+                names = []
+            names.append(name)
+    return resources.sorted_names(names) if names else []
+
+
+def listed(word: str, names: Iterable[str]) -> str:
+    """`: <word> cpu, <word> memory` for the tail of a message, "" without names."""
+    text = ", ".join(f"{word} {name}" for name in names)
+    return f": {text}" if text else ""

@@ -1,0 +1,49 @@
+"""The base of all actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from capcard_sched.framework.api.plugin import NoArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.session.session import Session
+
+
+class Action:
+    """One algorithm over a session: enqueue, allocate, … An action holds no policy; it asks the session's hooks.
+
+    An instance lives as long as the scheduler-conf that made it, so arguments always start from their defaults (W-31).
+    """
+
+    #: The name in `actions:` of the scheduler-conf.
+    name: ClassVar[str] = ""
+    #: Arguments as a frozen struct, read from `configurations:`; as `Plugin.Arguments`.
+    Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
+
+    #: True when what it does depends on `session.now`: then an unchanged cluster still needs sessions.
+    time_dependent: bool = False
+
+    def __init__(self, arguments: Any = None) -> None:
+        self.arguments = self.Arguments() if arguments is None else arguments
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
+        """Arguments out of what the user wrote; see `Plugin.parse_arguments`."""
+        return problems.decode(cls.Arguments, raw)
+
+    def execute(self, session: Session) -> None:
+        """Run once in `session`. An exception ends this action only."""
+        raise NotImplementedError(f"action {self.name!r} does not define execute()")
+
+
+class PlacingArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the actions that look for nodes and evict nobody."""
+
+    #: Accepted, so that files load: refusals are known per class here, there is nothing to switch off.
+    predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)

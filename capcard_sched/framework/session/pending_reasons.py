@@ -1,0 +1,71 @@
+"""Texts that say why a task or job pends (core reference §2.5), rendered from recorded outcomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.model import reasons
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+
+
+def _histogram(counts: Mapping[str, int]) -> str:
+    """`2 Pending, 10 Running`: by number, then text (W-43)."""
+    return ", ".join(f"{count} {text}" for count, text in sorted((count, text) for text, count in counts.items()))
+
+
+def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callable[[Task], tuple[Any, ...]]) -> str:
+    """`pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable. Origin reason is p-0: ...`.
+
+    The origin is the most frequent text among pending tasks, told of its first task in task order (W-43).
+    """
+    counts: Counter[str] = Counter()
+    for status in TaskStatus:
+        if job.counts[status]:
+            counts[status.title] += job.counts[status]
+    counts["minAvailable"] += job.min_available
+    text = f"pod group is not ready, {_histogram(counts)}"
+    pending = [task for task in job.tasks.values() if task.status is TaskStatus.PENDING]
+    if not pending:
+        return text
+    words: Counter[str] = Counter()
+    texts: Counter[str] = Counter()
+    for task in pending:
+        outcome = outcomes.get(task.uid)
+        schedulable = outcome is not None and outcome.kind == "schedulable"
+        words["Schedulable" if schedulable else "Unschedulable"] += 1
+        if outcome is not None and outcome.message:
+            texts[outcome.message] += 1
+    text += f"; Pending: {_histogram(words)}"
+    if texts:
+        most = max(texts.values())
+        candidates = [
+            task
+            for task in pending
+            if (found := outcomes.get(task.uid)) is not None and found.message and texts[found.message] == most
+        ]
+        try:
+            origin = min(candidates, key=task_key)
+        except HookFailed:  # whoever could not order them was noted when they were tried: the text still has to come
+            origin = min(candidates, key=lambda task: (task.created, task.uid))
+        text += f". Origin reason is {origin.name}: {outcomes[origin.uid].message}"
+    return text
+
+
+def task_scheduling_reason(task: Task, outcome: TaskOutcome | None, job_text: str) -> tuple[str, str, str]:
+    """(condition reason, message, nominated node) of a task that pends."""
+    if outcome is None:
+        return reasons.POD_UNSCHEDULABLE.code, job_text, ""
+    if outcome.kind in ("schedulable", "pipelined"):
+        row = reasons.POD_SCHEDULABLE if outcome.kind == "schedulable" else reasons.POD_PIPELINED
+        nominated = outcome.node if outcome.nominated else ""
+        return row.code, row.render(namespace=task.namespace, name=task.name, node=outcome.node), nominated
+    return reasons.POD_UNSCHEDULABLE.code, outcome.message, ""

@@ -1,0 +1,361 @@
+"""A session: one consistent view of the cluster, the hooks of the plugins over it, and what was decided.
+
+It offers hooks, a statement and queries, and holds no policy. What happens at its end (conditions, statuses, events)
+is in `closing`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.node_view import NodeView
+from capcard_sched.framework.api.plugin import OutsideError
+from capcard_sched.framework.session.carry_over import CarryOver
+from capcard_sched.framework.session.pending_reasons import job_fit_text
+from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
+from capcard_sched.framework.session.snapshot import Snapshot
+from capcard_sched.model import reasons
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.job import Job
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
+
+    from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.model.explanation import VictimsConsidered
+    from capcard_sched.model.intents import Bind, Evict
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.cluster import ClusterState
+
+    Subject = Job | Task | Queue | Node
+
+_T = TypeVar("_T")
+_NO_INDEX = 1 << 62
+
+
+class GroupCondition(NamedTuple):
+    """A PodGroup condition to be set at close."""
+
+    type: str
+    reason: str
+    message: str
+
+
+class PendingEvent(NamedTuple):
+    """An event that is no refusal."""
+
+    object: ObjectRef
+    reason: reasons.Reason
+    message: str
+    component: str
+
+
+def reference(subject: Subject) -> ObjectRef:
+    """The Kubernetes object a refusal or an event is about."""
+    if isinstance(subject, Task):
+        return ObjectRef("Pod", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Job):
+        return ObjectRef("PodGroup", subject.namespace, subject.name, subject.uid)
+    if isinstance(subject, Queue):
+        return ObjectRef("Queue", "", subject.name)
+    return ObjectRef("Node", "", subject.name)
+
+
+class Session(Snapshot):
+    """See the module docstring. Lives for one run of the actions."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        dispatch: Dispatch,
+        engine: PlacementEngine,
+        changed: Changes,
+        *,
+        uid: str,
+        now: float,
+        actions: tuple[str, ...],
+        memory: CarryOver | None = None,
+        on_commit: Callable[[list[Bind]], None] | None = None,
+    ) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.engine = engine
+        #: What changed since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
+        self.changed = changed
+        #: Transition id of this session.
+        self.uid = uid
+        #: Unix seconds.
+        self.now = now
+        #: Names of the configured actions.
+        self.actions = actions
+        #: What is kept from session to session.
+        self.memory = CarryOver() if memory is None else memory
+        self.report = SessionReport(uid)
+        #: uid of a task to how its last attempt ended.
+        self.outcomes: dict[str, TaskOutcome] = {}
+        #: All bindings decided so far; `on_commit` was told of each of them when its gang was committed.
+        self.binds: list[Bind] = []
+        self.on_commit = on_commit
+        self.evictions: list[Evict] = []
+        #: How many tasks are promised room that is being released.
+        self.promised = 0
+        #: How many evictions there had been when the nodes were last asked for room that is coming, and the answer.
+        self._coming: tuple[int, bool] | None = None
+        self._made: dict[Callable[[Session], Any], Any] = {}
+        #: Key of a job to what came of looking for room to take, by action.
+        self.preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
+        #: Idle room that is kept for a promise, as (row, int64 [resources]); counted as used until the session closes.
+        self.held_capacity: list[tuple[int, Vector]] = []
+        #: Placements to be undone at close.
+        self.pipelines: list[Placement] = []
+        #: (object, hook) to the refusal that counts.
+        self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+        self.notices: list[PendingEvent] = []
+        #: Keys of jobs that wait behind another of their queue (W-36).
+        self.behind: set[str] = set()
+        self.conditions: dict[str, list[GroupCondition]] = {}
+        self.queue_annotations: dict[str, dict[str, str | None]] = {}
+        #: Keys of jobs that changed or were looked at: those that may need a new status.
+        self.touched_jobs: set[str] = set(changed.jobs)
+        if changed.everything:
+            self.touched_jobs.update(state.schedulable)
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def rows(self, indices: np.ndarray[Any, Any]) -> NodeView:
+        """A selection of rows."""
+        return NodeView(self.state.nodes, indices)
+
+    def all_rows(self) -> NodeView:
+        """Every row."""
+        return self.engine.all_rows()
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def job_key(self, job: Job) -> tuple[Any, ...]:
+        """Sort key of a job: plugins, then age, then key."""
+        return (*self.dispatch.keys("job_order", job), job.created, job.key)
+
+    def queue_key(self, queue: Queue) -> tuple[Any, ...]:
+        """Sort key of a queue: plugins, then age, then name."""
+        return (*self.dispatch.keys("queue_order", queue), queue.created, queue.name)
+
+    def task_key(self, task: Task) -> tuple[Any, ...]:
+        """Sort key of a task: plugins, then index in the name, age, uid."""
+        index = task.index if task.index >= 0 else _NO_INDEX
+        return (*self.dispatch.keys("task_order", task), index, task.created, task.uid)
+
+    def pending_tasks(self, job: Job) -> list[Task]:
+        """Pending tasks that are neither gated nor held, in task order."""
+        pending = job.pending
+        if len(pending) == 1:
+            return list(pending.values())
+        orders = [call for _, call in self.dispatch.entries("task_order")]
+        if len(orders) == 1:
+            order = orders[0]
+            decorated = [
+                (order(task), task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid, task)
+                for task in pending.values()
+            ]
+            decorated.sort()
+            return [entry[4] for entry in decorated]
+        return sorted(pending.values(), key=self.task_key)
+
+    def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:
+        """In which order queues give up room for a reclaimer's: plugins, then the reverse of the queue order."""
+        queues = [self.queues[name] for name in names]
+        queues.sort(key=self.queue_key, reverse=True)
+        if self.dispatch.has("victim_queue_order"):
+            queues.sort(key=lambda queue: self.dispatch.keys("victim_queue_order", queue, reclaimer))
+        return {queue.name: rank for rank, queue in enumerate(queues)}
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def job_ready(self, job: Job) -> bool:
+        """Whether the gang may run."""
+        return self.dispatch.all("job_ready", job)
+
+    def job_pipelined(self, job: Job) -> bool:
+        """Whether the gang is promised all it needs."""
+        return self.dispatch.votes("job_pipelined", job)[0]
+
+    def job_starving(self, job: Job) -> bool:
+        """Whether the job may take room from others."""
+        return self.dispatch.first_tier_all("job_starving", job)
+
+    def may_reclaim(self, job: Job) -> bool:
+        """Whether the job may take room from other queues: a plugin says so, or it is starving."""
+        said = self.dispatch.first("may_reclaim", job)
+        return self.job_starving(job) if said is None else bool(said)
+
+    def job_valid(self, job: Job) -> Refusal | None:
+        """Why the job may not be scheduled at all, or None."""
+        return self.dispatch.refusal("job_valid", job)
+
+    def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
+        """Whether the job may leave phase Pending. While its grounds are the same, a refusal is not asked for again."""
+        grounds = self._enqueue_grounds(job)
+        known = self.memory.enqueue.get(job.key)
+        if known is not None and grounds is not None and known[0] == grounds:
+            return False, known[1]
+        admitted, refusal = self.dispatch.votes("job_enqueueable", job)
+        self.memory.enqueue.pop(job.key, None)
+        if not admitted and refusal is not None:
+            grounds = self._enqueue_grounds(job)
+            if grounds is not None:
+                self.memory.enqueue[job.key] = grounds, refusal
+        return admitted, refusal
+
+    def _enqueue_grounds(self, job: Job) -> tuple[object, ...] | None:
+        """What the votes on a job follow from; None when some plugin does not say."""
+        if not self.dispatch.has_admission_versions:
+            return None
+        grounds: list[object] = [job.uid]
+        for name, call in self.dispatch.entries("admission_version"):
+            try:
+                token = call(job)
+            except Exception as error:
+                raise HookFailed(name, "admission_version", error) from error
+            if token is None:
+                return None
+            grounds.append(token)
+        return tuple(grounds)
+
+    def overused(self, queue: Queue) -> bool:
+        """Whether the queue has all it deserves."""
+        return self.dispatch.any("overused", queue)
+
+    def is_unserved(self, job: Job) -> bool:
+        """Whether a job that was tried got neither what it needs nor the promise of it."""
+        try:
+            return not self.job_ready(job) and not self.job_pipelined(job)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self.record_hook_error(job, error)
+            return False
+
+    def job_fit_error(self, job: Job) -> str:
+        """Why the job is not ready: the text of core reference §2.5."""
+        return job_fit_text(job, self.outcomes, self.task_key)
+
+    def schedulable_pending(self, job: Job) -> int:
+        """Pending tasks that had room in an attempt that was undone."""
+        outcomes = self.outcomes
+        return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    def once(self, make: Callable[[Session], _T]) -> _T:
+        """The object that `make` builds for this session: built at the first call, the same one afterwards."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        found: _T = self._made[make]
+        return found
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def refuse(self, subject: Subject, refusal: Refusal) -> None:
+        """Record a refusal of a job, task, queue or node. The last one per object and hook counts."""
+        ref = reference(subject)
+        self.refusals[ref, refusal.hook] = refusal
+        self.report.refusals.append((ref, refusal))
+        if isinstance(subject, Job) and not self.memory.repeats(ref, refusal):
+            self.touched_jobs.add(subject.key)
+
+    def explain_pending(self, job: Job, refusal: Refusal) -> None:
+        """The job's pending tasks wait for the same reason as the job, unless they have one of their own."""
+        outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
+        for uid in job.pending:
+            self.outcomes.setdefault(uid, outcome)
+
+    def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
+        """The same answer to all of them, and to their pending tasks."""
+        for job in jobs:
+            self.refuse(job, refusal)
+            self.explain_pending(job, refusal)
+
+    def refuse_behind_head(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
+        """A queue that serves in turn: `first` waits, so the jobs behind it do (W-36). `hook`: where they stopped."""
+        row = reasons.QUEUE_IN_TURN
+        message = row.render(queue=queue.name, job=first.key)
+        jobs = list(waiting)
+        self.behind.update(job.key for job in jobs)
+        self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
+
+    def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
+        """Say something about an object in an event; the core writes it once."""
+        self.notices.append(PendingEvent(reference(subject), reason, message, component))
+
+    def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
+        """Set a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
+        self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
+
+    def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
+        """Merge annotations into a queue at close."""
+        self.queue_annotations.setdefault(queue.name, {}).update(annotations)
+
+    def record_hook_error(self, subject: Subject, error: Exception) -> None:
+        """Take note of a failure around one object, so that the others go on."""
+        plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
+        text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
+        if hook in ("on_allocate", "on_deallocate"):
+            self.state.dirty.recount = True  # the plugin's own sums may be off
+        ref = reference(subject)
+        outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
+        self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
+        message = reasons.PLUGIN_FAILED.render(plugin=plugin or "framework", hook=hook or "session", error=text)
+        self.refuse(
+            subject,
+            Refusal(hook or "session", plugin, reasons.PLUGIN_FAILED.code, message, event=True),
+        )
+
+    # --- phases -----------------------------------------------------------------------------------------------------
+
+    def in_phase_pending(self) -> Iterable[Job]:
+        """Jobs that wait to be enqueued."""
+        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
+
+    def with_pending_tasks(self) -> Iterable[Job]:
+        """Jobs that have tasks to place."""
+        return [job for job in self.state.active.values() if job.pending]
+
+    def enqueue(self, job: Job) -> None:
+        """The job leaves phase Pending."""
+        job.phase = PodGroupPhase.INQUEUE
+        self.report.enqueued.append(job.key)
+        self.touched_jobs.add(job.key)
+        self.state.dirty.jobs.add(job.key)
+
+    def requeue(self, job: Job) -> None:
+        """An admitted job goes back to phase Pending; what was reserved for it is free from the next session on."""
+        job.phase = PodGroupPhase.PENDING
+        self.touched_jobs.add(job.key)
+        self.state.dirty.jobs.add(job.key)
+        self.state.active[job.key] = job
+        self.report.requeued.append(job.key)
+
+    def in_phase_inqueue(self) -> Iterable[Job]:
+        """Jobs that were admitted and do not run yet, of those that have something to do."""
+        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.INQUEUE]
+
+    def is_pending_phase(self, job: Job) -> bool:
+        """Whether the job still waits to be enqueued."""
+        return job.phase is PodGroupPhase.PENDING
+
+    def has_releasing(self) -> bool:
+        """Whether any task is leaving a node. O(nodes) once, and again after evictions.
+
+        An eviction that was undone may still count: whoever then looks for such room finds none.
+        """
+        known, releases = self._coming, self.engine.releases
+        if known is None or known[0] != releases:
+            known = self._coming = releases, bool(self.nodes.releasing.any())
+        return known[1]

@@ -1,0 +1,96 @@
+"""What a session knows of the cluster: the tables of the state, under the names plugins use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.limits import Budget, Quota
+    from capcard_sched.model.numa import NumaFacts
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import ResourceColumns, Vector
+    from capcard_sched.model.storage import Storage
+    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.usage import NodeUsage
+    from capcard_sched.state.cluster import ClusterState
+    from capcard_sched.state.columns import NodeTable
+
+
+class Snapshot:
+    """Read-only views: plugins look, and change nothing."""
+
+    state: ClusterState
+
+    @property
+    def resources(self) -> ResourceColumns:
+        """Resource names and their columns."""
+        return self.state.columns
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """Every job with a PodGroup whose queue exists, by key."""
+        return self.state.schedulable
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """All queues by name."""
+        return self.state.queues
+
+    @property
+    def nodes(self) -> NodeTable:
+        """Known nodes in order of name."""
+        return self.state.nodes
+
+    @property
+    def tasks_by_uid(self) -> Mapping[str, Task]:
+        """All tasks."""
+        return self.state.tasks
+
+    @property
+    def volumes(self) -> Storage:
+        """Claims, volumes and what is assumed of them."""
+        return self.state.volumes
+
+    @property
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Labels of the namespaces that have been seen, by name."""
+        return self.state.namespaces
+
+    @property
+    def quotas(self) -> Mapping[str, Mapping[str, Quota]]:
+        """ResourceQuotas by namespace and name."""
+        return self.state.quotas
+
+    @property
+    def budgets(self) -> Mapping[str, Mapping[str, Budget]]:
+        """PodDisruptionBudgets by namespace and name."""
+        return self.state.budgets
+
+    @property
+    def usage(self) -> Mapping[str, NodeUsage]:
+        """Measured load by name of the node, known to the cluster or not."""
+        return self.state.usage
+
+    @property
+    def numa(self) -> Mapping[str, NumaFacts]:
+        """What Numatopology objects say, by node name."""
+        return self.state.numa
+
+    @property
+    def tree(self) -> HyperNodeTree:
+        """HyperNodes and the nodes under them."""
+        return self.state.tree
+
+    @property
+    def classes(self) -> Iterable[TaskClass]:
+        """The classes of all tasks; some that no task has any more may be among them."""
+        return self.state.classes
+
+    @property
+    def total(self) -> Vector:
+        """Sum of allocatable over all nodes."""
+        return self.state.nodes.total_allocatable

@@ -1,0 +1,234 @@
+"""The transaction: placements and evictions that become real together or not at all.
+
+Every operation is done at once, in the state, and recorded; `discard` undoes the records in reverse. Nothing is ever
+copied. A plugin that fails while it is told of an operation gets that operation, and only that, undone (W-07).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.plugin import Placement
+from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.intents import ClaimBinding
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.task import Task
+
+
+class _EvictionRecord(NamedTuple):
+    task: Task
+    node: Node
+    former: TaskStatus
+    reason: str
+    message: str
+    cause: tuple[str, str]
+    #: What was not marked as changed before.
+    unmarked: list[tuple[set[str], str]]
+
+
+class Statement:
+    """A list of operations on one session."""
+
+    __slots__ = ("_records", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._records: list[Placement | _EvictionRecord] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def allocate(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
+        """Put pending tasks of one class on nodes with idle room. Raises HookFailed with nothing left done."""
+        self._place(job, tasks, nodes, TaskStatus.ALLOCATED)
+
+    def pipeline(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
+        """Promise pending tasks room that is being released. Raises HookFailed with nothing left done."""
+        self._place(job, tasks, nodes, TaskStatus.PIPELINED)
+
+    def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
+        session = self._session
+        session.state.place(job, tasks, nodes, status)
+        session.promised += len(tasks) if status is TaskStatus.PIPELINED else 0
+        placement = Placement(job, tasks[0].cls, tasks, nodes)
+        try:
+            session.dispatch.notify("on_allocate", placement)
+        except Exception:
+            self._take_off(placement)
+            raise
+        self._records.append(placement)
+
+    def _take_off(self, placement: Placement) -> None:
+        session = self._session
+        session.promised -= len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0
+        try:
+            session.dispatch.notify("on_deallocate", placement)
+        finally:
+            session.state.unplace(placement.job, placement.tasks)
+
+    @property
+    def evicted(self) -> list[Task]:
+        """Tasks evicted by the statement so far, in order."""
+        return [record.task for record in self._records if isinstance(record, _EvictionRecord)]
+
+    @property
+    def promises(self) -> list[Placement]:
+        """Placements on room that is being released."""
+        return [
+            record
+            for record in self._records
+            if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.PIPELINED
+        ]
+
+    @property
+    def placements(self) -> list[Placement]:
+        """All placements so far, in order."""
+        return [record for record in self._records if isinstance(record, Placement)]
+
+    def evict(self, task: Task, reason: str, message: str = "", *, by: str = "", queue: str = "") -> None:
+        """A placed task starts to leave its node. Raises HookFailed with nothing left done.
+
+        `message` continues the sentence "Pod is evicted, because of" and is the reason when empty; `by` is the pod
+        (`namespace/name`) that gets the room and `queue` its queue, "" when nobody does.
+        """
+        session, job, node = self._session, task.job, task.node
+        assert job is not None, task
+        assert node is not None, task
+        placement = Placement(job, task.cls, [task], [node])
+        try:
+            session.dispatch.notify("on_deallocate", placement)
+        except HookFailed:
+            session.dispatch.notify("on_allocate", placement)
+            raise
+        dirty = session.state.dirty
+        marks = (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
+        unmarked = [(marked, name) for marked, name in marks if name not in marked]
+        former = session.state.release(task)
+        session.engine.releases += 1
+        self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
+
+    def discard(self) -> None:
+        """Undo everything, last first. What each task could have had is kept for its message.
+
+        A plugin that fails while it is told is noted; the rest is undone all the same.
+        """
+        self._undo(0, tell=True)
+
+    def rollback(self, length: int) -> None:
+        """Undo what was done since the statement had `length` operations, last first, and leave no word of it."""
+        self._undo(length, tell=False)
+
+    def _undo(self, length: int, *, tell: bool) -> None:
+        session = self._session
+        while len(self._records) > length:
+            record = self._records.pop()
+            try:
+                if isinstance(record, Placement):
+                    for task, node in zip(record.tasks, record.nodes, strict=True) if tell else ():
+                        session.outcomes[task.uid] = TaskOutcome(
+                            "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
+                        )
+                    self._take_off(record)
+                else:
+                    self._put_back(record)
+            except HookFailed as error:
+                subject = record.job if isinstance(record, Placement) else record.task
+                session.record_hook_error(subject, error)
+
+    def _put_back(self, eviction: _EvictionRecord) -> None:
+        task, session = eviction.task, self._session
+        assert task.job is not None, task
+        session.state.unrelease(task, eviction.former)
+        for marked, name in eviction.unmarked:  # nothing has changed: no reason for another session
+            marked.discard(name)
+        session.dispatch.notify("on_allocate", Placement(task.job, task.cls, [task], [eviction.node]))
+
+    def commit(self) -> None:
+        """Make it real: binds and evictions become intents, allocated tasks BINDING. Pipelined ones stay promised.
+
+        All tasks of the statement are reserved in the state before the first intent leaves (W-06). Raises HookFailed
+        before anything is real when a plugin cannot say what to write on a pod.
+        """
+        session = self._session
+        annotations = self._annotations()
+        volumes = self._volumes()
+        binds: list[Bind] = []
+        outcomes, bound, placements = session.outcomes, session.report.bound, session.report.placements
+        for record in self._records:
+            if isinstance(record, _EvictionRecord):
+                task = record.task
+                session.report.evicted.append(task.uid)
+                by, queue = record.cause
+                session.evictions.append(
+                    Evict(
+                        task.namespace, task.name, task.uid, record.reason, record.message, record.node.name, by, queue
+                    )
+                )
+            elif record.tasks[0].status is TaskStatus.ALLOCATED:
+                session.state.set_binding(record.job, record.tasks)
+                namespace, note = record.job.namespace, annotations.get
+                binds += [
+                    Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {}, volumes.get(task.uid, ()))
+                    for task, node in zip(record.tasks, record.nodes, strict=True)
+                ]
+                if volumes:
+                    for task, node in zip(record.tasks, record.nodes, strict=True):
+                        session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))
+                bound += [task.uid for task in record.tasks]
+                placements.append(record)
+                if outcomes:
+                    for task in record.tasks:
+                        outcomes.pop(task.uid, None)
+            else:
+                session.pipelines.append(record)
+        self._records.clear()
+        session.binds += binds
+        if binds and session.on_commit is not None:
+            session.on_commit(binds)
+
+    def _annotations(self) -> dict[str, dict[str, str]]:
+        """What plugins want written with each binding, by uid; pods with nothing are absent."""
+        found: dict[str, dict[str, str]] = {}
+        for wanted in self._wanted("bind_annotations"):
+            for uid, notes in wanted.items():
+                found.setdefault(uid, {}).update(notes)
+        return found
+
+    def _volumes(self) -> dict[str, tuple[ClaimBinding, ...]]:
+        """How the claims of pods get their volumes before the binding, by uid; pods with nothing are absent."""
+        found: dict[str, tuple[ClaimBinding, ...]] = {}
+        for wanted in self._wanted("bind_volumes"):
+            for uid, bindings in wanted.items():
+                found[uid] = (*found.get(uid, ()), *bindings)
+        return found
+
+    def _wanted(self, hook: str) -> list[Mapping[str, Any]]:
+        """What plugins answer, by task uid, to a hook that is asked of every placement to be bound."""
+        found: list[Mapping[str, Any]] = []
+        for name, call in self._session.dispatch.entries(hook):
+            for record in self._records:
+                if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
+                    try:
+                        wanted = call(record)
+                    except Exception as error:
+                        raise HookFailed(name, hook, error) from error
+                    if wanted:
+                        found.append(wanted)
+        return found
+
+    def keep(self) -> None:
+        """Leave the operations until the session closes, then undo them: a gang that is promised room (W-08)."""
+        session = self._session
+        for record in self._records:
+            assert isinstance(record, Placement)
+            session.pipelines.append(record)
+        self._records.clear()

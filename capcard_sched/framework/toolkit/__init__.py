@@ -1,0 +1,1 @@
+"""Indexes and counters that several plugins share."""

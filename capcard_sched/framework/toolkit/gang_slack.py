@@ -1,0 +1,56 @@
+"""Which pods their gangs can do without (plugins reference §2, rule 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.task import Task
+
+#: What counts as there, for a gang and for a role of it.
+_READY = (TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
+
+
+def split_slack(candidates: Iterable[Task]) -> tuple[list[Task], list[Task]]:
+    """The first candidates of each job that may go while it, and each of its roles, keeps its minimum; the others.
+
+    Both keep the order given; a pod without a job is among the others. O(candidates).
+    """
+    left: dict[tuple[str, str | None], int] = {}
+    spare: list[Task] = []
+    others: list[Task] = []
+    for task in candidates:
+        job = task.job
+        if job is None:
+            others.append(task)
+            continue
+        floors = _floors(job, task)
+        for key in floors:
+            if key not in left:
+                left[key] = _above_minimum(job, key[1])
+        if all(left[key] > 0 for key in floors):
+            for key in floors:
+                left[key] -= 1
+            spare.append(task)
+        else:
+            others.append(task)
+    return spare, others
+
+
+def _floors(job: Job, task: Task) -> tuple[tuple[str, str | None], ...]:
+    """(job, role) of the minimums that the task counts for; None is the gang as a whole."""
+    if job.checks_roles and job.min_task_member.get(task.role, 0) > 0:
+        return (job.key, None), (job.key, task.role)
+    return ((job.key, None),)
+
+
+def _above_minimum(job: Job, role: str | None) -> int:
+    if role is None:
+        return job.ready_tasks - job.min_available
+    counts = job.roles.get(role)
+    return (0 if counts is None else sum(counts[status] for status in _READY)) - job.min_task_member[role]

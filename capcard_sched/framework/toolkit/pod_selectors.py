@@ -1,0 +1,215 @@
+"""Which pods a pod affinity term or a spread constraint means, in a form that can be compared and indexed.
+
+Two terms that mean the same pods give equal `PodSelector`s, whatever pods they came from, so that their pods are
+counted once (`topology_counts`). What a `namespaceSelector` means changes with the labels of namespaces: these are
+handed in wherever pods are asked for, and one not seen yet has only the label of its name,
+`kubernetes.io/metadata.name`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
+
+from capcard_sched.model.objects import LabelSelector, PodAffinityTerm, Requirement, TopologySpreadConstraint
+from capcard_sched.model.selectors import label_selector_problem, matches_labels, namespace_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.model.task import Task, TaskClass
+
+#: What is remembered of classes is dropped when it is more than so much: most of them are gone by then.
+MOST_CLASSES = 4096
+#: Labels of namespaces by name, of those that have been seen (`Session.namespaces`).
+NamespaceLabels: TypeAlias = "Mapping[str, Mapping[str, str]]"
+
+
+class SelectorError(ValueError):
+    """A label selector that Kubernetes would not accept; the text says why."""
+
+
+class PodSelector(NamedTuple):
+    """Pods by namespace and labels. Hashable: the selectors inside are canonical."""
+
+    #: None selects nothing, an empty selector everything.
+    selector: LabelSelector | None
+    #: None is every namespace.
+    namespaces: tuple[str, ...] | None
+    #: Further namespaces, by label.
+    namespace_selector: LabelSelector | None = None
+
+    def selects(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> bool:
+        """Whether a pod in `namespace` with `labels` is meant."""
+        if self.selector is None:
+            return False
+        if self.namespaces is not None and namespace not in self.namespaces:
+            by_label = self.namespace_selector
+            if by_label is None or not matches_labels(by_label, namespace_labels(namespace, known.get(namespace))):
+                return False
+        return matches_labels(self.selector, labels)
+
+    def told_apart(self, namespace: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> bool:
+        """Whether it makes a difference that the namespace has the labels `now` instead of those `before`."""
+        by_label = self.namespace_selector
+        if by_label is None or self.namespaces is None or namespace in self.namespaces:
+            return False
+        old, new = namespace_labels(namespace, before), namespace_labels(namespace, now)
+        return matches_labels(by_label, old) != matches_labels(by_label, new)
+
+    @property
+    def is_empty(self) -> bool:
+        """Selects by no label at all."""
+        return self.selector is not None and not self.selector.match_expressions
+
+
+def _canonical(selector: LabelSelector, more: Iterable[Requirement] = ()) -> LabelSelector:
+    """The selector as sorted expressions only, `more` among them. Raises SelectorError."""
+    problem = label_selector_problem(selector)
+    if problem is not None:
+        raise SelectorError(problem)
+    requirements = {Requirement(key, "In", (value,)) for key, value in (selector.match_labels or {}).items()}
+    for requirement in (*(selector.match_expressions or ()), *more):
+        values = tuple(sorted(set(requirement.values or ())))
+        requirements.add(Requirement(requirement.key, requirement.operator, values or None))
+    order = sorted(requirements, key=lambda each: (each.key, each.operator, each.values or ()))
+    return LabelSelector(match_expressions=tuple(order))
+
+
+def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> PodSelector:
+    """The pods a term of a pod in `namespace` with `labels` means. Raises SelectorError.
+
+    Without namespaces and without a namespace selector that is the pod's own namespace; an empty namespace selector is
+    every namespace. Keys of (mis)matchLabelKeys that the pod does not have are passed over, as the API server does
+    when it writes the others into the selector.
+    """
+    own = [Requirement(key, "In", (labels[key],)) for key in term.match_label_keys or () if key in labels]
+    other = [Requirement(key, "NotIn", (labels[key],)) for key in term.mismatch_label_keys or () if key in labels]
+    selector = None if term.label_selector is None else _canonical(term.label_selector, own + other)
+    namespaces = tuple(sorted(set(term.namespaces or ())))
+    if term.namespace_selector is None:
+        return PodSelector(selector, namespaces or (namespace,))
+    by_label = _canonical(term.namespace_selector)
+    if not by_label.match_expressions:
+        return PodSelector(selector, None)
+    return PodSelector(selector, namespaces, by_label)
+
+
+def spread_selector(constraint: TopologySpreadConstraint, namespace: str, labels: Mapping[str, str]) -> PodSelector:
+    """The pods a spread constraint counts: of the pod's own namespace. Raises SelectorError."""
+    own = [Requirement(key, "In", (labels[key],)) for key in constraint.match_label_keys or () if key in labels]
+    if constraint.label_selector is None:
+        return PodSelector(None, (namespace,))
+    return PodSelector(_canonical(constraint.label_selector, own), (namespace,))
+
+
+def label_keys(terms: Iterable[PodAffinityTerm], constraints: Iterable[TopologySpreadConstraint]) -> tuple[str, ...]:
+    """The labels of the owning pod that decide what its terms mean, sorted."""
+    keys: set[str] = set()
+    for term in terms:
+        keys.update(term.match_label_keys or ())
+        keys.update(term.mismatch_label_keys or ())
+    for constraint in constraints:
+        keys.update(constraint.match_label_keys or ())
+    return tuple(sorted(keys))
+
+
+_T = TypeVar("_T")
+
+
+class TermCache(Generic[_T]):
+    """What a plugin reads out of the terms of a pod, once per class, namespace and labels that the terms look at."""
+
+    def __init__(self, keys_of: Callable[[TaskClass], tuple[str, ...]], read: Callable[[Task], _T]) -> None:
+        """`keys_of`: the `label_keys` of a class's terms. `read`: what they mean for one pod."""
+        self._keys_of = keys_of
+        self._read = read
+        self._keys: dict[TaskClass, tuple[str, ...]] = {}
+        self._terms: dict[tuple[TaskClass, str, tuple[str | None, ...]], _T] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._terms)
+
+    def of(self, task: Task) -> _T:
+        """The terms of a pod."""
+        cls, labels = task.cls, task.labels
+        keys = self._keys.get(cls)
+        if keys is None:
+            keys = self._keys[cls] = self._keys_of(cls)
+        key = (cls, task.namespace, tuple([labels.get(each) for each in keys]))
+        terms = self._terms.get(key)
+        if terms is None:
+            terms = self._terms[key] = self._read(task)
+        return terms
+
+    def open(self, *, everything: bool) -> None:
+        """A session opens: start over when everything changed, or when too much is kept of classes that are gone."""
+        if everything or len(self) > MOST_CLASSES:
+            self._keys.clear()
+            self._terms.clear()
+
+
+class SelectorIndex(Generic[_T]):
+    """Finds the entries that a pod matches without asking all of them.
+
+    An entry is a conjunction of selectors and a value. Entries that need one label to be equal to something are found
+    by that label; only the others are asked every time.
+    """
+
+    def __init__(self) -> None:
+        self._anchored: dict[tuple[str, str], dict[_T, tuple[PodSelector, ...]]] = {}
+        self._loose: dict[_T, tuple[PodSelector, ...]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @staticmethod
+    def _anchors(selectors: tuple[PodSelector, ...]) -> list[tuple[str, str]]:
+        for selector in selectors:
+            assert selector.selector is not None
+            for requirement in selector.selector.match_expressions or ():
+                if requirement.operator == "In":
+                    return [(requirement.key, value) for value in requirement.values or ()]
+        return []
+
+    def add(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
+        """Enter a value. An entry with a selector that selects nothing is never found and not kept."""
+        if any(selector.selector is None for selector in selectors):
+            return
+        anchors = self._anchors(selectors)
+        for anchor in anchors:
+            self._anchored.setdefault(anchor, {})[value] = selectors
+        if not anchors:
+            self._loose[value] = selectors
+        self._size += 1
+
+    def discard(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
+        """Take out what `add` entered with the same arguments."""
+        if any(selector.selector is None for selector in selectors):
+            return
+        anchors = self._anchors(selectors)
+        for anchor in anchors:
+            entries = self._anchored[anchor]
+            del entries[value]
+            if not entries:
+                del self._anchored[anchor]
+        if not anchors:
+            del self._loose[value]
+        self._size -= 1
+
+    def matching(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> list[_T]:
+        """Values of all entries whose selectors all mean the pod, in no particular order. O(labels + loose entries)."""
+        found: list[_T] = []
+        if self._anchored:
+            for item in labels.items():
+                entries = self._anchored.get(item)
+                if entries is not None:
+                    found += [
+                        value
+                        for value, selectors in entries.items()
+                        if all(selector.selects(namespace, labels, known) for selector in selectors)
+                    ]
+        for value, selectors in self._loose.items():
+            if all(selector.selects(namespace, labels, known) for selector in selectors):
+                found.append(value)
+        return found

@@ -1,0 +1,120 @@
+"""Event objects on the API server: created once, then counted up in place (core reference §5.7)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.paths import events_path
+from capcard_sched.kube.writes import requests
+from capcard_sched.kube.writes.retry_class import RetryClass, asked_wait, code_of, text_of, verdict
+from capcard_sched.kube.writes.write_outcome import WriteOutcome
+from capcard_sched.model.timestamps import format_timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.kube.writes.event_correlator import EventCorrelator, Series
+    from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+    from capcard_sched.kube.writes.uid_cache import UidCache
+
+#: So many failures end the attempts at one event.
+_MAX_ATTEMPTS = 12
+#: Longest name of an object on the API server.
+_MAX_NAME = 253
+
+
+class EventWrite(NamedTuple):
+    """An event that waits to be written: the series as it will be then."""
+
+    series: Series
+    term: int
+    attempts: int = 0
+
+
+def merge(old: EventWrite, new: EventWrite) -> EventWrite:
+    """Both are the same series, as it is now."""
+    return EventWrite(new.series, new.term, max(old.attempts, new.attempts))
+
+
+class EventNames:
+    """Names for Event objects: the object's own, and a number that no other event of it has."""
+
+    def __init__(self, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._now_ns = now_ns
+        self._last = 0
+
+    def __call__(self, object_name: str) -> str:
+        """Such as `worker-0.17c5f2a3b4d5e6f7`."""
+        self._last = max(self._last + 1, self._now_ns())
+        suffix = f".{self._last:016x}"
+        return object_name[: _MAX_NAME - len(suffix)].rstrip("-.") + suffix
+
+
+class EventWriter:
+    """Creates and patches. Events stand behind everything: what cannot be written soon is given up."""
+
+    def __init__(
+        self, client: Client, permit: LeadershipGate, identities: UidCache, correlator: EventCorrelator
+    ) -> None:
+        self._client = client
+        self._permit = permit
+        self._identities = identities
+        self._correlator = correlator
+
+    async def write(self, write: EventWrite) -> WriteOutcome:
+        """Bring the Event object up to the series. Raises Revoked."""
+        series = write.series
+        try:
+            if series.created and await self._repeat(write):
+                return WriteOutcome(written=True)
+            uid = await self._identities.uid(series.object)
+            if uid is None:
+                return WriteOutcome(
+                    written=False, code=404, message=f"there is no {series.object.kind} {series.object.name}"
+                )
+            await self._create(write, uid)
+        except (ApiError, Unreachable) as error:
+            found = verdict(error)
+            retry = found in (RetryClass.LATER, RetryClass.UNKNOWN) and write.attempts + 1 < _MAX_ATTEMPTS
+            return WriteOutcome(
+                written=False,
+                retry=retry,
+                code=code_of(error),
+                message=text_of(error),
+                wait=asked_wait(error),
+                throttled=found is RetryClass.LATER or not code_of(error),
+            )
+        return WriteOutcome(written=True)
+
+    async def _create(self, write: EventWrite, uid: str) -> None:
+        series = write.series
+        body = requests.event(series, uid, format_timestamp(series.first), format_timestamp(series.last))
+        path = events_path(requests.event_namespace(series))
+        try:
+            await self._permit.send(self._client, write.term, "POST", path, body=body)
+        except ApiError as error:
+            # An earlier attempt went through and its answer was lost.
+            if not (verdict(error) is RetryClass.CONFLICT and write.attempts):
+                raise
+        series.created = True
+
+    async def _repeat(self, write: EventWrite) -> bool:
+        """Count it up; False when the API server no longer has it."""
+        series = write.series
+        try:
+            await self._permit.send(
+                self._client,
+                write.term,
+                "PATCH",
+                events_path(requests.event_namespace(series), series.name),
+                body=requests.repeat(series, format_timestamp(series.last)),
+                content_type=requests.MERGE,
+            )
+        except ApiError as error:
+            if verdict(error) is not RetryClass.ABSENT:
+                raise
+            self._correlator.renew(series)
+            return False
+        return True

@@ -1,0 +1,81 @@
+"""Uids of objects that events are about, where the intent names none: without it `kubectl describe` shows no event.
+
+They are asked for by a list of one name: the right to list is one the scheduler has anyway.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from posixpath import dirname
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.paths import QUEUES, pod_path, podgroup_path
+from capcard_sched.kube.writes.lru import Lru
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.model.intents import ObjectRef
+
+#: An object may be deleted and made anew under its name: what was read is believed for so many seconds.
+_FRESH_SECONDS = 60.0
+_CAPACITY = 4096
+
+
+class _UidMeta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _UidObject(msgspec.Struct, frozen=True):
+    metadata: _UidMeta = _UidMeta()
+
+
+class _UidList(msgspec.Struct, frozen=True):
+    items: tuple[_UidObject, ...] = ()
+
+
+class UidCache:
+    """Reads uids and remembers them for a minute."""
+
+    def __init__(self, client: Client, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._known: Lru[ObjectRef, tuple[str, float]] = Lru(_CAPACITY)
+
+    async def uid(self, ref: ObjectRef) -> str | None:
+        """The uid; None when there is no such object. Raises ApiError or Unreachable when it cannot be read.
+
+        Events about nodes carry the node's name, as the kubelet's do.
+        """
+        if ref.uid:
+            return ref.uid
+        if ref.kind == "Node":
+            return ref.name
+        known = self._known.get(ref)
+        if known is not None and self._clock() - known[1] < _FRESH_SECONDS:
+            return known[0]
+        uid = await self._ask(ref)
+        if uid is None:
+            return None
+        self._known.put(ref, (uid, self._clock()))
+        return uid
+
+    async def _ask(self, ref: ObjectRef) -> str | None:
+        if ref.kind == "Queue":
+            path = QUEUES
+        else:
+            of_kind = pod_path if ref.kind == "Pod" else podgroup_path
+            path = dirname(of_kind(ref.namespace, ref.name))
+        try:
+            answer = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
+            items = msgspec.json.decode(answer, type=_UidList).items
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"the answer of {path} is no list: {error}", sent=True) from error
+        return items[0].metadata.uid if items else None

@@ -1,0 +1,312 @@
+"""What the values of known fields may be: one table of rules per kind, from field paths to checks.
+
+Bounds and words are those of an API server. Values of `volcano.sh/*` annotations and of node labels are in no table:
+the scheduler itself turns bad ones into events, as it must do in a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from capcard_sched.model.annotations import (
+    SIMULATION_DURATION,
+    SIMULATION_EXIT_CODE,
+    SIMULATION_GRACE,
+    SIMULATION_USAGE,
+)
+from capcard_sched.model.quantity import QuantityError, parse_quantity
+from capcard_sched.model.timestamps import TimestampError, parse_timestamp
+from capcard_sched.model.usage import UsageFormError, parse_usage
+from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
+from capcard_sched.simulation.fieldpath import shown
+from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Path with `*` for every entry of a list or mapping.
+Path: TypeAlias = tuple[str, ...]
+#: What is wrong with a value, None when nothing is.
+Check: TypeAlias = "Callable[[Any], str | None]"
+
+
+def _one_of(*words: str) -> Check:
+    def check(value: Any) -> str | None:
+        accepted = ", ".join(word for word in words if word)
+        return None if value in words else f"expected one of {accepted}, got {shown(value)}"
+
+    return check
+
+
+def _between(least: int, most: int | None = None) -> Check:
+    def check(value: Any) -> str | None:
+        if value < least:
+            return f"must be at least {least}, got {value}"
+        return f"must be at most {most}, got {value}" if most is not None and value > most else None
+
+    return check
+
+
+def quantity(value: Any) -> str | None:
+    """An amount that is not negative."""
+    try:
+        return f"must not be negative, got {shown(value)}" if parse_quantity(value) < 0 else None
+    except QuantityError as error:
+        return str(error)
+
+
+def _duration(value: Any) -> str | None:
+    try:
+        parse_duration(value)
+    except SpanError as error:
+        return f"{error}: expected {ACCEPTED}"
+    return None
+
+
+def _exit_code(value: Any) -> str | None:
+    fits = isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}", value) is not None and int(value) <= 255
+    return None if fits else f'expected a string with a number from 0 to 255, such as "1", got {shown(value)}'
+
+
+def _usage(value: Any) -> str | None:
+    try:
+        parse_usage(str(value))
+    except UsageFormError as error:
+        return str(error)
+    return None
+
+
+def _count_or_percent(value: Any) -> str | None:
+    if isinstance(value, int):
+        return None if value >= 0 else f"must not be negative, got {value}"
+    fits = re.fullmatch(r"[0-9]+%", str(value)) is not None
+    return None if fits else f"expected a number or a percentage such as 25%, got {shown(value)}"
+
+
+def _timestamp(value: Any) -> str | None:
+    try:
+        parse_timestamp(value)
+    except TimestampError as error:
+        return str(error)
+    return None
+
+
+def _with(field: str) -> Check:
+    """A mapping in which a field must not be missing or empty."""
+
+    def check(value: Any) -> str | None:
+        return None if value.get(field) else f"{field} is required"
+
+    return check
+
+
+def _not_both(one: str, other: str) -> Check:
+    """A mapping that may hold one of two fields."""
+
+    def check(value: Any) -> str | None:
+        both = value.get(one) is not None and value.get(other) is not None
+        return f"has both {one} and {other}: accepted is one of them" if both else None
+
+    return check
+
+
+def _spread(value: Any) -> str | None:
+    if value.get("minDomains") is not None and value.get("whenUnsatisfiable") == "ScheduleAnyway":
+        return "minDomains is accepted only with whenUnsatisfiable: DoNotSchedule"
+    return None
+
+
+_COUNT = _between(0, 2**31 - 1)
+_INT32 = _between(-(2**31), 2**31 - 1)
+_PORT = _between(0, 65535)
+_TERM_WEIGHT = _between(1, 100)
+_LABEL_OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist")
+_OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_EFFECTS = _one_of("NoSchedule", "PreferNoSchedule", "NoExecute")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_ACTIONS = _one_of("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
+_EVENTS = _one_of("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
+
+_SPREAD = ("spec", "topologySpreadConstraints", "*")
+#: Of pod affinity and anti-affinity terms, required and preferred ones.
+_POD_TERMS = tuple(
+    ("spec", "affinity", side, *place)
+    for side in ("podAffinity", "podAntiAffinity")
+    for place in ((_REQUIRED, "*"), (_PREFERRED, "*", "podAffinityTerm"))
+)
+_SELECTOR_OPERATORS = ("labelSelector", "matchExpressions", "*", "operator")
+#: Of every kind.
+COMMON_RULES: tuple[tuple[Path, Check], ...] = (
+    (("metadata", "creationTimestamp"), _timestamp),
+    (("metadata", "deletionTimestamp"), _timestamp),
+)
+_TEMPLATE_RULES: tuple[tuple[Path, Check], ...] = (
+    (("metadata", "annotations", SIMULATION_DURATION), _duration),
+    (("metadata", "annotations", SIMULATION_GRACE), _duration),
+    (("metadata", "annotations", SIMULATION_EXIT_CODE), _exit_code),
+    (("spec", "terminationGracePeriodSeconds"), _COUNT),
+    (("spec", "restartPolicy"), _one_of("Always", "OnFailure", "Never")),
+    (("spec", "preemptionPolicy"), _one_of("PreemptLowerPriority", "Never")),
+    (("spec", "overhead", "*"), quantity),
+    *(
+        (("spec", group, "*", "resources", side, "*"), quantity)
+        for group in ("containers", "initContainers")
+        for side in ("requests", "limits")
+    ),
+    (("spec", "resources", "requests", "*"), quantity),
+    (("spec", "resources", "limits", "*"), quantity),
+    (("spec", "tolerations", "*", "operator"), _one_of("Exists", "Equal", "Lt", "Gt", "")),
+    (("spec", "tolerations", "*", "effect"), _one_of("NoSchedule", "PreferNoSchedule", "NoExecute", "")),
+    (
+        (
+            *("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms", "*"),
+            *("matchExpressions", "*", "operator"),
+        ),
+        _OPERATORS,
+    ),
+    (("spec", "affinity", "nodeAffinity", _REQUIRED), _with("nodeSelectorTerms")),
+    *(
+        (("spec", "affinity", side, _PREFERRED, "*", "weight"), _TERM_WEIGHT)
+        for side in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    ),
+    *((term, _with("topologyKey")) for term in _POD_TERMS),
+    *(((*term, *_SELECTOR_OPERATORS), _LABEL_OPERATORS) for term in _POD_TERMS),
+    ((*_SPREAD, "whenUnsatisfiable"), _one_of("DoNotSchedule", "ScheduleAnyway")),
+    ((*_SPREAD, "maxSkew"), _between(1)),
+    ((*_SPREAD, "minDomains"), _between(1)),
+    (_SPREAD, _with("topologyKey")),
+    (_SPREAD, _spread),
+    ((*_SPREAD, *_SELECTOR_OPERATORS), _LABEL_OPERATORS),
+    (("spec", "priority"), _INT32),
+    (("spec", "schedulingGates", "*"), _with("name")),
+    *(
+        (("spec", group, "*", "ports", "*", field), check)
+        for group in ("containers", "initContainers")
+        for field, check in (
+            ("hostPort", _PORT),
+            ("containerPort", _PORT),
+            ("protocol", _one_of("TCP", "UDP", "SCTP", "")),
+        )
+    ),
+)
+_POLICY_RULES: tuple[tuple[Path, Check], ...] = (
+    (("action",), _ACTIONS),
+    (("event",), _EVENTS),
+    (("events", "*"), _EVENTS),
+    (("timeout",), _duration),
+)
+
+
+def _under(prefix: Path, rules: tuple[tuple[Path, Check], ...]) -> tuple[tuple[Path, Check], ...]:
+    return tuple(((*prefix, *path), check) for path, check in rules)
+
+
+_WORKLOAD_RULES: tuple[tuple[Path, Check], ...] = (
+    (("spec", "replicas"), _COUNT),
+    (("spec", "podManagementPolicy"), _one_of("OrderedReady", "Parallel")),
+    (("spec", "strategy", "type"), _one_of("RollingUpdate", "Recreate")),
+    (("spec", "strategy", "rollingUpdate", "maxSurge"), _count_or_percent),
+    (("spec", "strategy", "rollingUpdate", "maxUnavailable"), _count_or_percent),
+    (("spec", "updateStrategy", "type"), _one_of("RollingUpdate", "OnDelete")),
+    *_under(("spec", "template"), _TEMPLATE_RULES),
+)
+_ACCESS_MODES = _one_of("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+_VOLUME_MODES = _one_of("Filesystem", "Block")
+_RECLAIM = _one_of("Delete", "Retain", "Recycle")
+_CLAIM_RULES: tuple[tuple[Path, Check], ...] = (
+    (("spec", "resources", "requests", "*"), quantity),
+    (("spec", "accessModes", "*"), _ACCESS_MODES),
+    (("spec", "volumeMode"), _VOLUME_MODES),
+    (("spec", "selector", "matchExpressions", "*", "operator"), _LABEL_OPERATORS),
+    (("status", "phase"), _one_of("Pending", "Bound", "Lost", "")),
+)
+_JOB_PHASES = (
+    *("Pending", "Running", "Restarting", "Aborting", "Aborted", "Completing", "Completed"),
+    *("Terminating", "Terminated", "Failed", ""),
+)
+RULES: dict[str, tuple[tuple[Path, Check], ...]] = {
+    POD: (
+        *_TEMPLATE_RULES,
+        (("status", "phase"), _one_of("Pending", "Running", "Succeeded", "Failed", "Unknown")),
+        (("status", "containerStatuses", "*", "restartCount"), _COUNT),
+        (("status", "initContainerStatuses", "*", "restartCount"), _COUNT),
+    ),
+    DEPLOYMENT: _WORKLOAD_RULES,
+    REPLICA_SET: _WORKLOAD_RULES,
+    STATEFUL_SET: (*_WORKLOAD_RULES, *_under(("spec", "volumeClaimTemplates", "*"), _CLAIM_RULES)),
+    JOB: (
+        (("spec", "minAvailable"), _COUNT),
+        (("spec", "maxRetry"), _COUNT),
+        (("spec", "minSuccess"), _between(1)),
+        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
+        (("spec", "ttlSecondsAfterFinished"), _COUNT),
+        (("spec", "tasks", "*", "replicas"), _COUNT),
+        (("spec", "tasks", "*", "minAvailable"), _COUNT),
+        (("spec", "tasks", "*", "dependsOn", "iteration"), _one_of("any", "all")),
+        (("status", "state", "phase"), _one_of(*_JOB_PHASES)),
+        *_under(("spec", "policies", "*"), _POLICY_RULES),
+        *_under(("spec", "tasks", "*", "policies", "*"), _POLICY_RULES),
+        *_under(("spec", "tasks", "*", "template"), _TEMPLATE_RULES),
+    ),
+    "Node": (
+        (("metadata", "annotations", SIMULATION_USAGE), _usage),
+        (("status", "allocatable", "*"), quantity),
+        (("status", "capacity", "*"), quantity),
+        (("spec", "taints", "*", "effect"), _EFFECTS),
+        (("status", "conditions", "*", "status"), _one_of("True", "False", "Unknown")),
+        (("status", "images", "*", "sizeBytes"), _between(0, 2**63 - 1)),
+    ),
+    "Queue": (
+        (("spec", "weight"), _between(1, 65535)),
+        (("spec", "priority"), _INT32),
+        (("spec", "dequeueStrategy"), _one_of("fifo", "traverse", "")),
+        (("spec", "capability", "*"), quantity),
+        (("spec", "deserved", "*"), quantity),
+        (("spec", "guarantee", "resource", "*"), quantity),
+        (("status", "state"), _one_of("Open", "Closed", "Closing", "Unknown", "")),
+        (("status", "allocated", "*"), quantity),
+    ),
+    "PodGroup": (
+        (("spec", "minMember"), _COUNT),
+        (("spec", "minTaskMember", "*"), _COUNT),
+        (("spec", "minResources", "*"), quantity),
+        (("spec", "networkTopology", "mode"), _one_of("hard", "soft")),
+        (("status", "phase"), _one_of("Pending", "Inqueue", "Running", "Unknown", "Completed", "")),
+    ),
+    "HyperNode": (
+        (("spec", "tier"), _COUNT),
+        (("spec", "members", "*", "type"), _one_of("Node", "HyperNode")),
+    ),
+    "PriorityClass": (
+        (("preemptionPolicy",), _one_of("PreemptLowerPriority", "Never")),
+        (("value",), _INT32),
+    ),
+    "PersistentVolume": (
+        (("spec", "capacity", "*"), quantity),
+        (("spec", "accessModes", "*"), _ACCESS_MODES),
+        (("spec", "volumeMode"), _VOLUME_MODES),
+        (("spec", "persistentVolumeReclaimPolicy"), _RECLAIM),
+        (("spec", "nodeAffinity", "required"), _with("nodeSelectorTerms")),
+        (
+            ("spec", "nodeAffinity", "required", "nodeSelectorTerms", "*", "matchExpressions", "*", "operator"),
+            _OPERATORS,
+        ),
+        (("status", "phase"), _one_of("Pending", "Available", "Bound", "Released", "Failed", "")),
+    ),
+    "PersistentVolumeClaim": _CLAIM_RULES,
+    "StorageClass": (
+        (("volumeBindingMode",), _one_of("Immediate", "WaitForFirstConsumer")),
+        (("reclaimPolicy",), _RECLAIM),
+    ),
+    "CSINode": ((("spec", "drivers", "*", "allocatable", "count"), _COUNT),),
+    "CSIStorageCapacity": ((("capacity",), quantity), (("maximumVolumeSize",), quantity)),
+    "ResourceQuota": ((("spec", "hard", "*"), quantity),),
+    "PodDisruptionBudget": (
+        (("spec", "minAvailable"), _count_or_percent),
+        (("spec", "maxUnavailable"), _count_or_percent),
+        (("spec",), _not_both("minAvailable", "maxUnavailable")),
+    ),
+    "Command": ((("target", "kind"), _one_of("Job", "Queue")),),
+}

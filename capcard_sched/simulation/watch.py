@@ -1,0 +1,181 @@
+"""From the store to the scheduler: changes of the objects it watches, decoded once, last version only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.annotations import SIMULATION_USAGE
+from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
+from capcard_sched.model.numa import NumatopologyObject
+from capcard_sched.model.objects import (
+    NamespaceObject,
+    NodeObject,
+    PodGroupObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
+from capcard_sched.model.usage import parse_usage
+from capcard_sched.model.volumes import (
+    CSIDriverObject,
+    CSINodeObject,
+    CSIStorageCapacityObject,
+    PersistentVolumeClaimObject,
+    PersistentVolumeObject,
+    StorageClassObject,
+    VolumeAttachmentObject,
+)
+from capcard_sched.simulation.kinds import (
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
+    DISRUPTION_BUDGET,
+    HYPER_NODE,
+    NAMESPACE,
+    NODE,
+    NUMATOPOLOGY,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    RESOURCE_QUOTA,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
+    annotations_of,
+    meta,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.simulation.store import Change, Store
+
+
+class _Watched(NamedTuple):
+    """One kind that the scheduler is told of."""
+
+    type: type[msgspec.Struct]
+    changed: Callable[[Any], Delta]
+    #: From namespace, name and uid.
+    gone: Callable[[str, str, str], Delta]
+
+
+#: In the order in which a step is told of them: what others refer to comes first.
+_WATCHED: dict[str, _Watched] = {
+    PRIORITY_CLASS: _Watched(
+        PriorityClassObject, deltas.PriorityClassChanged, lambda _, name, __: deltas.PriorityClassGone(name)
+    ),
+    NAMESPACE: _Watched(
+        NamespaceObject,
+        lambda obj: deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {}),
+        lambda _, name, __: deltas.NamespaceGone(name),
+    ),
+    RESOURCE_QUOTA: _Watched(
+        ResourceQuotaObject,
+        deltas.ResourceQuotaChanged,
+        lambda namespace, name, _: deltas.ResourceQuotaGone(namespace, name),
+    ),
+    DISRUPTION_BUDGET: _Watched(
+        PodDisruptionBudgetObject,
+        deltas.PodDisruptionBudgetChanged,
+        lambda namespace, name, _: deltas.PodDisruptionBudgetGone(namespace, name),
+    ),
+    QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
+    NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),
+    HYPER_NODE: _Watched(HyperNodeObject, deltas.HyperNodeChanged, lambda _, name, __: deltas.HyperNodeGone(name)),
+    STORAGE_CLASS: _Watched(
+        StorageClassObject, deltas.StorageClassChanged, lambda _, name, __: deltas.StorageClassGone(name)
+    ),
+    CSI_DRIVER: _Watched(CSIDriverObject, deltas.CSIDriverChanged, lambda _, name, __: deltas.CSIDriverGone(name)),
+    STORAGE_CAPACITY: _Watched(
+        CSIStorageCapacityObject,
+        deltas.CSIStorageCapacityChanged,
+        lambda namespace, name, _: deltas.CSIStorageCapacityGone(namespace, name),
+    ),
+    CSI_NODE: _Watched(CSINodeObject, deltas.CSINodeChanged, lambda _, name, __: deltas.CSINodeGone(name)),
+    NUMATOPOLOGY: _Watched(
+        NumatopologyObject, deltas.NumatopologyChanged, lambda _, name, __: deltas.NumatopologyGone(name)
+    ),
+    VOLUME: _Watched(
+        PersistentVolumeObject, deltas.PersistentVolumeChanged, lambda _, name, __: deltas.PersistentVolumeGone(name)
+    ),
+    CLAIM: _Watched(
+        PersistentVolumeClaimObject,
+        deltas.PersistentVolumeClaimChanged,
+        lambda namespace, name, _: deltas.PersistentVolumeClaimGone(namespace, name),
+    ),
+    VOLUME_ATTACHMENT: _Watched(
+        VolumeAttachmentObject, deltas.VolumeAttachmentChanged, lambda _, name, __: deltas.VolumeAttachmentGone(name)
+    ),
+    POD_GROUP: _Watched(PodGroupObject, deltas.PodGroupChanged, deltas.PodGroupGone),
+    POD: _Watched(PodObject, deltas.PodChanged, deltas.PodGone),
+}
+
+
+class StoreWatch:
+    """The scheduler's watch: what changed since the last `drain`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
+        self._gone: list[Delta] = []
+        #: Node to the load that was told, as written.
+        self._loads: dict[str, str] = {}
+        self._outcomes: list[Delta] = []
+
+    def observe(self, change: Change) -> None:
+        """Take note of a change."""
+        changed = self._changed.get(change.kind)
+        if changed is None:
+            return
+        key = change.key
+        if change.verb == "removed":
+            changed.pop(key, None)
+            if change.kind == NODE:
+                self._gone += self._load(key[1], "")
+            self._gone.append(_WATCHED[change.kind].gone(*key, meta(change.object)["uid"]))
+        else:
+            changed[key] = None
+
+    def report(self, outcome: Delta) -> None:
+        """Tell the scheduler what became of one of its intents."""
+        self._outcomes.append(outcome)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self._gone or self._outcomes or any(self._changed.values()))
+
+    def drain(self) -> list[Delta]:
+        """Everything since the last time: removals, then the newest version of what changed, then outcomes."""
+        told = self._gone
+        self._gone = []
+        for kind, keys in self._changed.items():
+            watched = _WATCHED[kind]
+            for key in keys:
+                obj = self._store.get(kind, *key)
+                if obj is not None:
+                    told.append(watched.changed(msgspec.convert(obj, watched.type)))
+                    if kind == NODE:
+                        told += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
+            keys.clear()
+        told += self._outcomes
+        self._outcomes = []
+        return told
+
+    def _load(self, node: str, text: str) -> list[Delta]:
+        """The load of a node, if it is another one than before. The text was checked when it was written."""
+        if text == self._loads.get(node, ""):
+            return []
+        if not text:
+            del self._loads[node]
+            return [deltas.NodeUsageGone(node)]
+        self._loads[node] = text
+        return [deltas.NodeUsageChanged({node: parse_usage(text)})]

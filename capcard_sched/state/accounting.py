@@ -1,0 +1,252 @@
+"""What a task means to its job, its queue and its node, and the scheduler's own changes of that.
+
+Every sum (job, queue and node amounts, counters per status) is kept exact at every change: a change first takes the
+task's contribution out (`leave`), then mutates it, then puts it back (`enter`). `place`, `unplace` and `set_binding`
+change whole runs of tasks in one go, to the same sums. The property tests rebuild all of it from scratch and compare.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.model.status import ALLOCATED_STATUSES, PLACED_STATUSES, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.node import Node
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task import Task
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.columns import NodeTable
+
+#: From more rows on, all are charged at once.
+_FEW_ROWS = 3
+_BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-role counters
+
+
+class Accounting:
+    """The only writer of the sums over tasks, and of the status and node of tasks that are known already."""
+
+    def __init__(self, nodes: NodeTable, queues: Mapping[str, Queue], dirty: Changes) -> None:
+        self._nodes = nodes
+        self._queues = queues
+        self._dirty = dirty
+        #: What evicted tasks were before, by uid, until the API server has answered.
+        self._former: dict[str, TaskStatus] = {}
+
+    # --- contributions of one task ----------------------------------------------------------------------------------
+
+    def enter(self, task: Task) -> None:
+        """Add everything the task means at its present status."""
+        self._contribute(task, +1)
+
+    def leave(self, task: Task) -> None:
+        """Take out what `enter` added, before the task changes."""
+        self._contribute(task, -1)
+
+    def remove(self, task: Task) -> None:
+        """`leave` for good."""
+        self._contribute(task, -1)
+        self._former.pop(task.uid, None)
+
+    def move(self, task: Task, status: TaskStatus, node: Node | None) -> None:
+        """Give the task another status, on this node."""
+        self._contribute(task, -1)
+        task.status, task.node = status, node
+        self._contribute(task, +1)
+
+    def hold(self, task: Task, *, held: bool) -> None:
+        """Keep a task out of placement, or let it in again."""
+        self._contribute(task, -1)
+        task.held = held
+        self._contribute(task, +1)
+
+    def charge_row(self, row: int, task: Task, sign: int) -> None:
+        """Add (+1) the task's amounts to the node row it stands on, or take them out (-1)."""
+        table, cls = self._nodes, task.cls
+        if task.status is TaskStatus.PIPELINED:
+            table.pipelined[row] += sign * cls.request
+        else:
+            table.charged[row] += sign * cls.charge
+            table.total_used += sign * cls.request
+            if task.status is TaskStatus.RELEASING:
+                table.releasing[row] += sign * cls.request
+        table.touch(row)
+
+    def _contribute(self, task: Task, sign: int) -> None:
+        """Add (+1) or take out (-1) everything a task means to its job, queue and node, at its present status."""
+        if task.job is not None:
+            self._contribute_to_job(task.job, task, sign)
+        node = task.node
+        if node is None:
+            return
+        if task.status in PLACED_STATUSES or task.status is TaskStatus.PIPELINED:
+            if sign > 0:
+                node.tasks[task.uid] = task
+            else:
+                del node.tasks[task.uid]
+            self._dirty.nodes.add(node.name)
+            if node.known:
+                self.charge_row(node.row, task, sign)
+
+    def _contribute_to_job(self, job: Job, task: Task, sign: int) -> None:
+        status, cls = task.status, task.cls
+        self._dirty.jobs.add(job.key)
+        pending = status is TaskStatus.PENDING and not (task.gated or task.held)
+        if sign > 0:
+            job.tasks[task.uid] = task
+            if pending:
+                job.pending[task.uid] = task
+        else:
+            del job.tasks[task.uid]
+            if pending:
+                del job.pending[task.uid]
+        job.counts[status] += sign
+        if status is TaskStatus.PENDING and cls.best_effort:
+            job.pending_best_effort += sign
+        if job.min_task_member:
+            _count_role(job, task, sign)
+        # Vectors of jobs are replaced, never changed in place: jobs with nothing, and jobs of one pod, share theirs.
+        change = cls.request if sign > 0 else -cls.request
+        job.total_request = change if len(job.tasks) == 1 and sign > 0 else job.total_request + change
+        if status in ALLOCATED_STATUSES:
+            job.allocated = job.allocated + change
+            queue = self._queue_of(job)
+            if queue is not None:
+                queue.allocated += change
+                self._dirty.queues.add(queue.name)
+
+    def _queue_of(self, job: Job) -> Queue | None:
+        queue = self._queues.get(job.queue)
+        return queue if queue is not None and job.key in queue.jobs else None
+
+    # --- from statements --------------------------------------------------------------------------------------------
+
+    def place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
+        """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks nothing dirty."""
+        count = len(tasks)
+        counts = job.counts
+        counts[TaskStatus.PENDING] -= count
+        counts[status] += count
+        cls = tasks[0].cls
+        pending = job.pending
+        table = self._nodes
+        request = cls.request
+        allocated = status is TaskStatus.ALLOCATED
+        target, amounts = (table.charged, cls.charge) if allocated else (table.pipelined, request)
+        serial = table.serial = table.serial + 1
+        stamps = table.stamps
+        fills: dict[int, int] = {}
+        for task, node in zip(tasks, nodes, strict=True):
+            task.status = status
+            task.node = node
+            node.tasks[task.uid] = task
+            row = node.row
+            fills[row] = fills.get(row, 0) + 1
+        if count == len(pending):
+            pending.clear()
+        else:
+            for task in tasks:
+                del pending[task.uid]
+        if len(fills) == count > _FEW_ROWS:
+            rows = np.array([*fills], dtype=np.intp)
+            stamps[rows] = serial
+            charged = target.take(rows, axis=0)
+            charged += amounts
+            target[rows] = charged
+        else:
+            for row, fill in fills.items():
+                stamps[row] = serial
+                target[row] += amounts if fill == 1 else amounts * fill
+        if cls.best_effort:
+            job.pending_best_effort -= count
+        if job.min_task_member:
+            _shift_roles(job, tasks, TaskStatus.PENDING, status)
+        if allocated:
+            change = request if count == 1 else request * count
+            table.total_used += change
+            job.allocated = job.allocated + change
+            queue = self._queue_of(job)
+            if queue is not None:
+                queue.allocated += change
+
+    def unplace(self, job: Job, tasks: list[Task]) -> None:
+        """Undo `place`: the tasks pend again."""
+        for task in reversed(tasks):
+            status, cls, node = task.status, task.cls, task.node
+            assert node is not None, task
+            job.counts[status] -= 1
+            job.counts[TaskStatus.PENDING] += 1
+            del node.tasks[task.uid]
+            if node.known:
+                self.charge_row(node.row, task, -1)
+            if status in ALLOCATED_STATUSES:
+                job.allocated = job.allocated - cls.request
+                queue = self._queue_of(job)
+                if queue is not None:
+                    queue.allocated -= cls.request
+            if cls.best_effort:
+                job.pending_best_effort += 1
+            if job.min_task_member:
+                _shift_roles(job, [task], status, TaskStatus.PENDING)
+            task.status, task.node = TaskStatus.PENDING, None
+            job.pending[task.uid] = task
+
+    def set_binding(self, job: Job, tasks: list[Task]) -> None:
+        """ALLOCATED tasks become BINDING: the commit. Amounts stay as they are."""
+        count = len(tasks)
+        job.counts[TaskStatus.ALLOCATED] -= count
+        job.counts[TaskStatus.BINDING] += count
+        if job.min_task_member:
+            _shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
+        for task in tasks:
+            task.status = TaskStatus.BINDING
+        self._dirty.nodes.update([task.node.name for task in tasks if task.node is not None])
+        self._dirty.jobs.add(job.key)
+        self._dirty.queues.add(job.queue)
+
+    def release(self, task: Task) -> TaskStatus:
+        """A running or bound task starts to leave (eviction). Returns the former status for `unrelease`."""
+        former = self._former[task.uid] = task.status
+        self.move(task, TaskStatus.RELEASING, task.node)
+        return former
+
+    def unrelease(self, task: Task, former: TaskStatus) -> None:
+        """Undo `release`."""
+        self._former.pop(task.uid, None)
+        self.move(task, former, task.node)
+
+    def restore(self, task: Task) -> None:
+        """The API server refused an eviction: the task is what it was before `release`, RUNNING if nobody knows."""
+        self.move(task, self._former.pop(task.uid, TaskStatus.RUNNING), task.node)
+
+
+# --- counters per role ------------------------------------------------------------------------------------------------
+
+
+def recount_roles(job: Job) -> None:
+    """Count a job's tasks per role anew: needed where its minimums per role begin, change or end."""
+    job.roles = {}
+    if job.min_task_member:
+        for task in job.tasks.values():
+            _count_role(job, task, +1)
+
+
+def _count_role(job: Job, task: Task, sign: int) -> None:
+    role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+    role[task.status] += sign
+    if task.status is TaskStatus.PENDING and task.cls.best_effort:
+        role[_BEST_EFFORT] += sign
+
+
+def _shift_roles(job: Job, tasks: list[Task], before: TaskStatus, after: TaskStatus) -> None:
+    for task in tasks:
+        role = job.roles.setdefault(task.role, [0] * (_BEST_EFFORT + 1))
+        role[before] -= 1
+        role[after] += 1
+        if task.cls.best_effort:
+            role[_BEST_EFFORT] += (after is TaskStatus.PENDING) - (before is TaskStatus.PENDING)

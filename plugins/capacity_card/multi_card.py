@@ -1,0 +1,214 @@
+"""Whether claims and single cards can all be promised at once (capacity-card reference §6.4).
+
+A claim `A|B` may be met by A, by B or by a mix. By Hall's theorem all claims can be met together exactly when, for
+every union T of claim sets, the claims that can only go into T fit into what T has left. Only unions that hang
+together (each set shares a card with the rest) and touch the asked card can be its fault, so only these are looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.plugins.capacity_card.tally import alternatives_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Cards = frozenset[str]
+
+#: More unions than that are not listed: a flow then finds a violated one, though maybe not the smallest.
+MAX_UNIONS = 512
+
+
+class Overdraft(NamedTuple):
+    """A set of cards that is promised more than it has."""
+
+    cards: frozenset[str]
+    total: int
+    limit: int
+
+
+class MultiCardAdmission:
+    """Used amounts of single cards, and claims, of one queue: what it holds, has admitted, and is asked for.
+
+    `limit` answers how much of a card the queue may have. Amounts are in thousandths.
+    """
+
+    def __init__(
+        self,
+        used: Mapping[str, int],
+        claims: Iterable[tuple[Iterable[str], int]],
+        limit: Callable[[str], int],
+        *,
+        base: MultiCardAdmission | None = None,
+    ) -> None:
+        self._used = used
+        self._limit = limit
+        merged: dict[Cards, int] = {}
+        for alternatives, amount in claims:
+            if amount > 0:
+                cards = frozenset(alternatives)
+                merged[cards] = merged.get(cards, 0) + amount
+        #: In an order of its own: what is told must not depend on the order of events.
+        self._claims = {cards: merged[cards] for cards in sorted(merged, key=sorted)}
+        self._base = base
+        #: The one set of cards by which this is more than `base`, where it is one claim.
+        self._only: Cards = frozenset()
+        self._greedy: bool | None = None
+
+    @classmethod
+    def of(cls, used: Mapping[str, int], limit: Callable[[str], int]) -> MultiCardAdmission:
+        """Promises out of amounts by key, cards and claims together."""
+        keys = {key: alternatives_of(key) for key in used}
+        return cls(
+            {key: amount for key, amount in used.items() if len(keys[key]) == 1},
+            [(alternatives, used[key]) for key, alternatives in keys.items() if len(alternatives) > 1],
+            limit,
+        )
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether anything is claimed on several cards."""
+        return bool(self._claims)
+
+    def with_more(self, asked: Mapping[str, int]) -> MultiCardAdmission:
+        """These promises and what a job asks for, by key."""
+        used, claims = dict(self._used), list(self._claims.items())
+        for key, amount in asked.items():
+            alternatives = alternatives_of(key)
+            if len(alternatives) == 1:
+                used[key] = used.get(key, 0) + amount
+            else:
+                claims.append((frozenset(alternatives), amount))
+        more = MultiCardAdmission(used, claims, self._limit, base=self)
+        if len(asked) == 1 and len(claims) > len(self._claims):
+            more._only = claims[-1][0]
+        return more
+
+    def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
+        """The smallest set of cards touching one of `touching` that is promised more than it has, or None."""
+        if self.fits_greedily:
+            return None
+        asked = frozenset(touching)
+        if self._base is not None and self._base.fits_greedily:
+            # Before the job asked, all could be met: a set that is overdrawn now holds the one claim it asks for.
+            found = self._weigh(asked)
+            if found.total > found.limit and asked == self._only:
+                return found
+        unions = self._unions(asked)
+        for cards in sorted(unions, key=lambda cards: (len(cards), sorted(cards))):
+            found = self._weigh(cards)
+            if found.total > found.limit:
+                return found
+        if len(unions) >= MAX_UNIONS:
+            return self._overdraft_by_flow(asked)
+        return None
+
+    @property
+    def fits_greedily(self) -> bool:
+        """Whether handing each claim to whatever its cards have free meets all; that it does not proves nothing."""
+        if self._greedy is None:
+            self._greedy = self._fits_greedily()
+        return self._greedy
+
+    def _fits_greedily(self) -> bool:
+        """Whether handing each claim to whatever its cards have free, most free first, meets all of them.
+
+        It proves that all can be met; that it fails proves nothing. O(claims x cards).
+        """
+        free: dict[str, int] = {}
+        for cards, amount in self._claims.items():
+            for card in cards:
+                if card not in free:
+                    free[card] = max(0, self._limit(card) - self._used.get(card, 0))
+            left = amount
+            for card in sorted(cards, key=lambda card: (-free[card], card)):
+                taken = min(left, free[card])
+                free[card] -= taken
+                left -= taken
+            if left:
+                return False
+        return True
+
+    def _weigh(self, cards: Cards) -> Overdraft:
+        # min(): an overdrawn card must not eat what other cards have left.
+        used = sum(min(self._used.get(card, 0), self._limit(card)) for card in cards)
+        claimed = sum(amount for alternatives, amount in self._claims.items() if alternatives <= cards)
+        return Overdraft(cards, used + claimed, sum(self._limit(card) for card in cards))
+
+    def _unions(self, touching: Cards) -> set[Cards]:
+        """Connected unions of claim sets around `touching`, at most MAX_UNIONS."""
+        queue = [cards for cards in self._claims if cards & touching]
+        found = set(queue)
+        for union in queue:  # grows while it is read
+            for cards in self._claims:
+                wider = union | cards
+                if cards & union and wider not in found:
+                    if len(found) >= MAX_UNIONS:
+                        return found
+                    found.add(wider)
+                    queue.append(wider)
+        return found
+
+    def _overdraft_by_flow(self, touching: Cards) -> Overdraft | None:
+        """A violated set by assigning claims to free cards along augmenting paths. Polynomial in sets and cards."""
+        component = self._component(touching)
+        claims = {cards: amount for cards, amount in self._claims.items() if cards <= component}
+        free = {card: max(0, self._limit(card) - self._used.get(card, 0)) for card in component}
+        given: dict[tuple[Cards, str], int] = {}
+        for cards, amount in claims.items():
+            left = amount
+            while left:
+                path, reached = _augmenting_path(cards, claims, given, free)
+                if not path and touching & reached:
+                    return self._weigh(frozenset(reached))
+                if not path:
+                    break  # too much is claimed where the asked card is not concerned
+                step = min(left, free[path[-1][1]], *(given[moved] for moved in _moved_along(path)))
+                for taken in path:
+                    given[taken] = given.get(taken, 0) + step
+                for moved in _moved_along(path):
+                    given[moved] -= step
+                free[path[-1][1]] -= step
+                left -= step
+        return None
+
+    def _component(self, touching: Cards) -> Cards:
+        reached = touching
+        while True:
+            wider = reached.union(*(cards for cards in self._claims if cards & reached))
+            if wider == reached:
+                return reached
+            reached = wider
+
+
+def _moved_along(path: list[tuple[Cards, str]]) -> list[tuple[Cards, str]]:
+    """The assignments that give way on a path: each later claim leaves the card that the one before it takes."""
+    return [(path[i + 1][0], path[i][1]) for i in range(len(path) - 1)]
+
+
+def _augmenting_path(
+    start: Cards, claims: Mapping[Cards, int], given: Mapping[tuple[Cards, str], int], free: Mapping[str, int]
+) -> tuple[list[tuple[Cards, str]], set[str]]:
+    """(claim, card it takes) steps from `start` to a free card, or none; and the cards that were reached."""
+    came_from: dict[str, tuple[Cards, str | None]] = {}
+    frontier: list[tuple[Cards, str | None]] = [(start, None)]
+    seen = {start}
+    for claim, through in frontier:  # grows while it is read
+        for card in sorted(claim):
+            if card in came_from:
+                continue
+            came_from[card] = (claim, through)
+            if free[card]:
+                path = []
+                step: str | None = card
+                while step is not None:
+                    owner, previous = came_from[step]
+                    path.append((owner, step))
+                    step = previous
+                return path[::-1], set(came_from)
+            for other in claims:
+                if other not in seen and given.get((other, card), 0):
+                    seen.add(other)
+                    frontier.append((other, card))
+    return [], set(came_from)

@@ -1,0 +1,145 @@
+"""Why a job or a pod is refused, as records whose texts users' alerts match (capacity-card reference §6.1)."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from capcard_sched.model.reasons import (
+    EMPTY_QUEUE_CAPABILITY,
+    GET_TASK_REQUEST_RESOURCE_FAILED,
+    INSUFFICIENT_MEMORY_QUOTA,
+    INVALID_CARD_REQUEST,
+    QUEUE_NOT_FOUND,
+    QUEUE_NOT_OPEN,
+    QUEUE_NOT_OPEN_ALLOCATE,
+    QUEUE_NOT_OPEN_RECLAIM,
+)
+from capcard_sched.model.refusal import Refusal
+
+if TYPE_CHECKING:
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.refusal import Figures
+    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+
+#: The hooks of this plugin that may refuse.
+RefusingHook: TypeAlias = Literal["job_enqueueable", "allocatable", "preemptive"]
+
+#: Source of Pod events; it does not follow the scheduler's name.
+POD_COMPONENT: Final = "volcano.capacity-card"
+#: What a queue without any capability is said to deny.
+_VERBS: Final[dict[RefusingHook, str]] = {
+    "job_enqueueable": "enqueue",
+    "allocatable": "allocate",
+    "preemptive": "preempt",
+}
+_EMPTY: Final = "cpu 0.00, memory 0.00"
+_MEBIBYTE: Final = Decimal(1048576)
+
+
+class Shortage(NamedTuple):
+    """A check that failed: in which dimension, the numbers, and for a claim those of every alternative."""
+
+    reason: Reason
+    figures: Figures
+    alternatives: tuple[Figures, ...] = ()
+
+
+def mebibytes(amount: int) -> str:
+    """Bytes as Mi: a plain decimal in its shortest form, never with an exponent (R24)."""
+    whole, rest = divmod(amount, 1048576)
+    if not rest:
+        return str(whole)
+    return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
+
+
+def quietly(refusal: Refusal) -> Refusal:
+    """The same without an event: its object was told these very words in this session."""
+    return msgspec.structs.replace(refusal, event=False)
+
+
+class QuotaRefusals:
+    """Makes the records, and counts them."""
+
+    def __init__(self, plugin: str) -> None:
+        self._plugin = plugin
+        #: (queue, hook, reason) to how often.
+        self.counts: dict[tuple[str, str, str], int] = {}
+
+    def shortage(
+        self, hook: RefusingHook, account: QueueAccount, found: Shortage, *, pods_too: bool = False
+    ) -> Refusal:
+        """Not enough quota. A queue without any capability says so in a second event (R25)."""
+        row, figures, queue = found.reason, found.figures, account.name
+        shown = mebibytes if row is INSUFFICIENT_MEMORY_QUOTA else str
+        message = row.render(
+            queue=queue,
+            card=figures.resource,
+            requested=shown(figures.requested),
+            total=shown(figures.total),
+            limit=shown(figures.limit),
+        )
+        also: tuple[tuple[str, str], ...] = ()
+        if account.quota.is_empty:
+            text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])
+            also = ((EMPTY_QUEUE_CAPABILITY.code, text),)
+        return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
+
+    def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
+        """What a pod asks for cannot be worked out."""
+        row = GET_TASK_REQUEST_RESOURCE_FAILED
+        return self._refusal(hook, queue, row, row.render(queue=queue, error=error), pods_too=pods_too)
+
+    def invalid_request(self, queue: str, detail: str) -> Refusal:
+        """The annotation that alone tells what a job without pods wants is void (R4)."""
+        row = INVALID_CARD_REQUEST
+        return self._refusal("job_enqueueable", queue, row, row.render(detail=detail))
+
+    def not_open(self, hook: RefusingHook, queue: Queue, *, task: str = "", pods_too: bool = False) -> Refusal:
+        """The queue takes nothing new, and takes nothing back for its pod `task`."""
+        if hook == "job_enqueueable":
+            row = QUEUE_NOT_OPEN
+            return self._refusal(
+                hook, queue.name, row, row.render(queue=queue.name, state=queue.state), pods_too=pods_too
+            )
+        if hook == "preemptive":
+            row = QUEUE_NOT_OPEN_RECLAIM
+            return self._refusal(hook, queue.name, row, row.render(queue=queue.name, state=queue.state, task=task))
+        row = QUEUE_NOT_OPEN_ALLOCATE
+        return self._refusal(hook, queue.name, row, row.render(queue=queue.name, state=queue.state), event=False)
+
+    def unknown_queue(self, hook: RefusingHook, queue: str) -> Refusal:
+        """The books know no such queue, or no session has opened them yet."""
+        return self._refusal(hook, queue, QUEUE_NOT_FOUND, QUEUE_NOT_FOUND.render(queue=queue))
+
+    def _refusal(
+        self,
+        hook: RefusingHook,
+        queue: str,
+        row: Reason,
+        message: str,
+        figures: Figures | None = None,
+        alternatives: tuple[Figures, ...] = (),
+        *,
+        also: tuple[tuple[str, str], ...] = (),
+        event: bool = True,
+        pods_too: bool = False,
+    ) -> Refusal:
+        key = queue, hook, row.code
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return Refusal(
+            hook,
+            self._plugin,
+            row.code,
+            message,
+            queue=queue,
+            figures=figures,
+            alternatives=alternatives,
+            also=also,
+            event=event,
+            component="" if hook == "job_enqueueable" else POD_COMPONENT,
+            pods_too=pods_too,
+        )

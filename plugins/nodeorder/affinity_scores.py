@@ -1,0 +1,89 @@
+"""Scores that depend on where other pods stand: pod affinity and topology spread (plugins reference §8.2, 7 and 8)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.api.node_view import Mask, NodeView, Scores
+    from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.model.task import TaskClass
+    from capcard_sched.plugins.nodeorder.preferences import Preferences, Spread
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+def pod_affinity(index: NodeIndex, preferences: Preferences, rows: NodeView) -> Scores | None:
+    """Inter-pod affinity over the candidates, 0 to 100: float64 [k]; None when it is the same for all."""
+    raw = np.zeros(len(rows), dtype=np.int64)
+    for tally, topology_key, weight in preferences.affinity:
+        if tally.sum:
+            raw += weight * tally.totals(index, topology_key)[rows.take(index.column(topology_key).codes)]
+    if not len(raw):
+        return None
+    lowest, highest = int(raw.min()), int(raw.max())
+    if lowest == highest:
+        return None
+    return np.trunc(100.0 * (raw - lowest) / (highest - lowest))
+
+
+class SpreadScores:
+    """Scores by soft constraints; remembers which nodes a constraint looks at."""
+
+    def __init__(self) -> None:
+        self._index: NodeIndex | None = None
+        self._scopes: dict[tuple[TaskClass, int], Mask] = {}
+
+    def _scope(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], position: int) -> Mask:
+        """Mask, bool [nodes]: nodes with the keys of all constraints that pass the inclusion policies of this one."""
+        if index is not self._index:
+            self._index = index
+            self._scopes.clear()
+        nodes = self._scopes.get((cls, position))
+        if nodes is None:
+            nodes = _with_all_keys(index, spread)
+            selected = index.matching(cls) if spread[position].honors_affinity else None
+            if selected is not None:
+                nodes &= selected
+            tolerated = index.tolerated(cls.tolerations) if spread[position].honors_taints else None
+            if tolerated is not None:
+                nodes &= tolerated
+            self._scopes[cls, position] = nodes
+        return nodes
+
+    def scores(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], rows: NodeView) -> Scores | None:
+        """Topology spread over the candidates, 0 to 100: float64 [k]; None when it is the same for all.
+
+        Nodes that miss a key score 0. For the hostname key the pods of the node itself count, as they stand now.
+        """
+        considered = rows.take(_with_all_keys(index, spread))
+        size = int(np.count_nonzero(considered))
+        if not size:
+            return None
+        raw = np.zeros(len(rows))
+        for position, each in enumerate(spread):
+            codes = rows.take(index.column(each.topology_key).codes)
+            domains = size if each.topology_key == HOSTNAME else len(set(codes[considered].tolist()))
+            raw += each.max_skew - 1
+            if each.tally is not None:
+                if each.topology_key == HOSTNAME:
+                    counts = rows.take(each.tally.rows)
+                else:
+                    scope = self._scope(index, cls, spread, position)
+                    counts = each.tally.totals(index, each.topology_key, (cls, position), scope)[codes]
+                raw += counts * math.log(domains + 2)
+        raw = np.floor(raw + 0.5)
+        lowest, highest = float(raw[considered].min()), float(raw[considered].max())
+        scores = np.floor(100.0 * (highest + lowest - raw) / highest) if highest else np.full(len(rows), 100.0)
+        scores[~considered] = 0.0
+        return None if scores.min() == scores.max() else scores
+
+
+def _with_all_keys(index: NodeIndex, spread: tuple[Spread, ...]) -> Mask:
+    nodes = np.ones(len(index), dtype=bool)
+    for each in spread:
+        nodes &= index.column(each.topology_key).codes >= 0
+    return nodes
