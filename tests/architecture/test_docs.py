@@ -50,7 +50,7 @@ def test_every_hook_has_a_row_with_all_its_cells() -> None:
 
 
 def test_the_hooks_that_are_said_to_be_unasked_are_those() -> None:
-    asking = [*(ROOT / "capcard_sched" / "framework").glob("*.py"), *(ROOT / "actions").glob("*.py")]
+    asking = [*(ROOT / "capcard_sched" / "framework").rglob("*.py"), *(ROOT / "actions").glob("*.py")]
     text = "".join(path.read_text() for path in asking if path.name != "hooks.py")
     assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNASKED
 
