@@ -1,0 +1,1 @@
+"""deviceshare: GPUs shared between pods."""

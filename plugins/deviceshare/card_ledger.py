@@ -1,0 +1,143 @@
+"""The pods on the cards of one node, and the states of the cards that follow from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.plugins.deviceshare.device_choice import ChosenShare
+from capcard_sched.plugins.deviceshare.pod_devices import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.plugins.deviceshare.shared_card import SharedCard
+
+    Cards = tuple[SharedCard, ...]
+    Shares = tuple[ChosenShare, ...]
+
+
+class BookedDevices(NamedTuple):
+    """What the devices in a pod's annotation are on the cards of its node."""
+
+    shares: Shares
+    #: uuids that the node does not have.
+    unknown: tuple[str, ...]
+    #: Slices that are booked as plain amounts: the card cannot have them beside its other pods.
+    without_slice: tuple[str, ...]
+
+
+class CardLedger:
+    """Bookings by pod. Every operation is idempotent: a pod is booked once, whatever is repeated.
+
+    Two views follow from the bookings: `cards`, as they are now, and `future`, once the pods that leave are gone and
+    those that wait for them have come.
+    """
+
+    __slots__ = ("_future", "_leaving", "_promised", "cards", "held", "idle", "uuids")
+
+    def __init__(self, uuids: Sequence[str], idle: Cards) -> None:
+        """`uuids` and `idle`: the cards of the node in order, and their states without any pod."""
+        self.uuids = tuple(uuids)
+        self.idle = idle
+        #: Now.
+        self.cards = idle
+        #: By pod uid.
+        self.held: dict[str, Shares] = {}
+        self._leaving: set[str] = set()
+        self._promised: dict[str, Shares] = {}
+        self._future: Cards | None = idle
+
+    @property
+    def future(self) -> Cards:
+        """The cards without the pods that leave, with those that are promised what these leave."""
+        if self._future is None:
+            cards = self.cards
+            for uid in sorted(self._leaving):
+                cards = without_shares(cards, self.held[uid])
+            for shares in self._promised.values():
+                cards = with_shares(cards, shares)
+            self._future = cards
+        return self._future
+
+    @property
+    def has_promises(self) -> bool:
+        """Whether some pod waits for others to leave."""
+        return bool(self._promised)
+
+    def book(self, uid: str, shares: Shares, *, leaving: bool = False) -> None:
+        """A pod holds these shares now. `leaving`: it is on its way out."""
+        if self.held.get(uid) != shares:
+            self.release(uid)
+            self.held[uid] = shares
+            self.cards = with_shares(self.cards, shares)
+        self.set_leaving(uid, leaving=leaving)
+        self._future = None
+
+    def release(self, uid: str) -> None:
+        """A pod holds nothing any more; one that held nothing changes nothing."""
+        shares = self.held.pop(uid, None)
+        if shares is not None:
+            self.cards = without_shares(self.cards, shares)
+            self._leaving.discard(uid)
+            self._future = None
+
+    def set_leaving(self, uid: str, *, leaving: bool) -> None:
+        """Whether a pod that holds shares is on its way out."""
+        if leaving != (uid in self._leaving) and uid in self.held:
+            (self._leaving.add if leaving else self._leaving.discard)(uid)
+            self._future = None
+
+    def promise(self, uid: str, shares: Shares) -> None:
+        """A pod gets these shares of `future`."""
+        self._promised[uid] = shares
+        self._future = None
+
+    def withdraw(self, uid: str) -> None:
+        """Undo `promise`."""
+        if self._promised.pop(uid, None) is not None:
+            self._future = None
+
+    def shares_of(self, containers: Iterable[Iterable[Device]], cards: Cards | None = None) -> BookedDevices:
+        """The devices of an annotation as shares on `cards` (now, when None); devices of other nodes are unknown."""
+        now = list(self.cards if cards is None else cards)
+        index_of = {uuid: index for index, uuid in enumerate(self.uuids)}
+        shares: list[ChosenShare] = []
+        unknown, without_slice = [], []
+        for container, devices in enumerate(containers):
+            for device in devices:
+                index = index_of.get(device.uuid)
+                if index is None:
+                    unknown.append(device.uuid)
+                    continue
+                booking = now[index].booking_at(device.memory, device.cores, device.group, device.position)
+                if device.group and not booking.group:
+                    without_slice.append(device.id)
+                now[index] = now[index].plus(booking)
+                shares.append(ChosenShare(container, index, device.memory, booking))
+        return BookedDevices(tuple(shares), tuple(unknown), tuple(without_slice))
+
+    def devices_of(self, shares: Shares, containers: int) -> list[list[Device]]:
+        """Shares as they are written on the pod, by container."""
+        devices: list[list[Device]] = [[] for _ in range(containers)]
+        for share in shares:
+            booking = share.booking
+            devices[share.container].append(
+                Device(self.uuids[share.card], share.memory, booking.cores, booking.group, booking.position)
+            )
+        return devices
+
+
+def with_shares(cards: Cards, shares: Shares) -> Cards:
+    """The cards with these shares taken."""
+    now = list(cards)
+    for share in shares:
+        now[share.card] = now[share.card].plus(share.booking)
+    return tuple(now)
+
+
+def without_shares(cards: Cards, shares: Shares) -> Cards:
+    """The cards with these shares given back."""
+    now = list(cards)
+    for share in shares:
+        now[share.card] = now[share.card].minus(share.booking)
+    return tuple(now)

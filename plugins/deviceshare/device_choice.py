@@ -1,0 +1,139 @@
+"""Filter, score and choice of cards: one function, so that a node that passes always allocates."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.plugins.deviceshare.shared_card import Booking, Cause, SharedCard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from capcard_sched.plugins.deviceshare.vgpu_request import ContainerRequest, VgpuRequest
+
+BINPACK: Final = "binpack"
+SPREAD: Final = "spread"
+
+_FULL = 100.0
+_NO_CARDS_CLOSED: Mapping[int, Cause] = {}
+_RANKS = {cause: rank for rank, cause in enumerate(Cause)}
+
+
+class ChosenShare(NamedTuple):
+    """A share of one card for one container."""
+
+    container: int
+    #: Index on the node.
+    card: int
+    #: Units asked for on that card.
+    memory: int
+    booking: Booking
+
+
+class DeviceChoice(NamedTuple):
+    """The cards a pod gets on a node."""
+
+    shares: tuple[ChosenShare, ...]
+    #: Sum over the cards taken, before rounding.
+    score: float
+    #: The cards of the node afterwards.
+    after: tuple[SharedCard, ...]
+
+
+class NoChoice(NamedTuple):
+    """Why a node does not take a pod."""
+
+    cause: Cause
+    #: Causes by card index, where single cards were looked at.
+    cards: Mapping[int, Cause]
+    #: Container that does not fit, -1 when the whole pod does not.
+    container: int = -1
+
+
+def choose_cards(
+    cards: tuple[SharedCard, ...],
+    request: VgpuRequest,
+    policy: str,
+    closed: Mapping[int, Cause] = _NO_CARDS_CLOSED,
+) -> DeviceChoice | NoChoice:
+    """The cards of a node that a pod gets, or why it gets none.
+
+    Containers are served in order, each seeing what the ones before took. `policy`: BINPACK, SPREAD or anything else;
+    `closed`: indexes of cards that are closed to this very pod.
+    """
+    if request.problem:
+        return NoChoice(Cause.REQUEST, {})
+    usable: Sequence[int] = range(len(cards))
+    if request.mode:
+        usable = [index for index in usable if cards[index].model.mode == request.mode]
+        if not usable:
+            return NoChoice(Cause.MODE, {})
+    now = list(cards)
+    shares: list[ChosenShare] = []
+    score = 0.0
+    for container, wanted in enumerate(request.containers):
+        if wanted is None:
+            continue
+        refused = _serve(now, usable, container, wanted, policy, closed, shares)
+        if refused is not None:
+            return refused
+        for share in shares[len(shares) - wanted.number :]:
+            score += card_score(now[share.card], policy)
+    return DeviceChoice(tuple(shares), score, tuple(now))
+
+
+def _serve(
+    now: list[SharedCard],
+    usable: Sequence[int],
+    container: int,
+    wanted: ContainerRequest,
+    policy: str,
+    closed: Mapping[int, Cause],
+    shares: list[ChosenShare],
+) -> NoChoice | None:
+    """Take cards for one container: `now` and `shares` grow by them; why not, when there are too few."""
+    left, share = wanted.number, wanted.share
+    if left > sum(1 for index in usable if now[index].model.healthy):
+        return NoChoice(Cause.CARDS, {}, container)
+    refused: dict[int, Cause] = {}
+    for index in sorted(usable, key=_order(now, policy)):
+        taken = closed.get(index) or now[index].try_take(share)
+        if isinstance(taken, Cause):
+            refused[index] = taken
+            continue
+        now[index] = taken.after
+        shares.append(ChosenShare(container, index, taken.memory, taken.booking))
+        left -= 1
+        if not left:
+            return None
+    return NoChoice(most_frequent(refused.values()), refused, container)
+
+
+def _order(now: Sequence[SharedCard], policy: str) -> Callable[[int], tuple[int, int]]:
+    """Sort key of card indexes: ties go to the highest."""
+    if policy == BINPACK:
+        return lambda index: (-now[index].used_memory, -index)
+    if policy == SPREAD:
+        return lambda index: (now[index].use.number, -index)
+    return lambda index: (0, -index)
+
+
+def most_frequent(causes: Iterable[Cause]) -> Cause:
+    """The cause that refused most cards; of equals the one that is checked first."""
+    counts: dict[Cause, int] = {}
+    for cause in causes:
+        counts[cause] = counts.get(cause, 0) + 1
+    return min(counts, key=lambda cause: (-counts[cause], _RANKS[cause]))
+
+
+def card_score(card: SharedCard, policy: str) -> float:
+    """The score of a card that was just taken: 0 to 100."""
+    if policy == BINPACK:
+        return _FULL * card.used_memory / card.model.memory
+    return _FULL if policy == SPREAD and card.use.number == 1 else 0.0
+
+
+def node_score(score: float, weight: int) -> float:
+    """The score of a node: rounded to the nearest integer, halves up, times the weight; 0 without one."""
+    return float(math.floor(score + 0.5) * weight) if weight > 0 else 0.0

@@ -1,0 +1,167 @@
+"""The settings that a device plugin keeps in a ConfigMap: resource names, memory factor, MIG geometries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, Geometry, SliceGroup, SliceKind
+from capcard_sched.plugins.deviceshare.vgpu_request import DEFAULT_RESOURCES, VgpuResources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Key of the ConfigMap's data.
+CONFIG_KEY: Final = "device-config.yaml"
+_SECTION: Final = "nvidia"
+_FACTOR: Final = "gpuMemoryFactor"
+_GEOMETRIES: Final = "knownMigGeometries"
+_MOST: Final = 1 << 31
+
+#: Keys of resource names to the fields of `VgpuResources`.
+_NAMES: Final = {
+    "resourceCountName": "number",
+    "resourceMemoryName": "memory",
+    "resourceMemoryPercentageName": "percentage",
+    "resourceCoreName": "cores",
+}
+#: Keys that only the device plugin reads.
+_OTHERS: Final = frozenset(
+    {
+        "resourcePriorityName",
+        "overwriteEnv",
+        "defaultMemory",
+        "defaultCores",
+        "defaultGPUNum",
+        "deviceSplitCount",
+        "deviceMemoryScaling",
+        "deviceCoreScaling",
+        "disableCoreLimit",
+    }
+)
+
+
+class DeviceConfig(msgspec.Struct, frozen=True):
+    """What the scheduler reads of the ConfigMap; defaults where it is silent."""
+
+    resources: VgpuResources = DEFAULT_RESOURCES
+    #: MiB of a memory unit.
+    factor: int = 1
+    geometries: tuple[Geometry, ...] = DEFAULT_GEOMETRIES
+
+
+DEFAULT_CONFIG: Final = DeviceConfig()
+
+
+class DeviceConfigError(ValueError):
+    """A ConfigMap that cannot be used; the message names path, value and accepted form, all there is."""
+
+
+class _Fault(NamedTuple):
+    path: str
+    text: str
+
+
+class _Reader:
+    """Collects what is wrong while values are taken out of a document."""
+
+    def __init__(self) -> None:
+        self.faults: list[_Fault] = []
+
+    def fault(self, path: str, value: object, accepted: str) -> None:
+        text = repr(value)
+        self.faults.append(_Fault(path, f"expected {accepted}, got {text if len(text) <= 64 else f'{text[:64]}...'}"))
+
+    def text(self, value: object, path: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            self.fault(path, value, "a text that is not empty")
+            return ""
+        return value.strip()
+
+    def integer(self, value: object, path: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MOST:
+            self.fault(path, value, "a positive integer")
+            return 1
+        return value
+
+    def mapping(self, value: object, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.fault(path, value, "a map")
+            return {}
+        return {str(key): each for key, each in value.items()}
+
+    def entries(self, value: object, path: str) -> Iterator[tuple[str, object]]:
+        """The entries of a list, each with its path."""
+        if not isinstance(value, list):
+            self.fault(path, value, "a list")
+            return
+        for index, each in enumerate(value):
+            yield f"{path}[{index}]", each
+
+
+def device_config(document: object) -> DeviceConfig:
+    """The settings in a parsed document. Raises DeviceConfigError with everything that is wrong with it.
+
+    Absent and null keys have their defaults, an empty list of geometries too.
+    """
+    reader = _Reader()
+    root = reader.mapping({} if document is None else document, "document")
+    section = root.get(_SECTION)
+    nvidia = reader.mapping({} if section is None else section, _SECTION)
+    names = {
+        field: reader.text(nvidia[key], f"{_SECTION}.{key}")
+        for key, field in _NAMES.items()
+        if nvidia.get(key) not in (None, "")
+    }
+    factor = nvidia.get(_FACTOR)
+    found = DeviceConfig(
+        VgpuResources(**names),
+        1 if factor is None else reader.integer(factor, f"{_SECTION}.{_FACTOR}"),
+        tuple(_geometries(reader, nvidia.get(_GEOMETRIES))) or DEFAULT_GEOMETRIES,
+    )
+    resources = msgspec.structs.astuple(found.resources)
+    if len(set(resources)) != len(resources):
+        reader.fault(_SECTION, ", ".join(resources), "four different resource names")
+    if reader.faults:
+        raise DeviceConfigError("; ".join(f"{path}: {text}" for path, text in reader.faults))
+    return found
+
+
+def unknown_keys(document: object) -> list[str]:
+    """Keys of the section that neither the scheduler nor a device plugin reads."""
+    section = document.get(_SECTION) if isinstance(document, dict) else None
+    if not isinstance(section, dict):
+        return []
+    known = {*_NAMES, *_OTHERS, _FACTOR, _GEOMETRIES}
+    return sorted(str(key) for key in section if key not in known)
+
+
+def _geometries(reader: _Reader, value: object) -> Iterator[Geometry]:
+    if value is None:
+        return
+    for path, each in reader.entries(value, f"{_SECTION}.{_GEOMETRIES}"):
+        entry = reader.mapping(each, path)
+        models = [reader.text(model, at) for at, model in reader.entries(entry.get("models"), f"{path}.models")]
+        groups = [_group(reader, group, at) for at, group in reader.entries(
+            entry.get("allowedGeometries"), f"{path}.allowedGeometries"
+        )]  # fmt: skip
+        names = [group.name for group in groups]
+        if len(set(names)) != len(names):
+            reader.fault(f"{path}.allowedGeometries", ", ".join(names), "groups of different names")
+        yield Geometry(tuple(models), tuple(groups))
+
+
+def _group(reader: _Reader, value: object, path: str) -> SliceGroup:
+    group = reader.mapping(value, path)
+    kinds = []
+    for at, each in reader.entries(group.get("geometries"), f"{path}.geometries"):
+        kind = reader.mapping(each, at)
+        kinds.append(
+            SliceKind(
+                reader.text(kind.get("name"), f"{at}.name"),
+                reader.integer(kind.get("memory"), f"{at}.memory"),
+                reader.integer(kind.get("count"), f"{at}.count"),
+            )
+        )
+    return SliceGroup(reader.text(group.get("group"), f"{path}.group"), tuple(kinds))

@@ -1,0 +1,137 @@
+"""The cards of a node, as its device plugin publishes them in annotations."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+HAMI_CORE: Final = "hami-core"
+MIG: Final = "mig"
+#: Seconds that a device plugin has to replace `Requesting_...` by a report of its own.
+HANDSHAKE_SECONDS: Final = 60.0
+
+CARD_FORM: Final = "uuid,count,memory,type,health,mode:"
+
+_FIELDS = 6
+_COUNT = re.compile(r"[0-9]{1,15}")
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_SHOWN = 64
+_HANDSHAKE_TIME = "%Y.%m.%d %H:%M:%S"
+
+
+class RegisteredCard(NamedTuple):
+    """One physical card."""
+
+    uuid: str
+    #: Most shares of it at a time.
+    slots: int
+    #: Memory units.
+    memory: int
+    type: str
+    healthy: bool
+    #: HAMI_CORE or MIG.
+    mode: str
+
+
+class Registration(NamedTuple):
+    """The cards of a node in the order of the list: a card's index is its position."""
+
+    cards: tuple[RegisteredCard, ...]
+    #: One sentence per fault, with the position in the list (from 0) and the accepted form.
+    problems: tuple[str, ...] = ()
+
+
+def decode_registration(text: str) -> Registration:
+    """Cards of a registration annotation; no card at all when the list or one of its cards has a wrong form.
+
+    A card with an amount that is not a positive integer, or with the uuid of an earlier one, is dropped by itself.
+    """
+    if ":" not in text:
+        return Registration((), (f'no card in "{_brief(text)}": expected {CARD_FORM} for each card',))
+    found: dict[str, RegisteredCard] = {}
+    problems: list[str] = []
+    for position, fragment in enumerate(part for part in text.split(":") if "," in part):
+        fields = fragment.split(",")
+        if len(fields) < _FIELDS:
+            fault = f'card {position} "{_brief(fragment)}" has {len(fields)} fields: expected {CARD_FORM}'
+            return Registration((), (fault,))
+        uuid, slots, memory, type, health, mode = (field.strip() for field in fields[:_FIELDS])
+        fault = _fault(uuid, slots, memory, found)
+        if fault:
+            problems.append(f'card {position} "{_brief(fragment)}" is dropped: {fault}')
+            continue
+        found[uuid] = RegisteredCard(
+            uuid, int(slots), int(memory), type, health in _TRUE, MIG if mode == MIG else HAMI_CORE
+        )
+    if not found and not problems:
+        problems.append(f'no card in "{_brief(text)}": expected {CARD_FORM} for each card')
+    return Registration(tuple(found.values()), tuple(problems))
+
+
+def _fault(uuid: str, slots: str, memory: str, found: dict[str, RegisteredCard]) -> str:
+    if not uuid:
+        return "its uuid is empty"
+    if uuid in found:
+        return "an earlier card has the same uuid"
+    for field, value in (("count", slots), ("memory", memory)):
+        if _COUNT.fullmatch(value) is None or int(value) == 0:
+            return f'{field} is "{_brief(value)}": expected a positive integer'
+    return ""
+
+
+def encode_registration(cards: tuple[RegisteredCard, ...]) -> str:
+    """The annotation value for some cards."""
+    return "".join(
+        f"{card.uuid},{card.slots},{card.memory},{card.type},{str(card.healthy).lower()},{card.mode}:" for card in cards
+    )
+
+
+def ignores_health(cards: tuple[RegisteredCard, ...], offered: int) -> bool:
+    """Whether the health flags of a node mean nothing: all are false, and yet the kubelet offers shares.
+
+    Device plugins before 2025 wrote false for healthy cards. `offered`: allocatable shares of the node.
+    """
+    return offered > 0 and bool(cards) and not any(card.healthy for card in cards)
+
+
+HandshakeState: TypeAlias = Literal["alive", "requested", "overdue", "unreadable", "deleted"]
+
+
+def handshake_state(text: str, now: float) -> HandshakeState:
+    """The state in a handshake annotation at `now` (Unix seconds); times in it are UTC.
+
+    `alive`: the plugin reported; `requested`: it was asked at most HANDSHAKE_SECONDS ago; `overdue`: longer ago;
+    `unreadable`: it was asked at a time that is none; `deleted`: it was given up.
+    """
+    if "Requesting" in text:
+        asked = _handshake_time(text)
+        if asked is None:
+            return "unreadable"
+        return "overdue" if now - asked > HANDSHAKE_SECONDS else "requested"
+    return "deleted" if "Deleted" in text else "alive"
+
+
+def handshake_deadline(text: str) -> float | None:
+    """Unix seconds at which a request for a report becomes overdue; None when none is under way."""
+    if "Requesting" not in text:
+        return None
+    asked = _handshake_time(text)
+    return None if asked is None else asked + HANDSHAKE_SECONDS
+
+
+def handshake_text(state: Literal["Requesting", "Deleted"], now: float) -> str:
+    """`Requesting_2025.07.22 11:59:00`, UTC."""
+    return f"{state}_{datetime.fromtimestamp(now, UTC).strftime(_HANDSHAKE_TIME)}"
+
+
+def _handshake_time(text: str) -> float | None:
+    try:
+        moment = datetime.strptime(text.partition("_")[2].strip(), _HANDSHAKE_TIME)  # noqa: DTZ007 -- UTC below
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC).timestamp()
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,191 @@
+"""States of cards: what a card offers and what its pods hold of it, interned.
+
+Equal cards with equal use are one `SharedCard`, so that the answer to a request is worked out once for all of them,
+and the cards of a node are a tuple that compares and hashes by identity.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.plugins.deviceshare.geometry import find_slice
+from capcard_sched.plugins.deviceshare.registration import HAMI_CORE, MIG
+
+if TYPE_CHECKING:
+    from capcard_sched.plugins.deviceshare.geometry import Geometry, Slice
+    from capcard_sched.plugins.deviceshare.vgpu_request import Share
+
+#: Percent: all compute of a card.
+ALL_CORES: Final = 100
+
+
+class Cause(Enum):
+    """Why a card, or a node, does not take a request. In the order in which they are checked."""
+
+    REQUEST = "request"
+    MODE = "sharing mode"
+    CARDS = "gpu cards"
+    UNHEALTHY = "unhealthy"
+    SLOTS = "slots"
+    MEMORY = "memory"
+    CORES = "cores"
+    EXCLUSIVE = "exclusive"
+    TYPE = "type"
+    GROUP = "podgroup policy"
+    SLICE = "mig slice"
+
+
+class CardModel(NamedTuple):
+    """What a card offers; equal models are alike to every request that names no uuid."""
+
+    #: Most shares at a time.
+    slots: int
+    #: Units.
+    memory: int
+    type: str
+    healthy: bool = True
+    mode: str = HAMI_CORE
+    #: How it can be cut, in mode MIG.
+    geometry: Geometry | None = None
+    #: MiB of a unit.
+    factor: int = 1
+
+
+class CardUsage(NamedTuple):
+    """What the pods on a card hold of it together."""
+
+    #: How many shares.
+    number: int = 0
+    #: Units of all shares; of slices their whole memory. May exceed the card's.
+    memory: int = 0
+    #: Percent of all shares.
+    cores: int = 0
+    #: Geometry group in use, "" for none, and the positions taken in it, ascending.
+    group: str = ""
+    positions: tuple[int, ...] = ()
+
+
+class Booking(NamedTuple):
+    """What one share takes of its card."""
+
+    #: Units.
+    memory: int
+    #: Percent.
+    cores: int
+    group: str = ""
+    position: int = -1
+
+
+class Taken(NamedTuple):
+    """A share that a card would give."""
+
+    #: Units asked for.
+    memory: int
+    booking: Booking
+    #: The card afterwards.
+    after: SharedCard
+
+
+class SharedCard:
+    """One state of a card. Made by `CardStates` alone; compared by identity."""
+
+    __slots__ = ("_answers", "_states", "model", "use", "used_memory")
+
+    def __init__(self, states: CardStates, model: CardModel, use: CardUsage) -> None:
+        self.model = model
+        self.use = use
+        #: Units in use; slices of a group may add up to more than the card has.
+        self.used_memory = min(use.memory, model.memory) if model.mode == MIG else use.memory
+        self._states = states
+        self._answers: dict[Share, Taken | Cause] = {}
+
+    def __repr__(self) -> str:
+        return f"SharedCard({self.model.type}, {self.use})"
+
+    def try_take(self, share: Share) -> Taken | Cause:
+        """The share the card would give, or the first condition it does not meet."""
+        answer = self._answers.get(share)
+        if answer is None:
+            answer = self._answers[share] = self._take(share)
+        return answer
+
+    def _take(self, share: Share) -> Taken | Cause:
+        model, use = self.model, self.use
+        if not model.healthy:
+            return Cause.UNHEALTHY
+        if use.number >= model.slots:
+            return Cause.SLOTS
+        need = share.memory_on(model.memory)
+        if need > model.memory - self.used_memory:
+            return Cause.MEMORY
+        if use.cores + share.cores > ALL_CORES:
+            return Cause.CORES
+        if share.cores == ALL_CORES and use.number:
+            return Cause.EXCLUSIVE
+        if not share.cores and use.cores == ALL_CORES:
+            return Cause.CORES
+        if not share.accepts(model.type):
+            return Cause.TYPE
+        booking = Booking(need, share.cores)
+        if model.mode == MIG:
+            found = self.find_slice(need, whole=share.is_whole)
+            if found is None:
+                return Cause.SLICE
+            booking = Booking(found.memory // model.factor, share.cores, found.group, found.position)
+        return Taken(need, booking, self.plus(booking))
+
+    def find_slice(self, need: int, *, whole: bool = False) -> Slice | None:
+        """The slice for so many units."""
+        geometry, use = self.model.geometry, self.use
+        if geometry is None:
+            return None
+        return find_slice(geometry, need * self.model.factor, group=use.group, taken=use.positions, whole=whole)
+
+    def booking_at(self, memory: int, cores: int, group: str, position: int) -> Booking:
+        """What a share that another scheduler run gave takes: its slice where the card can have it, else the amount.
+
+        `memory`: units asked for; `group`: "" for a share without a slice.
+        """
+        geometry = self.model.geometry
+        if not group or geometry is None or self.use.group not in ("", group):
+            return Booking(memory, cores)
+        known = geometry.group(group)
+        size = None if known is None else known.memory_at(position)
+        if size is None or position in self.use.positions:
+            return Booking(memory, cores)
+        return Booking(size // self.model.factor, cores, group, position)
+
+    def plus(self, booking: Booking) -> SharedCard:
+        """The card with one share more."""
+        number, memory, cores, group, positions = self.use
+        if booking.group:
+            group, positions = booking.group, tuple(sorted((*positions, booking.position)))
+        use = CardUsage(number + 1, memory + booking.memory, cores + booking.cores, group, positions)
+        return self._states.card(self.model, use)
+
+    def minus(self, booking: Booking) -> SharedCard:
+        """The card without one share of these amounts."""
+        number, memory, cores, group, positions = self.use
+        if booking.group:
+            positions = tuple(position for position in positions if position != booking.position)
+            group = group if positions else ""
+        use = CardUsage(number - 1, memory - booking.memory, cores - booking.cores, group, positions)
+        return self._states.card(self.model, use)
+
+
+class CardStates:
+    """All states of cards that were met, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[CardModel, CardUsage], SharedCard] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def card(self, model: CardModel, use: CardUsage = CardUsage()) -> SharedCard:  # noqa: B008 -- immutable
+        """The state of a card."""
+        found = self._known.get((model, use))
+        if found is None:
+            found = self._known[model, use] = SharedCard(self, model, use)
+        return found
