@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.ordering import KeyHeap
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
 
 
 class Allocate(Action):
@@ -54,7 +53,7 @@ class Allocate(Action):
             if rest:
                 tasks[job.key] = rest
                 rounds.push_job(job)
-            elif queue.in_turn and session.is_unserved(job):
+            elif queue.strict_fifo and session.is_unserved(job):
                 session.refuse_behind_head(queue, job, waiting, "overused")
                 continue
             rounds.push_queue(queue)

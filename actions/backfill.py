@@ -11,9 +11,8 @@ from capcard_sched.framework.session.statement import Statement
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
 
 
 class Backfill(Action):

@@ -54,7 +54,7 @@ class Enqueue(Action):
                 continue
             job = waiting.pop()
             self._ask(session, job)
-            if queue.in_turn and session.is_pending_phase(job):
+            if queue.strict_fifo and session.is_pending_phase(job):
                 session.refuse_behind_head(queue, job, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)

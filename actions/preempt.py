@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.session.ordering import KeyHeap
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
 
 
 class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ class Preempt(Action):
                     waiting.push(job)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     session.record_hook_error(job, error)
-            elif queue.in_turn and session.is_unserved(job):
+            elif queue.strict_fifo and session.is_unserved(job):
                 session.refuse_behind_head(queue, job, waiting, "preemptable")
                 break
         return list(visited.values())

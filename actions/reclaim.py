@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
 
 
 class ReclaimArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Reclaim(Action):
             if tasks:
                 rest[job.key] = tasks
                 rounds.push_job(job)
-            elif queue.in_turn and session.is_unserved(job):
+            elif queue.strict_fifo and session.is_unserved(job):
                 session.refuse_behind_head(queue, job, waiting, "reclaimable")
                 continue
             rounds.push_queue(queue)

@@ -11,8 +11,7 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 
 class Shuffle(Action):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
 
 #: What keeps a pod, as people are told.
 CAUSE = "cool-down"

@@ -9,7 +9,7 @@ from capcard_sched.framework.api.plugin import Plugin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
 
 #: Matched by name; the number behind another class does not matter.
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})

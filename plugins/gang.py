@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 #: Condition types of a PodGroup.
 UNSCHEDULABLE = "Unschedulable"

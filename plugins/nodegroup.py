@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.objects import QueueAffinity
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Amounts, Vector
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 NO_LABEL = "node group label not found"
 NO_AFFINITY = "node group affinity not specified"

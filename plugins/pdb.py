@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
     from capcard_sched.model.limits import Budget
-    from capcard_sched.model.task import Task
 
 #: What keeps a pod, as people are told.
 CAUSE = "disruption-budget"

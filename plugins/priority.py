@@ -10,8 +10,7 @@ from capcard_sched.model.status import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 
 class Priority(Plugin):

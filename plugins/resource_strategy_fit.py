@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Scores
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 MAX_SCORE = 100
 ANY = "*"

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.limits import Quota
-    from capcard_sched.model.task import Task
 
 _REQUESTS, _LIMITS = "requests.", "limits."
 _COUNT = "count/pods"

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 ZONE_PREFIX = "tdm.revocable-zone."
 PERIOD_KEY = "tdm.evict.period"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from capcard_sched.model.job import Task
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.state.cluster import ClusterState
 
 Sums = dict[str, Any]

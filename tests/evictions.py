@@ -8,8 +8,7 @@ from typing import ClassVar
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.intents import Evict
-from capcard_sched.model.job import Job
-from capcard_sched.model.task import Task
+from capcard_sched.model.job import Job, Task
 from capcard_sched.testing import Harness
 
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from capcard_sched.model.job import Job
-from capcard_sched.model.node import Node
+from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task, TaskClass
+from capcard_sched.model.task_class import TaskClass
 from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capcard_sched.framework.core import Core
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
     from capcard_sched.state.cluster import ClusterState
 
 _UNITS: Final = {
@@ -106,7 +105,7 @@ def _queue(state: ClusterState, queue: Queue, cards: Json) -> Json:
         "priority": queue.priority,
         "parent": queue.parent,
         "reclaimable": queue.reclaimable,
-        "dequeueStrategy": "fifo" if queue.in_turn else "traverse",
+        "dequeueStrategy": "fifo" if queue.strict_fifo else "traverse",
         "capability": queue.capability,
         "deserved": queue.deserved,
         "guarantee": queue.guarantee,

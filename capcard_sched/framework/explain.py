@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.task_class import TaskClass
 
 
 def find_job(core: Core, namespace: str, name: str) -> Job | None:

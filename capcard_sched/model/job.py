@@ -1,133 +1,167 @@
-"""Jobs: a PodGroup plus its pods, with the gang arithmetic of the core reference §2.4."""
+"""Jobs, their tasks, and the nodes the tasks are on. The three refer to each other, so they share one module."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.status import ALLOCATED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.model.cooldown import Cooldown
     from capcard_sched.model.hyper_nodes import NetworkTopology
-    from capcard_sched.model.objects import PodGroupCondition
+    from capcard_sched.model.objects import PodGroupCondition, Taint
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.task_class import TaskClass
+
+#: Seconds. Kubernetes' default of `terminationGracePeriodSeconds`.
+GRACE_SECONDS: Final = 30
 
 _READY = (TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED)
-_PROMISED = (*_READY, TaskStatus.PIPELINED)
-_VALID = (*_PROMISED, TaskStatus.PENDING)
+_PIPELINED = (*_READY, TaskStatus.PIPELINED)
+_VALID = (*_PIPELINED, TaskStatus.PENDING)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Node:
+    """One node. Its amounts are in the state's columns at `row`; labels, taints and tasks are here.
+
+    A node that a pod names and the API server does not list is a placeholder: `known` is False, `row` is -1, and its
+    tasks are kept until the node (re)appears.
+    """
+
+    name: str
+    uid: str = ""
+    known: bool = False
+    #: Row in the node columns; rows are in order of node name whenever a session is open.
+    row: int = -1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    #: Base units, every resource the node names.
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    #: Image name to size in bytes.
+    images: Mapping[str, int] = field(default_factory=dict)
+    created: float = 0.0
+    #: Increases whenever labels, annotations, taints, images, unschedulable or allocatable change.
+    generation: int = 0
+    resource_version: str = ""
+    #: Tasks that occupy the node, of any scheduler, by uid.
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Node({self.name}, row={self.row})"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Task:
+    """One pod. Owned by the state; plugins and actions read it and never write it."""
+
+    uid: str
+    namespace: str
+    name: str
+    cls: TaskClass
+    #: Labels; equal label sets share one mapping.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: None for a pod that belongs to no group.
+    job: Job | None = None
+    #: `volcano.sh/task-spec`: the role inside the job, "" when unset.
+    role: str = ""
+    status: TaskStatus = TaskStatus.PENDING
+    #: The node it occupies (placed statuses) or is nominated to (PIPELINED), else None.
+    node: Node | None = None
+    #: `spec.priority`, default 1; overridden by `volcano.sh/task-priority`.
+    priority: int = 1
+    #: Pod annotation or label `volcano.sh/preemptable`; None when unset (the PodGroup decides, default True).
+    preemptable: bool | None = None
+    #: Pod label or annotation `volcano.sh/cooldown-time` with the times it counts from; None when the pod has neither.
+    cooldown: Cooldown | None = None
+    #: Has scheduling gates: never placed, never counted.
+    gated: bool = False
+    #: Its binding failed: in backoff until a BindRetry.
+    held: bool = False
+    #: Has a deletion timestamp.
+    deleting: bool = False
+    #: Seconds of its termination grace period.
+    grace: int = GRACE_SECONDS
+    #: `spec.schedulerName` is one of ours.
+    ours: bool = True
+    #: Unix seconds.
+    created: float = 0.0
+    #: Number after the last dash of a name of three parts or more, else -1.
+    index: int = -1
+    nominated_node: str = ""
+    #: `volcano.sh/card.assigned`, "" when unset.
+    assigned_card: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    def __repr__(self) -> str:
+        return f"Task({self.key}, {self.status.name})"
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Job:
     """One PodGroup and its tasks. Owned by the state, which keeps the counters exact at every change."""
 
-    __slots__ = (
-        "allocated",
-        "annotations",
-        "conditions",
-        "counts",
-        "created",
-        "implicit",
-        "key",
-        "labels",
-        "min_available",
-        "min_quota",
-        "min_resources",
-        "min_task_member",
-        "name",
-        "namespace",
-        "owner_job",
-        "pending",
-        "pending_best_effort",
-        "phase",
-        "priority",
-        "priority_class_name",
-        "queue",
-        "roles",
-        "status_counts",
-        "tasks",
-        "topology",
-        "total_request",
-        "uid",
-    )
-
     #: `namespace/name` of the PodGroup.
     key: str
-    namespace: str
-    name: str
-    #: "" until the PodGroup itself was seen: such a job is invisible to sessions.
-    uid: str
-    #: True for the in-memory group of a pod that names none.
-    implicit: bool
-    queue: str
-    min_available: int
-    #: Role to minimum; rebuilt at every PodGroup update (W-27).
-    min_task_member: Mapping[str, int]
-    #: `spec.minResources` in base units; None when unset.
-    min_resources: Mapping[str, int] | None
-    #: The same under every name as written (`model.limits.quota_amounts`), for ResourceQuotas.
-    min_quota: Mapping[str, int] | None
-    phase: PodGroupPhase
-    conditions: tuple[PodGroupCondition, ...]
-    #: `status.running`, `.succeeded`, `.failed` as last seen or written.
-    status_counts: tuple[int, int, int]
-    priority_class_name: str
-    #: Value of the PriorityClass, else of the global default class, else 0.
-    priority: int
-    created: float
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
-    #: `spec.networkTopology`; None when unset.
-    topology: NetworkTopology | None
-    #: Name of the Job that the PodGroup was made for, "" for others.
-    owner_job: str
-    #: All tasks by uid, ended ones included.
-    tasks: dict[str, Task]
-    #: PENDING tasks that are neither gated nor held, by uid.
-    pending: dict[str, Task]
-    #: How many PENDING tasks request nothing (gated ones included).
-    pending_best_effort: int
-    #: Tasks per status, indexed by TaskStatus.
-    counts: list[int]
-    #: Per role, the same counters plus, at index len(TaskStatus), pending tasks that request nothing.
-    #: Kept only while `min_task_member` is not empty.
-    roles: dict[str, list[int]]
     #: Sum of requests of tasks in allocated statuses: int64 [resource columns].
     allocated: Vector
     #: Sum of requests of all tasks.
     total_request: Vector
+    namespace: str = field(init=False)
+    name: str = field(init=False)
+    #: "" until the PodGroup is seen: sessions do not see such a job.
+    uid: str = ""
+    #: True for the in-memory group of pods that name none.
+    implicit: bool = False
+    queue: str = ""
+    min_available: int = 0
+    #: Role to minimum; rebuilt at every PodGroup update.
+    min_task_member: Mapping[str, int] = field(default_factory=dict)
+    #: `spec.minResources` in base units; None when unset.
+    min_resources: Mapping[str, int] | None = None
+    #: The same under every name as written (`model.limits.quota_amounts`), for ResourceQuotas.
+    min_quota: Mapping[str, int] | None = None
+    phase: PodGroupPhase = PodGroupPhase.PENDING
+    conditions: tuple[PodGroupCondition, ...] = ()
+    #: `status.running`, `.succeeded`, `.failed` as last seen or written.
+    status_counts: tuple[int, int, int] = (0, 0, 0)
+    priority_class_name: str = ""
+    #: Value of the PriorityClass, else of the global default class, else 0.
+    priority: int = 0
+    created: float = 0.0
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: `spec.networkTopology`; None when unset.
+    topology: NetworkTopology | None = None
+    #: Name of the Job that owns the PodGroup, "" for others.
+    owner_job: str = ""
+    #: All tasks by uid, completed ones included.
+    tasks: dict[str, Task] = field(default_factory=dict)
+    #: PENDING tasks that are neither gated nor held, by uid.
+    pending: dict[str, Task] = field(default_factory=dict)
+    #: Number of PENDING tasks that request nothing (gated ones included).
+    pending_best_effort: int = 0
+    #: Tasks per status, indexed by TaskStatus.
+    counts: list[int] = field(default_factory=lambda: [0] * len(TaskStatus))
+    #: Per role, the same counters plus, at index len(TaskStatus), pending tasks that request nothing.
+    #: Kept only while `min_task_member` is not empty.
+    roles: dict[str, list[int]] = field(default_factory=dict)
 
-    def __init__(self, key: str, allocated: Vector, total_request: Vector) -> None:
-        self.key = key
-        self.namespace, _, self.name = key.partition("/")
-        self.uid = ""
-        self.implicit = False
-        self.queue = ""
-        self.min_available = 0
-        self.min_task_member = {}
-        self.min_resources = None
-        self.min_quota = None
-        self.phase = PodGroupPhase.PENDING
-        self.conditions = ()
-        self.status_counts = (0, 0, 0)
-        self.priority_class_name = ""
-        self.priority = 0
-        self.created = 0.0
-        self.annotations = {}
-        self.labels = {}
-        self.topology = None
-        self.owner_job = ""
-        self.tasks = {}
-        self.pending = {}
-        self.pending_best_effort = 0
-        self.counts = [0] * len(TaskStatus)
-        self.roles = {}
-        self.allocated = allocated
-        self.total_request = total_request
+    def __post_init__(self) -> None:
+        self.namespace, _, self.name = self.key.partition("/")
 
     def count(self, statuses: Iterable[TaskStatus]) -> int:
-        """How many tasks are in one of `statuses`."""
+        """The number of tasks in one of `statuses`."""
         counts = self.counts
         total = 0
         for status in statuses:
@@ -136,9 +170,9 @@ class Job:
 
     @property
     def ready_tasks(self) -> int:
-        """Bound, Binding, Running, Allocated or Succeeded; best-effort members that pend are not among them."""
+        """Bound, Binding, Running, Allocated or Succeeded; pending best-effort members are excluded."""
         c = self.counts
-        return c[1] + c[3] + c[4] + c[5] + c[7]  # plain numbers: every job key asks for it
+        return c[1] + c[3] + c[4] + c[5] + c[7]  # literal indices: every job order key evaluates it
 
     @property
     def waiting_tasks(self) -> int:
@@ -160,16 +194,16 @@ class Job:
         return self.ready_tasks + self.pending_best_effort >= self.min_available
 
     def is_pipelined(self) -> bool:
-        """Enough members are placed or promised room that is being released."""
+        """Enough members are placed or nominated to releasing capacity."""
         return self.waiting_tasks + self.ready_tasks + self.pending_best_effort >= self.min_available
 
     def is_starving(self) -> bool:
-        """Below the minimum; best-effort members do not help, so that they may still preempt."""
+        """Below the minimum. Best-effort members do not count, so that they can preempt."""
         return self.waiting_tasks + self.ready_tasks < self.min_available
 
     @property
     def checks_roles(self) -> bool:
-        """Whether per-role minimums apply: not when they add up to more than the gang minimum."""
+        """Whether per-role minimums apply: not when their sum exceeds the gang minimum."""
         return bool(self.min_task_member) and self.min_available >= sum(self.min_task_member.values())
 
     def _roles_reach(self, statuses: tuple[TaskStatus, ...], best_effort: bool) -> bool:
@@ -197,13 +231,13 @@ class Job:
         return self._roles_reach(_READY, best_effort=True)
 
     def roles_pipelined(self) -> bool:
-        """Each role has its minimum placed or promised."""
-        return self._roles_reach(_PROMISED, best_effort=True)
+        """Each role has its minimum placed or nominated."""
+        return self._roles_reach(_PIPELINED, best_effort=True)
 
-    def role_promised(self, role: str) -> int:
-        """How many members of a role are placed or promised room; 0 where nothing is counted per role."""
+    def role_pipelined(self, role: str) -> int:
+        """The number of placed or nominated members of a role; 0 when the job counts no roles."""
         counts = self.roles.get(role)
-        return 0 if counts is None else sum(counts[status] for status in _PROMISED)
+        return 0 if counts is None else sum(counts[status] for status in _PIPELINED)
 
     def __repr__(self) -> str:
         return f"Job({self.key}, {self.phase.value}, min={self.min_available}, tasks={len(self.tasks)})"

@@ -11,8 +11,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from capcard_sched.model.cooldown import Cooldown, cooldown_of
-
 #: A quantity as written: a string, or a bare number in YAML.
 RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
@@ -223,11 +221,6 @@ class PodObject(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
-
-    @property
-    def cooldown(self) -> Cooldown | None:
-        """What it says about its cool-down: the only thing for which its conditions are read."""
-        return cooldown_of(self.metadata.labels, self.metadata.annotations, self.status.conditions)
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------

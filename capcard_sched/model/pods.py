@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.cooldown import Cooldown
+from capcard_sched.model.cooldown import Cooldown, cooldown_of
+from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
 from capcard_sched.model.qos import own_cpus
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import GRACE_SECONDS
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ def facts_of(pod: PodObject) -> PodFacts:
         grace=_grace_of(pod.spec),
         created=parse_time(meta.creation_timestamp),
         started=parse_time(pod.status.start_time),
-        cooldown=pod.cooldown,
+        cooldown=cooldown_of(meta.labels, meta.annotations, pod.status.conditions),
         owner_kind=owners[0].kind if owners else "",
         controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
         class_annotations={key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,81 +13,44 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Vector
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queue:
-    """One Queue object and what its jobs hold. Owned by the state."""
-
-    __slots__ = (
-        "affinity",
-        "allocated",
-        "annotations",
-        "capability",
-        "created",
-        "deserved",
-        "guarantee",
-        "in_turn",
-        "jobs",
-        "labels",
-        "name",
-        "parent",
-        "priority",
-        "reclaimable",
-        "state",
-        "status_allocated",
-        "uid",
-        "weight",
-    )
+    """One Queue object, its jobs and their usage. Owned by the state."""
 
     name: str
-    uid: str
-    weight: int
-    #: `spec.priority`, 0 when unset.
-    priority: int
-    #: Unset reads as True.
-    reclaimable: bool
-    parent: str
-    #: `spec.dequeueStrategy: fifo`: nobody gets anything before the first job has what it waits for (W-36).
-    in_turn: bool
-    #: Base units; None when the field is unset. Only keys the user wrote.
-    capability: Mapping[str, int] | None
-    deserved: Mapping[str, int] | None
-    guarantee: Mapping[str, int] | None
-    #: `spec.affinity`: node groups, for the plugin of that name.
-    affinity: QueueAffinity | None
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
-    #: `status.state`; "" reads as `Open`.
-    state: str
-    #: `status.allocated` as last seen or written, base units; None while nothing was ever written.
-    status_allocated: Mapping[str, int] | None
-    created: float
-    #: Jobs with a PodGroup in this queue, by key.
-    jobs: dict[str, Job]
     #: Sum of `Job.allocated` over `jobs`: int64 [resource columns].
     allocated: Vector
+    uid: str = ""
+    weight: int = 1
+    #: `spec.priority`, 0 when unset.
+    priority: int = 0
+    #: Unset reads as True.
+    reclaimable: bool = True
+    parent: str = ""
+    #: `spec.dequeueStrategy: fifo`: the first unserved job blocks the jobs behind it.
+    strict_fifo: bool = False
+    #: Base units; None when the field is unset. Only keys the user wrote.
+    capability: Mapping[str, int] | None = None
+    deserved: Mapping[str, int] | None = None
+    guarantee: Mapping[str, int] | None = None
+    #: `spec.affinity`: node groups, for the plugin of that name.
+    affinity: QueueAffinity | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: `status.state`; "" reads as `Open`.
+    state: str = "Open"
+    #: `status.allocated` as last seen or written, base units; None before the first write.
+    status_allocated: Mapping[str, int] | None = None
+    created: float = 0.0
+    #: Jobs with a PodGroup in this queue, by key.
+    jobs: dict[str, Job] = field(default_factory=dict)
 
-    def __init__(self, name: str, allocated: Vector) -> None:
-        self.name = name
-        self.uid = name
-        self.weight = 1
-        self.priority = 0
-        self.reclaimable = True
-        self.parent = ""
-        self.in_turn = False
-        self.capability = None
-        self.deserved = None
-        self.guarantee = None
-        self.affinity = None
-        self.annotations = {}
-        self.labels = {}
-        self.state = "Open"
-        self.status_allocated = None
-        self.created = 0.0
-        self.jobs = {}
-        self.allocated = allocated
+    def __post_init__(self) -> None:
+        self.uid = self.uid or self.name
 
     @property
     def is_open(self) -> bool:
-        """Whether new work may enter: state Open or not set."""
+        """Whether the queue admits new jobs: state Open or unset."""
         return self.state in ("", "Open")
 
     def __repr__(self) -> str:

@@ -16,10 +16,8 @@ from capcard_sched.model.status import ALLOCATED_STATUSES, PLACED_STATUSES, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
 

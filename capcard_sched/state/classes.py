@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.model.pods import template_of
-from capcard_sched.model.task import TaskClass
+from capcard_sched.model.task_class import TaskClass
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.node import Node
+from capcard_sched.model.job import Node, Task
 from capcard_sched.model.pods import facts_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable

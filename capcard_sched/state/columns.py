@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Matrix, Vector
 
 _GROWTH = 64

@@ -190,7 +190,7 @@ def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
     if spec.guarantee is not None and spec.guarantee.resource is not None:
         queue.guarantee = parse_amounts(spec.guarantee.resource, "spec.guarantee.resource", problems)
     queue.affinity = spec.affinity
-    queue.in_turn = spec.dequeue_strategy == _IN_TURN
+    queue.strict_fifo = spec.dequeue_strategy == _IN_TURN
     if spec.dequeue_strategy not in (None, "", _TRAVERSE, _IN_TURN):
         problems.append(f"spec.dequeueStrategy: {spec.dequeue_strategy!r} is neither {_IN_TURN!r} nor {_TRAVERSE!r}")
     queue.annotations = meta.annotations or {}

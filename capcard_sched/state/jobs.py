@@ -11,9 +11,9 @@ from capcard_sched.state.accounting import recount_roles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
-    from capcard_sched.model.task import Task
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.decode import GroupFacts
 

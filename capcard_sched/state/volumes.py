@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.intents import ClaimBinding
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.invalid_objects import InvalidObjects
 

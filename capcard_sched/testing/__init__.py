@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.state.cluster import ClusterState
 
 #: 2026-01-01T00:00:00Z; objects are created one second apart from here on.

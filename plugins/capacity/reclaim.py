@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity.branch import Branch
     from capcard_sched.plugins.capacity.limits import Needs
 

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample, VictimDecision
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ObjectRef
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 
 class CapacityCard(Plugin):

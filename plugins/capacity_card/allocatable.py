@@ -16,9 +16,9 @@ from capcard_sched.plugins.capacity_card.refusals import Shortage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
-    from capcard_sched.model.task import Task
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
     from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger

@@ -12,8 +12,8 @@ from capcard_sched.plugins.capacity_card.tally import Charge
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
 

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands

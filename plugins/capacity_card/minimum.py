@@ -15,8 +15,7 @@ from capcard_sched.plugins.capacity_card.tally import Charge, ChargeSum, alterna
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.charge import CardDemands

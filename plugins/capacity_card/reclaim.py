@@ -15,8 +15,7 @@ from capcard_sched.plugins.capacity_card.service_type import says_service_type, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.charge import CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger

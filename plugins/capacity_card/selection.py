@@ -8,7 +8,8 @@ from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.cards import CardInventory

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.job import Job
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 ServiceType: TypeAlias = Literal["inference", "training", "unknown"]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.charge import CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger

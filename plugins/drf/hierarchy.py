@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
     from capcard_sched.plugins.drf.shares import Floats, Shares
 
 PATH_ANNOTATION = "volcano.sh/hierarchy"

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 #: Shares this close count as equal when a victim is weighed.
 SHARE_DELTA = 1e-6

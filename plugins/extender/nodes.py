@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.extender.arguments import ExtenderArguments
     from capcard_sched.plugins.extender.client import WebhookClient
     from capcard_sched.plugins.extender.objects import Objects

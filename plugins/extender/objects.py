@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 _encode: Final = msgspec.json.Encoder().encode
 #: Encoded nodes kept from session to session.

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
     from capcard_sched.plugins.extender.client import Question
 
 Answer = TypeVar("Answer")

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 MAX_SCORE: Final = 100.0
 RESOURCES_KEY: Final = "hypernode.binpack.resources"

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, NodeView, Scores
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.nodeorder.preferences import Preferences, Spread
 
 HOSTNAME = "kubernetes.io/hostname"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, Scores
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 _MIB = 1024 * 1024
 #: An image this small is pulled as fast as it is found.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, NodeView, Rows, Scores
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.resources import Matrix, Vector
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
 
 GPU = "nvidia.com/gpu"

@@ -26,9 +26,8 @@ from capcard_sched.plugins.numa_aware.hints import CpuPlan, Refused, plan
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.numa import NumaFacts
-    from capcard_sched.model.task import Task
 
 #: After so many seconds of running a pod is in the object, if anybody writes it at all.
 SETTLE_SECONDS: Final = 30.0

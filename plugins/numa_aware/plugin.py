@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.numa_aware.hints import CpuPlan
 
 NO_FACTS = "numa info is empty"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.numa import CpuTopology, NumaFacts
 
     Codes = npt.NDArray[np.int8]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.objects import HostPort
     from capcard_sched.model.resources import Vector
 

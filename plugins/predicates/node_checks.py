@@ -16,7 +16,7 @@ from capcard_sched.model.selectors import UNSCHEDULABLE_TAINT, is_tolerated
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, NodeView
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 POD_NUMBER_EXCEEDED = "node(s) pod number exceeded"
 UNSCHEDULABLE = "node(s) were unschedulable"

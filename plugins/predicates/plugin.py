@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
 
 
 class PodContext(NamedTuple):

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.topology_count import TopologyCount
+    from capcard_sched.model.job import Task
     from capcard_sched.model.objects import Affinity, PodAffinityTerm, TopologySpreadConstraint
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments
 
 

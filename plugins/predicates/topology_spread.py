@@ -11,7 +11,7 @@ from capcard_sched.model.refusal import Code
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.predicates.rules import SpreadRule
 
 SKEWED = "node(s) didn't match pod topology spread constraints"

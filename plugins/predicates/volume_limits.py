@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import AttachmentKey, Storage
-    from capcard_sched.model.task import Task
 
 TOO_MANY_VOLUMES = "node(s) exceed max volume count"
 

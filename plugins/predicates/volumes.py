@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import AttachmentKey, Storage, VolumeClaim
-    from capcard_sched.model.task import Task
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments, ShapePoint
     from capcard_sched.plugins.predicates.volume_offers import Offer
 

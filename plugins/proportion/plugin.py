@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Amounts, Vector
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 
 class ProportionArguments(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Task
     from capcard_sched.model.usage import NodeUsage
 
 

@@ -12,8 +12,8 @@ from capcard_sched.model.resources import CPU, MEMORY
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.model.usage import NodeUsage
     from capcard_sched.plugins.rescheduling.arguments import Bounds, Params
 

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import NodeView
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.resources import Matrix
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.model.task_topology import TaskAffinityGroups
 
     Counts = npt.NDArray[np.int64]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.task_topology import TaskAffinityGroups
 
 MAX_SCORE = 100

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 CPU_EXCEEDS = "the CPU load of the node exceeds the upper limit."
 MEMORY_EXCEEDS = "the memory load of the node exceeds the upper limit."

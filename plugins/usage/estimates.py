@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node, Task
     from capcard_sched.model.resources import Matrix
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.usage.arguments import Estimator
 
 _MOST_CLASSES = 4096

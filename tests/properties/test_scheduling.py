@@ -16,9 +16,8 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 
-from capcard_sched.model.job import Job
+from capcard_sched.model.job import Job, Task
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
 

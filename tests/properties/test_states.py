@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from capcard_sched.framework.placement import node_classes
 from capcard_sched.framework.session.session import Session
+from capcard_sched.model.job import Task
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 
 _CONF = """

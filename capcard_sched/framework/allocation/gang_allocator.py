@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.ranking import Ranking
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
 
 
 class GangAllocator:
@@ -269,6 +268,6 @@ def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Ta
         return False
     for role in failed_roles:
         minimum = job.min_task_member.get(role, 0)
-        if minimum > 0 and job.role_promised(role) < minimum:
+        if minimum > 0 and job.role_pipelined(role) < minimum:
             return False
     return True

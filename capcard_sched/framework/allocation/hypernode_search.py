@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.session.statement import Statement
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.task import Task
 
 #: What a trial comes to: nothing, room that is being released, all that is needed at once.
 _NEVER, _LATER, _NOW = range(3)

@@ -12,9 +12,9 @@ from capcard_sched.model.refusal import Code
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Matrix
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.api.arguments import ArgumentReader
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Job, Node, Task
+    from capcard_sched.model.task_class import TaskClass
 
 
 class NoArguments(msgspec.Struct, frozen=True):

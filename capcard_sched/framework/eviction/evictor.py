@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.eviction.units import VictimUnit
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 #: `preemptionPolicy` of pods that never take room from others.
 _NEVER = "Never"

@@ -13,8 +13,8 @@ import numpy as np
 from capcard_sched.framework.session.carry_over import Nomination
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
+from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.carry_over import CarryOver
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 #: An eviction that was refused is not thought of again for so long, seconds.
 _REFUSED_SECONDS = 60.0

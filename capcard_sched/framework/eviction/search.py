@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.eviction.victim_index import Scope
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 #: With so many plans at hand, rows are only looked at if their victims could be of lower priority.
 _ENOUGH = 128

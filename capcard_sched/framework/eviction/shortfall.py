@@ -10,8 +10,8 @@ from capcard_sched.model.resources import PODS
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Task
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 
 def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:

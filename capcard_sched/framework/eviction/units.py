@@ -11,9 +11,8 @@ from capcard_sched.model.status import TaskStatus
 if TYPE_CHECKING:
     from capcard_sched.framework.eviction.victim_index import VictimIndex
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import Task
 
 #: Statuses of pods that can be evicted.
 LIVE = (TaskStatus.RUNNING, TaskStatus.BOUND)

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, Vector
-    from capcard_sched.model.task import Task
 
 #: Never evicted, whatever the conf says (plugins reference §3, W-10).
 SYSTEM_NAMESPACE = "kube-system"

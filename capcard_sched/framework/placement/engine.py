@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch, Entry
     from capcard_sched.framework.api.node_view import Mask, Rows, Scores
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
-    from capcard_sched.model.task import Task
     from capcard_sched.state.columns import NodeTable
 
 #: Static answers of profiles that no session used for so long are dropped; all but the last session's when there are

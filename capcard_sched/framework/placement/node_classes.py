@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import Mask, Scores
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
 
     Numbers = npt.NDArray[np.int64]

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capcard_sched.framework.session.report import TaskOutcome
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 
 def _histogram(counts: Mapping[str, int]) -> str:

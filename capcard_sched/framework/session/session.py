@@ -17,11 +17,10 @@ from capcard_sched.framework.session.report import HookError, SessionReport, Tas
 from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Job
+from capcard_sched.model.job import Job, Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PodGroupPhase
-from capcard_sched.model.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Vector
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState

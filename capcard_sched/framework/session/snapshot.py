@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.limits import Budget, Quota
     from capcard_sched.model.numa import NumaFacts
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns, Vector
     from capcard_sched.model.storage import Storage
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.model.usage import NodeUsage
     from capcard_sched.state.cluster import ClusterState
     from capcard_sched.state.columns import NodeTable

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.intents import ClaimBinding
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Node, Task
 
 
 class _EvictionRecord(NamedTuple):

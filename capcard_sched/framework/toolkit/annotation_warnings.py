@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 
 def annotation_warnings(key: str, detail: str, accepted: str) -> str:

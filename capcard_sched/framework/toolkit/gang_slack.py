@@ -9,8 +9,7 @@ from capcard_sched.model.status import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.model.job import Job
-    from capcard_sched.model.task import Task
+    from capcard_sched.model.job import Job, Task
 
 #: What counts as there, for a gang and for a role of it.
 _READY = (TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)

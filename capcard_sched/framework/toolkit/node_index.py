@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from capcard_sched.framework.api.node_view import Mask, Rows
-    from capcard_sched.model.node import Node
+    from capcard_sched.model.job import Node
     from capcard_sched.model.objects import Requirement, Taint, Toleration
-    from capcard_sched.model.task import TaskClass
+    from capcard_sched.model.task_class import TaskClass
 
 
 #: An index that keeps more answers than this is to be made anew: classes come and go while the nodes stay.

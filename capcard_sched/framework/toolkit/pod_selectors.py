@@ -16,7 +16,8 @@ from capcard_sched.model.selectors import label_selector_problem, matches_labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.task_class import TaskClass
 
 #: What is remembered of classes is dropped when it is more than so much: most of them are gone by then.
 MOST_CLASSES = 4096

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.pod_selectors import NamespaceLabels, PodSelector
-    from capcard_sched.model.node import Node
-    from capcard_sched.model.task import Task, TaskClass
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
 
 #: A tally of pods that no pending pod asked for in so many sessions is dropped.
 _UNUSED_SESSIONS = 64

@@ -11,9 +11,9 @@ from capcard_sched.actions.preempt import PreemptArguments
 from capcard_sched.framework.api.plugin import Placement, Plugin
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness, registry
 from tests.accounting import rebuilt, recorded
 from tests.evictions import evicted, leave, terminate

@@ -14,10 +14,10 @@ from capcard_sched.framework.api.plugin import VETO, Placement, Plugin, VictimDe
 from capcard_sched.framework.explain import explain_job, find_job
 from capcard_sched.model.deltas import EvictFailed, PodChanged
 from capcard_sched.model.intents import Evict, UpdatePodCondition
+from capcard_sched.model.job import Task
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
-from capcard_sched.model.task import Task
 from capcard_sched.reports.explain import render
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded

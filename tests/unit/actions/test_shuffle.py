@@ -9,7 +9,7 @@ import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.intents import Evict
-from capcard_sched.model.task import Task
+from capcard_sched.model.job import Task
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
 from tests.evictions import evicted

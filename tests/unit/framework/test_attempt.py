@@ -9,10 +9,10 @@ import pytest
 from capcard_sched.framework.allocation.gang_allocator import need_continue_allocating
 from capcard_sched.framework.api.node_view import PodSignature
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
+from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 from tests.accounting import rebuilt, recorded
 

@@ -10,7 +10,7 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.placement.engine import fit_text
 from capcard_sched.framework.session.pending_reasons import job_fit_text, task_scheduling_reason
 from capcard_sched.framework.session.report import TaskOutcome
-from capcard_sched.model.task import Task
+from capcard_sched.model.job import Task
 from capcard_sched.testing import Harness
 
 _CONF = 'actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]'

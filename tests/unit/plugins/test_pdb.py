@@ -14,9 +14,9 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import EvictFailed, PodDisruptionBudgetChanged, PodDisruptionBudgetGone
 from capcard_sched.model.intents import Evict
+from capcard_sched.model.job import Task
 from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task import Task
 from capcard_sched.testing import Harness
 
 CONF = """

@@ -1,0 +1,63 @@
+"""Equivalence classes of pods: the scheduling-relevant content of a pod template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
+    from capcard_sched.model.resources import Vector
+
+
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
+class TaskClass:
+    """Everything in a pod, except its labels, that decides which nodes fit it. Pods of one template share one class.
+
+    Two pending pods of one class get the same feasibility mask and the same scores. The state interns instances:
+    compare them with `is`, use them as dictionary keys. Immutable after construction, except `request` and `charge`,
+    which the state pads when a resource column is added.
+    """
+
+    id: int
+    #: The namespace when pod (anti-)affinity, topology spread or claims depend on it, else "".
+    namespace: str
+    #: Effective request in base units, `pods: 1` included.
+    requests: Mapping[str, int]
+    #: The same as int64 [resource columns].
+    request: Vector
+    #: `request` and the two non-zero amounts below: int64 [resource columns + 2], the amounts one pod adds to its node.
+    charge: Vector = field(init=False)
+    #: Pod-level limits in base units, only of resources some container limits.
+    limits: Mapping[str, int]
+    #: cpu and memory with the scheduler's non-zero defaults per container.
+    nonzero_cpu_milli: int
+    nonzero_memory_bytes: int
+    #: Requests nothing but its pod slot.
+    best_effort: bool
+    node_selector: Mapping[str, str]
+    affinity: Affinity | None
+    tolerations: tuple[Toleration, ...]
+    spread: tuple[TopologySpreadConstraint, ...]
+    host_ports: tuple[HostPort, ...]
+    #: Image names of init and ordinary containers, in order.
+    images: tuple[str, ...]
+    #: Claim names of mounted persistent volumes.
+    volumes: tuple[str, ...]
+    #: The claims among them that belong to one pod (generic ephemeral volumes). Their names contain the pod's name, so
+    #: the class has that pod alone.
+    own_volumes: tuple[str, ...]
+    #: Template-level annotations that plugins read: `model.annotations.CLASS_ANNOTATIONS`.
+    annotations: Mapping[str, str]
+    #: Kind of the pod's first owner reference, "" without one.
+    owner_kind: str
+    priority_class_name: str
+    preemption_policy: str
+    #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
+    #: CPUs, which a static CPU manager assigns exclusively (`model.qos`).
+    own_cpus: tuple[tuple[str, int], ...] | None
+
+    def __repr__(self) -> str:
+        return f"TaskClass({self.id}, {dict(self.requests)})"
