@@ -30,7 +30,7 @@ class Backfill(Action):
         """Run the action."""
         rounds = Rounds(session)
         for job in session.with_pending_tasks():
-            if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.behind:
+            if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:
                 continue
             try:
                 if session.job_valid(job) is None:
@@ -62,18 +62,18 @@ class Backfill(Action):
 def place_best_effort(session: Session, statement: Statement, queue: Queue, job: Job, task: Task) -> None:
     """Put one task on the best node that passes, or record why there is none."""
     engine = session.engine
-    profile = engine.profile(queue, task)
+    signature = engine.signature(queue, task)
     refusal = session.dispatch.refusal("allocatable", queue, task)
     if refusal is not None:
         session.outcomes[task.uid] = TaskOutcome("refused", refusal.message, refusal=refusal)
         session.refuse(task, refusal)
         return
-    refusal = session.dispatch.refusal("pre_predicate", profile)
+    refusal = session.dispatch.refusal("pre_predicate", signature)
     if refusal is not None:
         session.outcomes[task.uid] = TaskOutcome("unfit", refusal.message, refusal=refusal)
         return
-    row = engine.best(profile)
+    row = engine.best(signature)
     if row < 0:
-        session.outcomes[task.uid] = TaskOutcome("unfit", engine.diagnose(profile)[0])
+        session.outcomes[task.uid] = TaskOutcome("unfit", engine.diagnose(signature)[0])
         return
     statement.allocate(job, [task], [session.nodes.nodes[row]])

@@ -44,7 +44,7 @@ class Enqueue(Action):
     def execute(self, session: Session) -> None:
         """Run the action."""
         if self.arguments.inqueue_timeout_seconds:
-            self._send_back(session)
+            self._requeue_stuck(session)
         rounds = Rounds(session)
         for job in session.in_phase_pending():
             rounds.add(job)
@@ -59,9 +59,9 @@ class Enqueue(Action):
             else:
                 rounds.push_queue(queue)
 
-    def _send_back(self, session: Session) -> None:
+    def _requeue_stuck(self, session: Session) -> None:
         """Admitted jobs without progress make room for those that wait behind them (W-15)."""
-        memory, timeout = session.memory, self.arguments.inqueue_timeout_seconds
+        memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
         memory.backoff_until = {key: end for key, end in memory.backoff_until.items() if end > session.now}
         waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.backoff_until}
         stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
@@ -74,8 +74,8 @@ class Enqueue(Action):
 
     def _ask(self, session: Session, job: Job) -> None:
         try:
-            if job.key in session.memory.backoff_until:
-                session.refuse(job, self._stands_back(job))
+            if job.key in session.carry_over.backoff_until:
+                session.refuse(job, self._backoff_refusal(job))
                 return
             admitted, refusal = session.job_enqueueable(job)
             if admitted:
@@ -86,7 +86,7 @@ class Enqueue(Action):
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             session.record_hook_error(job, error)
 
-    def _stands_back(self, job: Job) -> Refusal:
+    def _backoff_refusal(self, job: Job) -> Refusal:
         row = reasons.INQUEUE_TIMEOUT
         message = row.render(seconds=f"{self.arguments.inqueue_timeout_seconds:g}", queue=job.queue)
         return Refusal("job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True)

@@ -82,11 +82,11 @@ class Preempt(Action):
 
     def _evictor(self, session: Session, scope: Scope) -> Evictor:
         arguments = self.arguments
-        widest = 0
+        max_candidates = 0
         if arguments.topology_aware and scope.kind == "jobs":
             wanted = len(session.nodes) * arguments.candidate_percentage // 100
-            widest = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
-        return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, widest=widest)
+            max_candidates = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
+        return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, max_candidates=max_candidates)
 
     def _drain(self, session: Session, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]) -> list[Job]:
         """Give each job of a queue its turns, the best first. Returns the jobs in the order of their first turn."""

@@ -19,7 +19,7 @@ from capcard_sched.daemon.metric_samples import MOST_SERIES
 from capcard_sched.daemon.metric_table import METRICS
 from capcard_sched.daemon.options import ENVIRONMENT
 from capcard_sched.framework.api.arguments import accepted_form
-from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNASKED, Combine
+from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 
@@ -52,7 +52,7 @@ def hooks_page() -> str:
         called = hook.signature.replace("->", "→").replace("|", "\\|")
         switch = f"`{hook.switch}`" if hook.switch else "-"
         lines.append(f"| `{hook.method}` | {called} | {switch} | {_title(hook.combine)} | {hook.silence} |")
-    unasked = ", ".join(f"`{hook.method}`" for hook in HOOKS if hook.method in UNASKED)
+    unasked = ", ".join(f"`{hook.method}`" for hook in HOOKS if hook.method in UNUSED)
     lines += ["", f"Plugins may answer these, but no action asks them yet: {unasked}."]
     lines += ["", "## How several answers become one", "", "| | Rule |", "|---|---|"]
     lines += [f"| {_title(rule)} | {rule.value} |" for rule in Combine]

@@ -51,9 +51,9 @@ class Cdp(Plugin):
         """Tell of times that cannot be read. O(pods of the jobs that changed)."""
         self._now = session.now
         self._due = None
-        self._misread.tell_pods(session, _problem)
+        self._misread.report_pods(session, _problem)
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When a pod that was kept may go: nothing else tells those who wait for its room."""
         return self._due
 

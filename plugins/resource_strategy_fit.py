@@ -182,7 +182,7 @@ class ResourceStrategyFit(Plugin):
         self._session = session
         self._terms.clear()
         if any(_problem(cls) for cls in session.classes):
-            self._misread.tell_pods(session, lambda task: _problem(task.cls))
+            self._misread.report_pods(session, lambda task: _problem(task.cls))
 
     # --- how full: what placements change ---------------------------------------------------------------------------
 

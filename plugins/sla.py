@@ -93,7 +93,7 @@ class Sla(Plugin):
                 session.notice(job, SLA_DEADLINE_REACHED, SLA_DEADLINE_REACHED.render(limit=limit))
         self._due = coming if coming < math.inf else None
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """The next deadline of a waiting job."""
         return self._due
 

@@ -213,7 +213,7 @@ class Tdm(Plugin):
                     rows.setdefault(zone, []).append(node.row)
             self._rows = {zone: np.array(found, dtype=np.intp) for zone, found in sorted(rows.items())}
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """The next change of hours that may concern anybody, or when pods may be evicted for the last one."""
         again = self._evicted_at + self._period if self._unfinished else None
         change = self._next_change if self._concerns_anybody() else None

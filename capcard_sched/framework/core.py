@@ -39,7 +39,7 @@ class StepResult(NamedTuple):
     #: True when there was nothing to do: no session ran.
     idle: bool
     #: When a step will have something to do although nothing changes, Unix seconds; None when it will not.
-    due: float | None = None
+    next_wakeup: float | None = None
 
 
 class Core:
@@ -93,7 +93,7 @@ class Core:
             action.time_dependent for action in self.actions
         )
         self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
-        self._due: float | None = None
+        self._next_wakeup: float | None = None
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
         self.state.dirty.everything = True
         self._memory = self._memory.successor()
@@ -111,35 +111,37 @@ class Core:
         for delta in deltas:
             state.apply(delta)
         intents = self._confirm()
-        due = self._due
-        if not self._is_dirty() and not self._time_dependent and (due is None or now < due):
+        next_wakeup = self._next_wakeup
+        if not self._is_dirty() and not self._time_dependent and (next_wakeup is None or now < next_wakeup):
             self._report_problems(intents)  # an object that cannot be read at all changes nothing else
-            return StepResult(intents, SessionReport(""), True, due)
+            return StepResult(intents, SessionReport(""), True, next_wakeup)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
             nominations.renew_nominations(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
         self._memory.refusals = session.refusals
-        self._due = self._next_due(session)
+        self._next_wakeup = self._earliest_wakeup(session)
         self._report_problems(intents)
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, now)
-        return StepResult(intents, session.report, False, self._due)
+        return StepResult(intents, session.report, False, self._next_wakeup)
 
     def _is_dirty(self) -> bool:
         dirty = self.state.dirty
         return bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on)
 
-    def _next_due(self, session: Session) -> float | None:
+    def _earliest_wakeup(self, session: Session) -> float | None:
         """When there is something to do although nothing changes: never before time has passed."""
-        moments = [self._closer.due, nominations.due(self._memory)]
-        for name, call in self.dispatch.entries("due"):
+        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory)]
+        for name, call in self.dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.report.errors.append(HookError(name, "due", f"{type(error).__name__}: {error}", "session"))
+                session.report.errors.append(
+                    HookError(name, "next_wakeup", f"{type(error).__name__}: {error}", "session")
+                )
         return min((moment for moment in moments if moment is not None and moment > session.now), default=None)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:

@@ -79,7 +79,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         victims=tuple(considered for _, considered in sorted(session.preemption_reports.get(job.key, {}).items()))
         if session is not None
         else (),
-        evicted=tuple(session.memory.evicted.get(job.key, ())) if session is not None else (),
+        evicted=tuple(session.carry_over.evicted.get(job.key, ())) if session is not None else (),
     )
 
 
@@ -159,7 +159,7 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Tas
     evictable = 0
     queue = session.queues.get(tasks[0].job.queue) if tasks[0].job is not None else None
     if outcome.kind == "unfit" and queue is not None:
-        _, diagnosis = core.engine.diagnose(core.engine.profile(queue, tasks[0]))
+        _, diagnosis = core.engine.diagnose(core.engine.signature(queue, tasks[0]))
         reasons = tuple(
             NodeReason(reason, count, *diagnosis.sources.get(reason, ("", "fit")))
             for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))

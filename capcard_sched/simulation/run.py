@@ -48,7 +48,7 @@ class SchedulerStep(Protocol):
         """No session ran, because nothing had changed."""
 
     @property
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When a step will have something to do although nothing changes, in unix seconds."""
 
 
@@ -166,7 +166,7 @@ class _Run:
         for intent in result.intents:
             self._effects.apply(intent)
         self._cluster.settle()
-        self._scheduler_due = None if result.due is None else round((result.due - EPOCH) * SECOND)
+        self._scheduler_due = None if result.next_wakeup is None else round((result.next_wakeup - EPOCH) * SECOND)
         return bool(deltas) or self._feed.pending, decided, result.idle
 
     def _decides(self, intent: Intent) -> bool:

@@ -12,7 +12,7 @@ from capcard_sched.framework.quota.queue_sums import (
     QueueSums,
     admitted_reservation,
     excess,
-    holds_room,
+    holds_resources,
     known_vector,
     listed,
     reservation,
@@ -336,7 +336,7 @@ def _requested(job: Job, resources: ResourceColumns) -> Vector | None:
 
 def _elastic(job: Job, resources: ResourceColumns) -> Vector | None:
     """What the job's tasks hold beyond `minResources`: fresh int64 [resource columns]."""
-    if not holds_room(job):
+    if not holds_resources(job):
         return None
     beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
     np.maximum(beyond, 0, out=beyond)

@@ -125,7 +125,7 @@ class Extender(Plugin):
         in_the_way = self._in_the_way or self._nodes.in_the_way
         self._due = session.now + self._retry if in_the_way else None
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         return self._due
 
     def metrics(self) -> Iterable[Sample]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from capcard_sched.framework.api.arguments import listed_names
 from capcard_sched.framework.api.plugin import Plugin
-from capcard_sched.framework.placement.hypernode_bounds import standing
+from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.network_topology_aware.fullness import Fullness, faded
 
@@ -102,7 +102,7 @@ class NetworkTopologyAware(Plugin):
     def _standing(self, job: Job) -> Counter[int]:
         found = self._placed.get(job.key)
         if found is None:
-            found = self._placed[job.key] = standing(self._tree, job)
+            found = self._placed[job.key] = placed_by_hyper_node(self._tree, job)
         return found
 
     def _full(self) -> Fullness:

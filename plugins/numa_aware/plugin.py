@@ -80,7 +80,7 @@ class NumaAware(Plugin):
         self._session = session
         self._rows.catch_up(session)
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When CPUs may turn out to be free although nothing changes, if somebody waits."""
         moment = self._rows.next_look(self._session.now)
         waits = moment is not None and any(job.pending for job in self._session.with_pending_tasks())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.quota.queue_sums import holds_room, known_vector
+from capcard_sched.framework.quota.queue_sums import holds_resources, known_vector
 from capcard_sched.model.resources import CPU, MEMORY, PODS_COLUMN
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.proportion.filling import fill
@@ -105,7 +105,7 @@ def requested(job: Job, resources: ResourceColumns) -> Vector | None:
 
 def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
     """What the job's tasks hold beyond `minResources`: fresh int64 [resource columns]."""
-    if not holds_room(job):
+    if not holds_resources(job):
         return None
     beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
     np.maximum(beyond, 0, out=beyond)

@@ -51,7 +51,7 @@ class Rescheduling(Plugin):
         self._session = session
         self._unfinished |= bool(session.changed.usage)
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """The end of the interval, when there is something to look at then."""
         return self._ran_at + self._interval if self._unfinished and self._ran_at is not None else None
 

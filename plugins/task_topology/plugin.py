@@ -69,7 +69,7 @@ class TaskTopology(Plugin):
         if problems and all(problem.unknown for problem in problems) and job.valid_tasks < job.min_available:
             return None  # its pods are being made; nothing of it is placed before they are there
         known = ", ".join(sorted(role for role in roles if role)) or "none: the pods name no task"
-        self._misread.tell_job(
+        self._misread.report_job(
             session,
             job,
             (

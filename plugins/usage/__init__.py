@@ -137,7 +137,7 @@ class Usage(Plugin):
         load = _FULL - free / total
         return load, np.where(np.isnan(free), 0.0, free / total * self.arguments.weight)
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When the oldest measurement stops counting, as long as anybody waits for a node."""
         waits = self._fresh_until is not None and any(True for _ in self._session.with_pending_tasks())
         return self._fresh_until if waits else None

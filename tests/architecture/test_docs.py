@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from capcard_sched.cli.main import app
-from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNASKED
+from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 
@@ -52,7 +52,7 @@ def test_every_hook_has_a_row_with_all_its_cells() -> None:
 def test_the_hooks_that_are_said_to_be_unasked_are_those() -> None:
     asking = [*(ROOT / "capcard_sched" / "framework").rglob("*.py"), *(ROOT / "actions").glob("*.py")]
     text = "".join(path.read_text() for path in asking if path.name != "hooks.py")
-    assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNASKED
+    assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNUSED
 
 
 def test_every_switch_is_spelled_as_existing_files_spell_it() -> None:

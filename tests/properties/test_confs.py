@@ -232,8 +232,8 @@ class _Run:
         """One step, and everything that must hold after it."""
         h = self.h
         self._steps += 1
-        for due, name in [entry for entry in self._leaving if entry[0] <= self._steps]:
-            self._leaving.remove((due, name))
+        for next_wakeup, name in [entry for entry in self._leaving if entry[0] <= self._steps]:
+            self._leaving.remove((next_wakeup, name))
             h.delete_pod(name)
             if self.world.back:
                 base, _, index = name.rpartition("-")

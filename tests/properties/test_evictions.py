@@ -134,8 +134,8 @@ class _Run:
         """One step, and everything that must hold after it."""
         h = self.h
         self.steps += 1
-        for due, name in [entry for entry in self._leaving if entry[0] <= self.steps]:
-            self._leaving.remove((due, name))
+        for next_wakeup, name in [entry for entry in self._leaving if entry[0] <= self.steps]:
+            self._leaving.remove((next_wakeup, name))
             job = h.task(name).job
             assert job is not None
             h.delete_pod(name)
@@ -243,7 +243,7 @@ def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: i
     session = run.h.session()
     task, queue = run.h.task("taker-w-0"), session.queues["qi"]
     scope = Scope("queues", "reclaimable", "reclaim")
-    search = VictimSearch(session, scope, session.engine.profile(queue, task), queue, task)
+    search = VictimSearch(session, scope, session.engine.signature(queue, task), queue, task)
     plans = [search.plan(row, task) for row in range(len(session.nodes))]
     bounds = session.once(VictimIndex).units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
     for row, plan in enumerate(plans):

@@ -187,8 +187,8 @@ def test_what_is_placed_leaves_room_for_every_guarantee(kind: str, world: _World
     for work, names in zip(world.waits, pods, strict=True):
         tasks = [run.h.task(name) for name in names]
         queue = session.queues[run.queue_of(work)]
-        allowance = run.plugin.allocatable_many(queue, PodSignature(tasks[0].cls, {}, 0), tasks)
-        allowed = tasks[: allowance.count]
+        grant = run.plugin.allocatable_many(queue, PodSignature(tasks[0].cls, {}, 0), tasks)
+        allowed = tasks[: grant.count]
         assert (run.plugin.allocatable(queue, tasks[0]) is None) is bool(allowed)
         fitting = allowed[: run.room_for(work.each)]
         if fitting:

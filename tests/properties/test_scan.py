@@ -38,13 +38,13 @@ class _Guests(Plugin):
         guests = [[task for task in nodes[row].tasks.values() if task.name[-1] in "02468"] for row in rows.rows]
         return np.array([len(each) for each in guests], dtype=np.float64)
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return True
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        verdict.reject(self._even(rows) >= 3, Code.UNSCHEDULABLE, "full of even ones")
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        result.reject(self._even(rows) >= 3, Code.UNSCHEDULABLE, "full of even ones")
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         return 10 * self._even(rows)
 
 
@@ -53,7 +53,7 @@ class _Relative(Plugin):
 
     name = "relative"
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores:
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores:
         return np.where(np.arange(len(candidates)) % 3 == 0, 25.0, 0.0)
 
 
@@ -65,7 +65,7 @@ class _Silent(Plugin):
     def open(self, session: Session) -> None:
         self._session = session
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         anywhere = sum(len(node.tasks) for node in self._session.nodes.nodes)
         scores: Scores = (anywhere * rows.rows % 7).astype(np.float64)
         return scores
@@ -76,10 +76,10 @@ class _Crowd(_Silent):
 
     name = "crowd"
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return True
 
-    def row_dependent(self, profile: PodSignature) -> bool:
+    def row_dependent(self, signature: PodSignature) -> bool:
         return True
 
 
@@ -88,7 +88,7 @@ class _Chooser(Plugin):
 
     name = "chooser"
 
-    def best_node(self, profile: PodSignature, rows: Any, scores: Scores) -> int:
+    def best_node(self, signature: PodSignature, rows: Any, scores: Scores) -> int:
         return int(rows[np.argsort(scores, kind="stable")[-2:][0]])
 
 
@@ -151,7 +151,7 @@ def test_the_best_row_is_that_of_a_full_scan(
     plugins: str, most: int, pools: list[str], steps: list[tuple[int, str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlacementEngine, "most_scans", most)
+        patch.setattr(PlacementEngine, "max_score_caches", most)
         session = _cluster(_PLUGINS[plugins], pools)
         engine, statement = session.engine, Statement(session)
         for index, what, which in steps:
@@ -163,9 +163,9 @@ def test_the_best_row_is_that_of_a_full_scan(
                 if running:
                     statement.evict(running[which % len(running)], "test")
             elif pending := list(session.pending_tasks(job)):
-                profile = engine.profile(session.queues["q"], pending[0])
-                row = engine.best(profile)
-                assert row == engine.choose(profile, engine.candidates(profile, future=False))
+                signature = engine.signature(session.queues["q"], pending[0])
+                row = engine.best(signature)
+                assert row == engine.choose(signature, engine.candidates(signature, future=False))
                 if row >= 0:
                     put = statement.allocate if what == "place" else statement.pipeline
                     put(job, [pending[0]], [session.nodes.nodes[row]])
@@ -177,11 +177,11 @@ class _Faltering(_Guests):
     name = "faltering"
     fails = False
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         if self.fails:
             self.fails = False
             raise RuntimeError("not now")
-        return super().node_order(profile, rows)
+        return super().node_order(signature, rows)
 
 
 def test_nodes_about_which_a_hook_failed_are_asked_about_again() -> None:
@@ -189,12 +189,12 @@ def test_nodes_about_which_a_hook_failed_are_asked_about_again() -> None:
     engine, statement = session.engine, Statement(session)
     job = session.state.jobs["default/g0"]
     first, second = list(session.pending_tasks(job))[:2]
-    profile = engine.profile(session.queues["q"], first)
-    row = engine.best(profile)
+    signature = engine.signature(session.queues["q"], first)
+    row = engine.best(signature)
     statement.allocate(job, [first], [session.nodes.nodes[row]])
     (plugin,) = (each for each in session.dispatch.plugins if isinstance(each, _Faltering))
     plugin.fails = True
-    again = engine.profile(session.queues["q"], second)
+    again = engine.signature(session.queues["q"], second)
     with pytest.raises(HookFailed):
         engine.best(again)
     assert engine.best(again) == row

@@ -222,7 +222,7 @@ class _Run:
         for (queue, card), count in held.items():
             assert count <= self.world.quotas[queue][card], (queue, card)
 
-    def let_go(self) -> None:
+    def release_idle_capacity(self) -> None:
         """Pods that are being deleted are gone: until then their room, and what is promised of it, is kept free."""
         for task in list(self.h.state.tasks.values()):
             if task.deleting:
@@ -291,7 +291,7 @@ def test_nothing_that_could_go_waits_for_ever(conf: str, world: _World) -> None:
     for event in world.events:
         run.happen(event)
     run.settle()
-    run.let_go()
+    run.release_idle_capacity()
     run.settle()
     for job in run.h.state.schedulable.values():
         for task in job.pending.values():
@@ -342,11 +342,11 @@ def test_every_pod_goes_where_a_full_scan_would_put_it(conf: str, world: _World)
         for task in lazy.pending_tasks(job):
             if task.cls.best_effort:
                 continue
-            profile = lazy.engine.profile(queue, task)
+            signature = lazy.engine.signature(queue, task)
             same = plain.state.tasks[task.uid]
-            other = plain.engine.profile(plain.queues[twin.queue], same)
-            ranking = lazy.engine.ranking(profile)
-            if ranking.row_bound or lazy.engine.is_domain_bound(profile):
+            other = plain.engine.signature(plain.queues[twin.queue], same)
+            ranking = lazy.engine.ranking(signature)
+            if ranking.is_per_node or lazy.engine.is_domain_bound(signature):
                 continue
             rows = ranking.take(1, None, ())
             row = plain.engine.choose(other, plain.engine.candidates(other, future=False))
@@ -376,8 +376,8 @@ def test_a_run_of_pods_goes_where_one_after_the_other_would(
         session = h.session()
         job = session.state.jobs["default/g0"]
         tasks = session.pending_tasks(job)
-        ranking = session.engine.ranking(session.engine.profile(session.queues["q"], tasks[0]))
-        if ranking.row_bound:
+        ranking = session.engine.ranking(session.engine.signature(session.queues["q"], tasks[0]))
+        if ranking.is_per_node:
             return
         rows: list[int] = []
         for count in chunks:

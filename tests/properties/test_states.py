@@ -81,8 +81,8 @@ def _by_scan(session: Session, index: int, count: int) -> list[int]:
     rows: list[int] = []
     placed: list[Task] = []
     for task in _pending(session, index)[:count]:
-        profile = session.engine.profile(session.queues["q"], task)
-        row = session.engine.choose(profile, session.engine.candidates(profile, future=False))
+        signature = session.engine.signature(session.queues["q"], task)
+        row = session.engine.choose(signature, session.engine.candidates(signature, future=False))
         if row < 0:
             break
         session.state.place(job, [task], [session.nodes.nodes[row]], TaskStatus.ALLOCATED)
@@ -100,7 +100,7 @@ def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
     orders: str, most_kinds: int, nodes: list[tuple[str, str]], steps: list[tuple[int, int, str]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_classes, "_MOST_KINDS", most_kinds)
+        patch.setattr(node_classes, "_MAX_STATIC_GROUPS", most_kinds)
         lazy, plain = (_cluster(_ORDERS[orders], nodes) for _ in range(2))
         later: list[tuple[int, list[Task]]] = []
         for index, count, fate in steps:
@@ -108,8 +108,8 @@ def test_whatever_happened_before_rows_are_taken_as_by_a_full_scan(
             if not tasks:
                 continue
             job, twin = (session.state.jobs[f"default/g{index}"] for session in (lazy, plain))
-            ranking = lazy.engine.ranking(lazy.engine.profile(lazy.queues["q"], tasks[0]))
-            assert not ranking.row_bound
+            ranking = lazy.engine.ranking(lazy.engine.signature(lazy.queues["q"], tasks[0]))
+            assert not ranking.is_per_node
             rows = ranking.take(len(tasks), None, ())
             assert rows == _by_scan(plain, index, len(tasks))
             if not rows:

@@ -132,8 +132,8 @@ class _Day:
     def _step(self) -> bool:
         h = self.h
         self._steps += 1
-        for due, name in [entry for entry in self._leaving if entry[0] <= self._steps]:
-            self._leaving.remove((due, name))
+        for next_wakeup, name in [entry for entry in self._leaving if entry[0] <= self._steps]:
+            self._leaving.remove((next_wakeup, name))
             h.delete_pod(name)
         result = h.step()
         assert not result.report.errors

@@ -50,7 +50,7 @@ class GangAllocator:
         self._failed_roles: set[str] = set()
         #: Rows taken by this visit while it used a single profile; None once it used several.
         self._rows: list[int] | None = []
-        self._row_profile: PodSignature | None = None
+        self._row_signature: PodSignature | None = None
 
     def run(self, *, alone: bool) -> int:
         """Place tasks. `alone`: nobody else waits, so an elastic job may take all it can in one visit.
@@ -62,20 +62,20 @@ class GangAllocator:
             ready = session.job_ready(job)
             if ready and self._placed and not alone:
                 break
-            profile = self._engine.profile(self._queue, tasks[self._position])
+            signature = self._engine.signature(self._queue, tasks[self._position])
             if ready:
                 limit = len(tasks) if alone else 1
             else:
                 limit = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
-            end = self._end_of_run(profile, limit)
-            if not self._place_run(profile, tasks[self._position : end], ready):
+            end = self._end_of_run(signature, limit)
+            if not self._place_run(signature, tasks[self._position : end], ready):
                 break
         return self._position
 
-    def _end_of_run(self, profile: PodSignature, limit: int) -> int:
+    def _end_of_run(self, signature: PodSignature, limit: int) -> int:
         """One past the last of the next up to `limit` tasks that share the profile."""
         tasks, position = self._tasks, self._position
-        end, most, cls = position + 1, min(len(tasks), position + limit), profile.cls
+        end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
             return end
         contexts, first = self._engine.task_contexts, tasks[position]
@@ -88,54 +88,54 @@ class GangAllocator:
             end += 1
         return end
 
-    def _place_run(self, profile: PodSignature, run: Sequence[Task], ready: bool) -> bool:
+    def _place_run(self, signature: PodSignature, run: Sequence[Task], ready: bool) -> bool:
         """Place some of a run. False when the visit is over."""
         engine, job = self._engine, self._job
-        refusal = self._session.dispatch.refusal("pre_predicate", profile)
+        refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
-            self._fail(profile, TaskOutcome("unfit", refusal.message, refusal=refusal))
+            self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
             return False
-        allowance = self._allowed(profile, run)
-        if allowance.count <= 0:
-            self._refuse(profile, allowance)
+        grant = self._quota_grant(signature, run)
+        if grant.count <= 0:
+            self._refuse(signature, grant)
             return True
         task = run[0]
-        if task.nominated_node and self._place_nominated(profile, task):
+        if task.nominated_node and self._place_nominated(signature, task):
             return True
-        if engine.is_domain_bound(profile) or self._idle_room_is_promised():
-            return self._place_one(profile, task)
-        ranking = engine.ranking(profile)
-        if ranking.row_bound:
-            return self._place_one(profile, task)
-        if not ready and self._is_hopeless(ranking, run):
+        if engine.is_domain_bound(signature) or self._is_idle_capacity_nominated():
+            return self._place_one(signature, task)
+        ranking = engine.ranking(signature)
+        if ranking.is_per_node:
+            return self._place_one(signature, task)
+        if not ready and self._is_known_unschedulable(ranking, run):
             return False
-        rows = ranking.take(allowance.count, allowance.lanes, allowance.alternative_limits)
+        rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
         if not rows:
-            return self._place_later(profile, task, ranking)
-        if allowance.lanes is not None:
+            return self._pipeline_one(signature, task, ranking)
+        if grant.alternatives is not None:
             self.by_amounts = False
         nodes = self._session.nodes.nodes
         self._statement.allocate(job, list(run[: len(rows)]), [nodes[row] for row in rows])
         ranking.applied()
-        self._advance(profile, rows)
+        self._advance(signature, rows)
         return True
 
-    def _advance(self, profile: PodSignature, rows: list[int]) -> None:
+    def _advance(self, signature: PodSignature, rows: list[int]) -> None:
         self._position += len(rows)
         self._placed += len(rows)
         if self._rows is not None:
-            if self._row_profile not in (None, profile):
+            if self._row_signature not in (None, signature):
                 self._rows = None
             else:
-                self._row_profile = profile
+                self._row_signature = signature
                 self._rows.extend(rows)
 
     # --- quotas -----------------------------------------------------------------------------------------------------
 
-    def _allowed(self, profile: PodSignature, run: Sequence[Task]) -> Grant:
+    def _quota_grant(self, signature: PodSignature, run: Sequence[Task]) -> Grant:
         """What all quota plugins together let through."""
         count = len(run)
-        lanes: Rows | None = None
+        alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
         for name, many, single in self._engine.quota_hooks:
             try:
@@ -143,22 +143,22 @@ class GangAllocator:
                     refusal = single(self._queue, run[0])
                     answer = Grant(0 if refusal is not None else 1, refusal)
                 else:
-                    answer = many(self._queue, profile, run if count == len(run) else run[:count])
+                    answer = many(self._queue, signature, run if count == len(run) else run[:count])
             except Exception as error:
                 raise HookFailed(name, "allocatable", error) from error
             if answer.count <= 0:
                 return answer
             count = min(count, answer.count)
-            if answer.lanes is not None:
-                if lanes is not None:
+            if answer.alternatives is not None:
+                if alternatives is not None:
                     count = 1  # two plugins with lanes of their own: ask both before every pod
-                lanes, limits = answer.lanes, answer.alternative_limits
-        return Grant(count, None, lanes, limits)
+                alternatives, limits = answer.alternatives, answer.alternative_limits
+        return Grant(count, None, alternatives, limits)
 
-    def _refuse(self, profile: PodSignature, allowance: Grant) -> None:
+    def _refuse(self, signature: PodSignature, grant: Grant) -> None:
         """The quota says no: the same for every task of the profile that comes next."""
-        session, refusal = self._session, allowance.refusal
-        end = self._end_of_run(profile, len(self._tasks))
+        session, refusal = self._session, grant.refusal
+        end = self._end_of_run(signature, len(self._tasks))
         message = refusal.message if refusal is not None else ""
         outcome = TaskOutcome("refused", message, refusal=refusal)
         for task in self._tasks[self._position : end]:
@@ -169,15 +169,15 @@ class GangAllocator:
 
     # --- special ways -----------------------------------------------------------------------------------------------
 
-    def _place_nominated(self, profile: PodSignature, task: Task) -> bool:
+    def _place_nominated(self, signature: PodSignature, task: Task) -> bool:
         """Try only the node an earlier session promised to the task; it waits there while the promise holds (W-14)."""
         session = self._session
         node = session.nodes.by_name.get(task.nominated_node)
         if node is None:
             return False
-        if self._engine.fits(profile, node.row, future=False):
+        if self._engine.fits(signature, node.row, future=False):
             self._statement.allocate(self._job, [task], [node])
-        elif task.uid in session.memory.reservations and self._engine.fits(profile, node.row, future=True):
+        elif task.uid in session.carry_over.nominations and self._engine.fits(signature, node.row, future=True):
             self._statement.pipeline(self._job, [task], [node])
         else:
             return False
@@ -186,43 +186,43 @@ class GangAllocator:
         self._placed += 1
         return True
 
-    def _idle_room_is_promised(self) -> bool:
+    def _is_idle_capacity_nominated(self) -> bool:
         """Whether somebody was promised more of a node than what is leaving: then idle room is not free room."""
         table = self._session.nodes
-        return bool(self._session.promised and (table.pipelined > table.releasing).any())
+        return bool(self._session.pipelined_tasks and (table.pipelined > table.releasing).any())
 
-    def _place_one(self, profile: PodSignature, task: Task) -> bool:
+    def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """One pod at a time: its nodes depend on each other, or on promises, or are told apart by more than amounts."""
         self.by_amounts = False
-        row = self._engine.best(profile)
+        row = self._engine.best(signature)
         if row < 0:
-            return self._place_later(profile, task, None)
+            return self._pipeline_one(signature, task, None)
         self._statement.allocate(self._job, [task], [self._session.nodes.nodes[row]])
         self._rows = None
         self._position += 1
         self._placed += 1
         return True
 
-    def _place_later(self, profile: PodSignature, task: Task, ranking: Ranking | None) -> bool:
+    def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
         """No idle room: promise room that is being released, or give up on the profile."""
         session, engine = self._session, self._engine
         if session.has_releasing():
             self.by_amounts = False
-            row = engine.choose(profile, engine.candidates(profile, future=True))
+            row = engine.choose(signature, engine.candidates(signature, future=True))
             if row >= 0:
                 self._statement.pipeline(self._job, [task], [session.nodes.nodes[row]])
                 self._rows = None
                 self._position += 1
                 self._placed += 1
                 return True
-        text, _ = engine.diagnose(profile)
-        if ranking is not None and self._rows is not None and self._row_profile in (None, profile):
+        text, _ = engine.diagnose(signature)
+        if ranking is not None and self._rows is not None and self._row_signature in (None, signature):
             ranking.known_limit = (self._rows, engine.releases, text)
-        return self._fail(profile, TaskOutcome("unfit", text))
+        return self._fail(signature, TaskOutcome("unfit", text))
 
     # --- giving up --------------------------------------------------------------------------------------------------
 
-    def _is_hopeless(self, ranking: Ranking, run: Sequence[Task]) -> bool:
+    def _is_known_unschedulable(self, ranking: Ranking, run: Sequence[Task]) -> bool:
         """Whether an earlier job of this session proved that the gang cannot reach its minimum (W-18).
 
         Only when all it still needs is of this one profile; its members get the outcomes the real attempt would give.
@@ -243,10 +243,10 @@ class GangAllocator:
         self._position = len(self._tasks)
         return True
 
-    def _fail(self, profile: PodSignature, outcome: TaskOutcome) -> bool:
+    def _fail(self, signature: PodSignature, outcome: TaskOutcome) -> bool:
         """No node for the next tasks of the profile. Returns whether the rest of the job is worth trying."""
         outcomes, job = self._session.outcomes, self._job
-        end = self._end_of_run(profile, len(self._tasks))
+        end = self._end_of_run(signature, len(self._tasks))
         for task in self._tasks[self._position : end]:
             outcomes[task.uid] = outcome
             self._failed_roles.add(task.role)

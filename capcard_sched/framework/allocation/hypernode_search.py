@@ -182,9 +182,9 @@ class _HyperNodeSearch:
         engine, table = restricted_engine(session.engine, numbers[0], by_tree=False), session.nodes
         parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
         for task in {task.cls: task for task in self._tasks}.values():
-            profile = engine.profile(self._queue, task)
-            parts.append(session.engine.feasible(profile)[:, None].astype(np.int64))
-            scores = session.engine.static_scores(profile)
+            signature = engine.signature(self._queue, task)
+            parts.append(session.engine.feasible(signature)[:, None].astype(np.int64))
+            scores = session.engine.static_scores(signature)
             if scores is not None:
                 parts.append(scores.astype(np.float64)[:, None].view(np.int64))
         amounts = np.hstack(parts)
@@ -282,7 +282,7 @@ class _HyperNodeSearch:
         charged = table.charged.copy() if len(offer) > 1 else table.charged
         worth = 0.0
         for record in offer:
-            profile = engine.profile(self._queue, record.tasks[0])
+            signature = engine.signature(self._queue, record.tasks[0])
             rows = np.array([node.row for node in record.nodes], dtype=np.intp)
             filled: Counter[int] = Counter()
             before = np.zeros((len(rows), 1), dtype=np.int64)
@@ -291,7 +291,7 @@ class _HyperNodeSearch:
                 filled[row] += 1
             seen = charged[rows] + before * record.cls.charge
             selection = NodeView(table, rows, allocatable=table.allocatable[rows], charged=seen)
-            worth += float(engine.totals(profile, selection).sum())
+            worth += float(engine.totals(signature, selection).sum())
             if len(offer) > 1:
                 np.add.at(charged, rows, record.cls.charge)
         return worth
@@ -304,7 +304,7 @@ class _HyperNodeSearch:
         for task in self._tasks:
             outcome = outcomes.get(task.uid)
             if outcome is not None and outcome.kind == "unfit" and not outcome.message:
-                text = engine.explain(engine.profile(self._queue, task))
+                text = engine.explain(engine.signature(self._queue, task))
                 outcomes[task.uid] = TaskOutcome("unfit", f"HyperNode {self._tree.names[number]}: {text}")
 
     def _refuse_room(self, highest: int) -> int:

@@ -51,7 +51,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("open", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("close", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook(
-        "due",
+        "next_wakeup",
         "() -> Unix seconds | None: when the plugin's answers change although nothing else does; asked after a session",
         None,
         Combine.MERGE,
@@ -182,7 +182,7 @@ HOOKS: tuple[Hook, ...] = (
 )
 
 #: Hooks that no action asks so far.
-UNASKED = frozenset({"cluster_order", "target_job", "reserved_nodes"})
+UNUSED = frozenset({"cluster_order", "target_job", "reserved_nodes"})
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}
 

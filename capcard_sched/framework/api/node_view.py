@@ -179,12 +179,12 @@ class Diagnosis(FilterResult):
     An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one may collect more.
     """
 
-    __slots__ = ("_open", "codes", "reasons", "sources", "speaker")
+    __slots__ = ("_open", "caller", "codes", "reasons", "sources")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         #: Who speaks now, as (plugin, hook); set by the framework before each hook.
-        self.speaker = ("", "fit")
+        self.caller = ("", "fit")
         #: Reason text to who gave it first.
         self.sources: dict[str, tuple[str, str]] = {}
         self._open: Mask = np.ones(size, dtype=bool)
@@ -199,7 +199,7 @@ class Diagnosis(FilterResult):
         if not count:
             return
         self.reasons[reason] = self.reasons.get(reason, 0) + count
-        self.sources.setdefault(reason, self.speaker)
+        self.sources.setdefault(reason, self.caller)
         np.maximum(self.codes, np.where(effective, np.int8(code), np.int8(0)), out=self.codes)
         super().reject(effective, code, reason)
         if code is not Code.UNSCHEDULABLE:

@@ -30,17 +30,17 @@ class Sample(NamedTuple):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """How many of a run of tasks a quota lets through, one after the other.
+    """The number of tasks of a run that a quota admits, one after the other.
 
-    `lanes` (intp [nodes of the session]) tells which lane a placement on each row would use, -1 for none; at most
-    `lane_limits[lane]` tasks may go into a lane before the plugin must be asked again. A plugin that does not care
-    leaves both empty.
+    `alternatives` (intp [nodes of the session]) holds the alternative that a placement on each row uses, -1 for none.
+    At most `alternative_limits[alternative]` tasks take an alternative before the hook must be called again. A plugin
+    without alternatives leaves both empty.
     """
 
     count: int
     #: Why not one more; None when `count` is everything that was asked for.
     refusal: Refusal | None = None
-    lanes: Rows | None = None
+    alternatives: Rows | None = None
     alternative_limits: tuple[int, ...] = ()
 
 

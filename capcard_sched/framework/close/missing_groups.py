@@ -24,7 +24,7 @@ class MissingGroups:
         #: One record each as long as it is missing: a refusal that stays the same record is no news.
         self._refusals: dict[str, Refusal] = {}
         #: When the next of them has been missing for too long, Unix seconds; None when none is to come.
-        self.due: float | None = None
+        self.next_wakeup: float | None = None
 
     def look(self, missing: Mapping[str, Job], now: float) -> Mapping[str, Refusal]:
         """Take in what is missing now, by job key; returns the refusals of those whose pods have waited too long.
@@ -37,7 +37,7 @@ class MissingGroups:
             if job.pending
         }
         ends = {key: since + GRACE_SECONDS for key, since in self._since.items()}
-        self.due = min((end for end in ends.values() if end > now), default=None)
+        self.next_wakeup = min((end for end in ends.values() if end > now), default=None)
         self._refusals = {
             key: self._refusals.get(key) or refusal_of(missing[key]) for key, end in sorted(ends.items()) if end <= now
         }

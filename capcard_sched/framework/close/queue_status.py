@@ -27,9 +27,12 @@ class QueueStatuses:
         self._statuses, self._annotations = WriteConflictBackoff(), WriteConflictBackoff()
 
     @property
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When there will be something to write although nothing changes, Unix seconds; None when there will not."""
-        return min((word.due for word in (self._statuses, self._annotations) if word.due is not None), default=None)
+        return min(
+            (word.next_wakeup for word in (self._statuses, self._annotations) if word.next_wakeup is not None),
+            default=None,
+        )
 
     def prune(self, now: float) -> None:
         """Drop what no longer matters; `now` in Unix seconds."""
@@ -50,7 +53,7 @@ class QueueStatuses:
             allocated = columns.amounts(totals[name])
             shown = queue.status_allocated
             if shown is not None and allocated == {key: value for key, value in shown.items() if value}:
-                self._statuses.stands(name)
+                self._statuses.confirm(name)
                 continue
             if self._statuses.may_write(name, allocated, session.now):
                 queue.status_allocated = allocated
@@ -58,7 +61,7 @@ class QueueStatuses:
                 intents.append(
                     UpdateQueueStatus(name, {key: format_amount(key, value) for key, value in amounts.items()})
                 )
-        self._annotations.take_due(session.now)
+        self._annotations.pop_expired(session.now)
         for name in sorted(session.queue_annotations):
             queue = session.queues.get(name)
             if queue is None:
@@ -74,7 +77,7 @@ class QueueStatuses:
     def _to_check(self, session: Session) -> set[str]:
         """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
         queues, chains = session.queues, self._chains
-        names = {*session.changed.queues, *session.state.dirty.queues, *self._statuses.take_due(session.now)}
+        names = {*session.changed.queues, *session.state.dirty.queues, *self._statuses.pop_expired(session.now)}
         if session.changed.everything:
             names.update(queues)
         for name in sorted(names):

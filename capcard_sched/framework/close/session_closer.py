@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from capcard_sched.framework.close.missing_groups import MissingGroups
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
-from capcard_sched.framework.eviction.nominations import let_go
+from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
@@ -58,10 +58,10 @@ class SessionCloser:
         self._on_queues = QueueStatuses()
 
     @property
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
         parts = (self._missing_groups, self._on_groups, self._on_group_notes, self._on_queues)
-        return min((part.due for part in parts if part.due is not None), default=None)
+        return min((part.next_wakeup for part in parts if part.next_wakeup is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
@@ -69,12 +69,12 @@ class SessionCloser:
             self._term = session.state.terms
             for told in (self._events, self._told, self._pod_conditions):
                 told.clear()
-        again = self._on_groups.take_due(session.now)
-        session.touched_jobs.update(self._on_group_notes.take_due(session.now))
+        again = self._on_groups.pop_expired(session.now)
+        session.touched_jobs.update(self._on_group_notes.pop_expired(session.now))
         session.touched_jobs.update(again)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
-        let_go(session)
+        release_idle_capacity(session)
         self._undo_pipelines(session)
         self._explain_enqueue_refusals(session)
         for plugin in session.dispatch.plugins:
@@ -136,7 +136,7 @@ class SessionCloser:
                 kind: Literal["schedulable", "pipelined"] = (
                     "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined"
                 )
-                nominated = task.uid in session.memory.reservations
+                nominated = task.uid in session.carry_over.nominations
                 session.outcomes[task.uid] = TaskOutcome(kind, "", node.name, nominated=nominated)
             session.state.unplace(placement.job, placement.tasks)
         session.pipelines.clear()
@@ -239,8 +239,8 @@ class SessionCloser:
                 if job_text is None:
                     job_text = session.job_fit_error(job)
             reason, message, nominated = task_scheduling_reason(task, outcome, job_text or "")
-            expired_nominations = task.uid in session.memory.expired_nominations and task.nominated_node != ""
-            session.memory.expired_nominations.discard(task.uid)
+            expired_nominations = task.uid in session.carry_over.expired_nominations and task.nominated_node != ""
+            session.carry_over.expired_nominations.discard(task.uid)
             if written.get(task.uid) == (reason, message) and not expired_nominations:
                 continue
             written[task.uid] = (reason, message)
@@ -278,7 +278,7 @@ class SessionCloser:
         """Whether a refusal needs a look: it changed, or its job did, or it was told too long ago."""
         ref, _ = key
         return (
-            not session.memory.repeats(ref, refusal)
+            not session.carry_over.repeats(ref, refusal)
             or session.now - self._told.get(key, 0.0) >= _REPEAT_SECONDS
             or f"{ref.namespace}/{ref.name}" in session.changed.jobs
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 #: How long somebody else's words stand, in seconds.
-PATIENCE_SECONDS: Final = 60.0
+BACKOFF_SECONDS: Final = 60.0
 #: Equal words written within that time: the first, and once more in case it was overwritten by chance.
 _TIMES: Final = 2
 
@@ -28,26 +28,26 @@ class WriteConflictBackoff:
         """Whether to write these words, which are not those on the object; True means that it is done."""
         last = self._written.get(key)
         self._held.pop(key, None)
-        if last is None or last[0] != words or not 0.0 <= now - last[1] < PATIENCE_SECONDS:
+        if last is None or last[0] != words or not 0.0 <= now - last[1] < BACKOFF_SECONDS:
             self._written[key] = words, now, 1
             return True
         _, first, times = last
         if times < _TIMES:
             self._written[key] = words, first, times + 1
             return True
-        self._held[key] = first + PATIENCE_SECONDS
+        self._held[key] = first + BACKOFF_SECONDS
         return False
 
-    def stands(self, key: str) -> None:
+    def confirm(self, key: str) -> None:
         """The object says what we want it to say."""
         self._held.pop(key, None)
 
     @property
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         """When an object on which we hold back is to be looked at again; None when there is none."""
         return min(self._held.values(), default=None)
 
-    def take_due(self, now: float) -> list[str]:
+    def pop_expired(self, now: float) -> list[str]:
         """Those on which we need not hold back any longer."""
         taken = [key for key, until in self._held.items() if until <= now]
         for key in taken:
@@ -56,4 +56,4 @@ class WriteConflictBackoff:
 
     def prune(self, now: float) -> None:
         """Forget words of long ago: they would be written again anyway."""
-        self._written = {key: value for key, value in self._written.items() if now - value[1] < PATIENCE_SECONDS}
+        self._written = {key: value for key, value in self._written.items() if now - value[1] < BACKOFF_SECONDS}

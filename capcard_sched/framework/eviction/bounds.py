@@ -182,8 +182,8 @@ class UnitTable:
         columns = np.flatnonzero(request)
         future = table.allocatable[nodes] - table.used[nodes] + table.releasing[nodes] - table.pipelined[nodes]
         # Resources by units from here on: what goes through all units runs along the rows of arrays.
-        deficit = np.maximum(request[columns, None] - future[:, columns].T, 0)
-        each = np.repeat(deficit, lengths, axis=1)
+        shortfall = np.maximum(request[columns, None] - future[:, columns].T, 0)
+        each = np.repeat(shortfall, lengths, axis=1)
         gains = units.gains[np.ix_(columns, chosen)]
         ranks = units.ranks[chosen]
         sums = np.cumsum(gains, axis=1)
@@ -196,25 +196,25 @@ class UnitTable:
         lowest = ranks[np.minimum(reached, len(rows) - 1)]
         within = ranks <= np.repeat(lowest, lengths)
         spared = np.add.reduceat(np.where(within & ~units.breaks[chosen], gains, 0), starts, axis=1)
-        breaks: Mask = np.any(spared < deficit, axis=0)
+        breaks: Mask = np.any(spared < shortfall, axis=0)
         peaks = np.where(within, units.peaks[np.ix_(columns, chosen)], 0)
         largest = np.maximum(np.maximum.reduceat(peaks, starts, axis=1), 1)
-        pods = np.where(deficit > 0, -(-deficit // largest), 0).max(axis=0, initial=0)
+        pods = np.where(shortfall > 0, -(-shortfall // largest), 0).max(axis=0, initial=0)
         pods = np.where(pods > 0, np.maximum(pods, _two_smallest(units.sizes[chosen], within, starts)), 0)
         several = [
             (*self.priorities[rank], breaking, count, 0, LEAST)
             for rank, breaking, count in zip(lowest.tolist(), breaks.tolist(), pods.tolist(), strict=True)
         ]
         found = {row: cost for row, cost, fits in zip(nodes.tolist(), several, enough.tolist(), strict=True) if fits}
-        self._singles(found, chosen[(gains >= each).all(axis=0)], nodes, deficit, columns)
+        self._singles(found, chosen[(gains >= each).all(axis=0)], nodes, shortfall, columns)
         return found
 
-    def _singles(self, found: dict[int, Cost], chosen: Rows, nodes: Rows, deficit: Matrix, columns: Rows) -> None:
+    def _singles(self, found: dict[int, Cost], chosen: Rows, nodes: Rows, shortfall: Matrix, columns: Rows) -> None:
         """Lower the bounds of rows on which one unit is enough, and cheaper than several."""
         units = self.units
         rows = units.rows[chosen]
         devices = device_columns(columns)
-        lacking = deficit[np.isin(columns, devices)].sum(axis=0)[np.searchsorted(nodes, rows)]
+        lacking = shortfall[np.isin(columns, devices)].sum(axis=0)[np.searchsorted(nodes, rows)]
         surplus = units.totals[np.ix_(devices, chosen)].sum(axis=0) - lacking
         ranks, breaks, sizes = units.ranks[chosen], units.breaks[chosen], units.sizes[chosen]
         created = units.created[chosen]

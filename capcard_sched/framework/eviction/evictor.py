@@ -43,12 +43,12 @@ _REMEMBERED = 16
 class Evictor:
     """Finds room for the pods of jobs within one scope, during one action."""
 
-    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, widest: int = 0) -> None:
-        """`reservation_seconds`: how long a nomination outlives its victims; `widest`: see `VictimSearch`."""
+    def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, max_candidates: int = 0) -> None:
+        """`reservation_seconds`: how long a nomination outlives its victims; `max_candidates`: see `VictimSearch`."""
         self._session = session
         self._scope = scope
         self._seconds = reservation_seconds
-        self._widest = widest
+        self._max_candidates = max_candidates
         self._searches: dict[Hashable, VictimSearch] = {}
         #: Searches used since the last statement ended.
         self._used: set[VictimSearch] = set()
@@ -59,7 +59,7 @@ class Evictor:
         #: Search key to (how many statements were committed before, what protected pods, rows without enough).
         self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
         #: What the pod of this uid lacked where it was placed last: int64 [resource columns].
-        self._lacking: dict[str, Vector] = {}
+        self._shortfalls: dict[str, Vector] = {}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Evictor:
         if not session.evictions:
             return False
         table = session.nodes
-        rows = [node.row for placement in statement.promises for node in placement.nodes]
+        rows = [node.row for placement in statement.pipelined for node in placement.nodes]
         return bool((table.used[rows] > table.allocatable[rows] - table.pipelined[rows]).any())
 
     def _undo(self, statement: Statement) -> None:
@@ -147,9 +147,9 @@ class Evictor:
 
     def _key(self, queue: Queue, job: Job, task: Task) -> Hashable:
         """What a search can be shared by."""
-        profile = self._session.engine.profile(queue, task)
+        signature = self._session.engine.signature(queue, task)
         own = job.key if self._scope.kind == "inside" else ""
-        return profile, queue.name, job.priority, task.priority, own
+        return signature, queue.name, job.priority, task.priority, own
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -157,9 +157,9 @@ class Evictor:
         key = self._key(queue, job, task)
         search = self._searches.get(key)
         if search is None:
-            profile = self._session.engine.profile(queue, task)
+            signature = self._session.engine.signature(queue, task)
             search = self._searches[key] = VictimSearch(
-                self._session, self._scope, profile, queue, task, widest=self._widest
+                self._session, self._scope, signature, queue, task, max_candidates=self._max_candidates
             )
         self._used.add(search)
         return search
@@ -171,13 +171,13 @@ class Evictor:
         """
         session = self._session
         dispatch = session.dispatch
-        profile = session.engine.profile(queue, task)
+        signature = session.engine.signature(queue, task)
         if self._scope.kind == "queues":
             refusal = dispatch.refusal("preemptive", queue, task)
             if refusal is not None:
                 session.refuse(task, refusal)
                 return None
-        if dispatch.refusal("pre_predicate", profile) is not None:
+        if dispatch.refusal("pre_predicate", signature) is not None:
             return None
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
@@ -200,7 +200,7 @@ class Evictor:
             trials += 1
             tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
-                tried = self._try(statement, queue, profile, task, search, plan.row)
+                tried = self._try(statement, queue, signature, task, search, plan.row)
             if tried is not None:
                 search.offer(tried)
             else:
@@ -212,16 +212,16 @@ class Evictor:
         session = self._session
         node = session.nodes.nodes[plan.row]
         mark = len(statement)
-        self._lacking[task.uid] = plan.deficit
-        lacking = shortfall_text(session, (task, plan.deficit))
+        self._shortfalls[task.uid] = plan.shortfall
+        lacking = shortfall_text(session, (task, plan.shortfall))
         message = f"{self._scope.action}: {lacking} on node {node.name} for {task.key} of queue {queue.name}"
         obstacle = "predicates"
         try:
             self._evict(statement, plan.victims, queue, task, message)
-            profile = session.engine.profile(queue, task)
-            if self._fits(queue, profile, task, plan.row):
+            signature = session.engine.signature(queue, task)
+            if self._fits(queue, signature, task, plan.row):
                 statement.pipeline(job, [task], [node])
-                if not self._would_be_taken_back(statement, queue, job, task, plan):
+                if not self._would_be_preempted_back(statement, queue, job, task, plan):
                     return ""
                 obstacle = "would-take-back"
         except Exception:
@@ -234,15 +234,15 @@ class Evictor:
         for victim in victims:
             statement.evict(victim, self._scope.action, message, by=task.key, queue=queue.name)
 
-    def _fits(self, queue: Queue, profile: PodSignature, task: Task, row: int) -> bool:
+    def _fits(self, queue: Queue, signature: PodSignature, task: Task, row: int) -> bool:
         session = self._session
         return (
-            session.engine.fits(profile, row, future=True)
+            session.engine.fits(signature, row, future=True)
             and session.dispatch.refusal("allocatable", queue, task) is None
         )
 
     def _try(
-        self, statement: Statement, queue: Queue, profile: PodSignature, task: Task, search: VictimSearch, row: int
+        self, statement: Statement, queue: Queue, signature: PodSignature, task: Task, search: VictimSearch, row: int
     ) -> PreemptionPlan | None:
         """Find out by evicting who must leave a row where sums do not tell: ports, affinity, counts, quota.
 
@@ -255,7 +255,7 @@ class Evictor:
             statement.rollback(mark)
             victims = {victim.uid: victim for unit in gone for victim in unit.tasks}
             self._evict(statement, list(victims.values()), queue, task, self._scope.action)
-            return self._fits(queue, profile, task, row)
+            return self._fits(queue, signature, task, row)
 
         try:
             chosen: list[VictimUnit] = []
@@ -273,9 +273,9 @@ class Evictor:
                     chosen = rest
         finally:
             statement.rollback(mark)
-        return search.priced(row, chosen, search.deficit(row), tried=True)
+        return search.priced(row, chosen, search.shortfall(row), tried=True)
 
-    def _would_be_taken_back(
+    def _would_be_preempted_back(
         self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan
     ) -> bool:
         """Whether a victim's job could evict the pod in turn as soon as it runs (W-34)."""
@@ -306,16 +306,16 @@ class Evictor:
 
     def _commit(self, statement: Statement, queue: Queue, job: Job) -> None:
         session = self._session
-        victims, promises = statement.evicted, statement.promises
+        victims, promises = statement.evicted, statement.pipelined
         begun = len(session.evictions)
         statement.commit()
         self._commits += 1
         self._settle(undone=False)
         nominations.reserve(session, promises, victims, self._scope.action, self._seconds)
         session.preemption_reports.get(job.key, {}).pop(self._scope.action, None)
-        self._tell(queue, promises, victims, begun)
+        self._report(queue, promises, victims, begun)
 
-    def _tell(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
+    def _report(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
         """Events on the jobs of the victims and on whoever gets the room, and what `explain` will say."""
         session = self._session
         by_pod: dict[str, list[Task]] = {}
@@ -326,7 +326,7 @@ class Evictor:
             assert victim.job is not None
             of_job.setdefault(victim.job.key, []).append(victim)
             takers.setdefault(victim.job.key, intent.by)
-            remembered = session.memory.evicted.setdefault(victim.job.key, [])
+            remembered = session.carry_over.evicted.setdefault(victim.job.key, [])
             remembered.append(
                 EvictedPod(victim.name, intent.node, self._scope.action, intent.by, intent.queue, session.now)
             )
@@ -349,15 +349,15 @@ class Evictor:
             if task.key in by_pod
         }
         for task, node in served.items():
-            session.notice(task, row, self._room_text(row, {task: node}, by_pod[task.key]))
+            session.notice(task, row, self._beneficiary_text(row, {task: node}, by_pod[task.key]))
         job = next((task.job for task in served), None)
         if job is not None and not job.implicit:
-            session.notice(job, row, self._room_text(row, served, victims))
+            session.notice(job, row, self._beneficiary_text(row, served, victims))
 
-    def _room_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
+    def _beneficiary_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
         """What pods of a job (to the nodes they get) were given by the evictions of one transaction."""
         names = sorted({victim.job.key for victim in victims if victim.job is not None})
-        lacking = shortfall_text(self._session, *((task, self._lacking[task.uid]) for task in served))
+        lacking = shortfall_text(self._session, *((task, self._shortfalls[task.uid]) for task in served))
         return row.render(
             pods=len(victims), jobs=len(names), node=", ".join(sorted(set(served.values()))), names=", ".join(names),
             lacking=lacking,
@@ -385,5 +385,5 @@ class Evictor:
             causes = f": {considered.text}" if considered.text else ""
             message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
             refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)
-            before = session.memory.refusals.get((reference(task), "reclaimable"))
+            before = session.carry_over.refusals.get((reference(task), "reclaimable"))
             session.refuse(task, before if before is not None and before == refusal else refusal)

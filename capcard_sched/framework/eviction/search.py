@@ -39,7 +39,7 @@ class PreemptionPlan(NamedTuple):
     row: int
     units: tuple[VictimUnit, ...]
     #: What the pod lacks there: int64 [resource columns].
-    deficit: Vector
+    shortfall: Vector
     #: The table's serial when the plan was made.
     serial: int
     #: Whether it was tried out on a statement.
@@ -55,24 +55,31 @@ class VictimSearch:
     """See the module docstring."""
 
     def __init__(
-        self, session: Session, scope: Scope, profile: PodSignature, queue: Queue, task: Task, *, widest: int = 0
+        self,
+        session: Session,
+        scope: Scope,
+        signature: PodSignature,
+        queue: Queue,
+        task: Task,
+        *,
+        max_candidates: int = 0,
     ) -> None:
-        """`widest`: how many nodes are compared in topology-aware mode (core reference §4.5), 0 for the other mode."""
+        """`max_candidates`: number of nodes compared in topology-aware mode; 0 selects the other mode."""
         self._session = session
         self._scope = scope
         self._index = session.once(VictimIndex)
         self._queue = queue
-        self.profile = profile
-        self._columns = np.flatnonzero(profile.cls.request)
+        self.signature = signature
+        self._columns = np.flatnonzero(signature.cls.request)
         #: The resources of which it counts when too much is freed, and how much of them a pod of each class holds.
         self._counted = device_columns(self._columns)
         self._held: dict[int, int] = {}
-        self._widest = widest
+        self._max_candidates = max_candidates
         #: Which of its alternatives the pod would get on each node: intp [nodes]; None when it has none.
-        self._alternatives: Rows | None = session.dispatch.first("alternatives", profile)
+        self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
         #: Rows that pass every check but that of room: bool [nodes].
-        own_quota = scope.kind != "queues" and bool(profile.contexts)
-        self.feasible = session.engine.open_to_evictions(profile) if own_quota else session.engine.feasible(profile)
+        own_quota = scope.kind != "queues" and bool(signature.contexts)
+        self.feasible = session.engine.open_to_evictions(signature) if own_quota else session.engine.feasible(signature)
         #: Rows on which the pod fits once releasing pods are gone, and the table's serial they were found at.
         self._free: set[int] = set()
         self._free_serial = -1
@@ -94,23 +101,23 @@ class VictimSearch:
     def free_row(self) -> int:
         """The best row where nobody has to leave, promises kept; -1 when there is none."""
         engine, table = self._session.engine, self._session.nodes
-        if self._free_serial < 0 or engine.is_domain_bound(self.profile):
-            self._free = set(engine.candidates(self.profile, future=True).tolist())
+        if self._free_serial < 0 or engine.is_domain_bound(self.signature):
+            self._free = set(engine.candidates(self.signature, future=True).tolist())
         elif self._free_serial != table.serial:
             changed = np.flatnonzero(table.stamps > self._free_serial)
             self._free.difference_update(changed.tolist())
-            self._free.update(engine.candidates(self.profile, future=True, among=changed).tolist())
+            self._free.update(engine.candidates(self.signature, future=True, among=changed).tolist())
         self._free_serial = table.serial
         if not self._free:
             return -1
-        return engine.choose(self.profile, np.array(sorted(self._free), dtype=np.intp))
+        return engine.choose(self.signature, np.array(sorted(self._free), dtype=np.intp))
 
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def _bound(self, job: Job) -> None:
         """One vector pass: the rows where enough could go, each with the least it could cost."""
-        bounds = self._index.units.bounds(self._scope, job, self.profile.cls.request, self.feasible)
-        if self._scope.kind == "inside" or self._widest:
+        bounds = self._index.units.bounds(self._scope, job, self.signature.cls.request, self.feasible)
+        if self._scope.kind == "inside" or self._max_candidates:
             bounds = dict.fromkeys(bounds, (LEAST,))
         self._bounds = bounds
         self._unseen = [(cost, row) for row, cost in bounds.items()]
@@ -152,8 +159,8 @@ class VictimSearch:
         plans = self._plans
         if not plans:
             return True
-        if self._widest:
-            return len(plans) < self._widest
+        if self._max_candidates:
+            return len(plans) < self._max_candidates
         best = plans[0][0]
         if bound >= best:
             return False
@@ -183,15 +190,15 @@ class VictimSearch:
                 self.again(row)
         self._taken.clear()
 
-    def deficit(self, row: int) -> Vector:
+    def shortfall(self, row: int) -> Vector:
         """What the pod lacks on a row: int64 [resource columns]."""
-        table, request = self._session.nodes, self.profile.cls.request
+        table, request = self._session.nodes, self.signature.cls.request
         future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
         lacking: Vector = np.where(request > 0, np.maximum(request - future, 0), 0)
         return lacking
 
-    def units(self, row: int, task: Task, deficit: Vector | None) -> list[VictimUnit]:
-        """The units that may leave a row, first to leave first; with a `deficit`, those that help against it."""
+    def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
+        """The units that may leave a row, first to leave first; with a `shortfall`, those that help against it."""
         session, index = self._session, self._index
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
@@ -207,7 +214,7 @@ class VictimSearch:
         self.kept[row] = kept
         if not candidates:
             return []
-        helps = self._helping(candidates, deficit)
+        helps = self._helping(candidates, shortfall)
         useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
         rest = [victim for victim in candidates if victim.uid not in helps]
         asked = [victim for _, members in useful for victim in members] + rest
@@ -229,11 +236,11 @@ class VictimSearch:
         return units
 
     @staticmethod
-    def _helping(candidates: list[Task], deficit: Vector | None) -> set[str]:
+    def _helping(candidates: list[Task], shortfall: Vector | None) -> set[str]:
         """Uids of those that hold something of what is lacking."""
-        if deficit is None:
+        if shortfall is None:
             return {victim.uid for victim in candidates}
-        lacking = np.flatnonzero(deficit)
+        lacking = np.flatnonzero(shortfall)
         known: dict[int, bool] = {}
         found: set[str] = set()
         for victim in candidates:
@@ -262,44 +269,44 @@ class VictimSearch:
 
     def plan(self, row: int, task: Task) -> PreemptionPlan | None:
         """How a row makes room by resources alone: taken greedily, then whoever is not needed is spared (W-09)."""
-        deficit = self.deficit(row)
-        units = self.units(row, task, deficit if deficit.any() else None)
+        shortfall = self.shortfall(row)
+        units = self.units(row, task, shortfall if shortfall.any() else None)
         if not units:
             return None
-        if not deficit.any():
-            return PreemptionPlan((LEAST,), row, (), deficit, self._session.nodes.serial)
-        chosen = cover(units, deficit[self._columns], self._columns)
+        if not shortfall.any():
+            return PreemptionPlan((LEAST,), row, (), shortfall, self._session.nodes.serial)
+        chosen = cover(units, shortfall[self._columns], self._columns)
         if chosen is None:
             self.kept[row][""] = 1
             return None
         del self.kept[row]
-        return self.priced(row, chosen, deficit)
+        return self.priced(row, chosen, shortfall)
 
-    def priced(self, row: int, units: list[VictimUnit], deficit: Vector, *, tried: bool = False) -> PreemptionPlan:
+    def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
         """A plan with its cost (tidal reference §7.2.7; in topology-aware mode core reference §4.5)."""
         tasks = {task.uid: task for unit in units for task in unit.tasks}.values()
         queues = self._session.queues
-        if self._widest:
+        if self._max_candidates:
             top = max(task.priority for task in tasks)
             total = sum(task.priority + 2**31 for task in tasks)
             latest = max(task.created for task in tasks if task.priority == top)
             cost: Cost = (top, total, len(tasks), -latest, row)
         elif self._scope.kind == "inside":
-            cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, deficit), row)
+            cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, shortfall), row)
         else:
             cost = (
                 max(queues[unit.job.queue].priority for unit in units),
                 max(unit.job.priority for unit in units),
                 len({unit.job.key for unit in units if unit.breaks}),
                 len(tasks),
-                self._surplus(units, deficit),
+                self._surplus(units, shortfall),
                 -min(task.created for task in tasks),
                 0 if self._alternatives is None else int(self._alternatives[row]),
                 row,
             )
-        return PreemptionPlan(cost, row, tuple(units), deficit, self._session.nodes.serial, tried)
+        return PreemptionPlan(cost, row, tuple(units), shortfall, self._session.nodes.serial, tried)
 
-    def _surplus(self, units: list[VictimUnit], deficit: Vector) -> int:
+    def _surplus(self, units: list[VictimUnit], shortfall: Vector) -> int:
         """What is freed anywhere beyond need, of the devices the pod asks for; of cpu when it asks for none."""
         known, freed = self._held, 0
         for unit in units:
@@ -308,7 +315,7 @@ class VictimSearch:
                 if held is None:
                     held = known[task.cls.id] = int(task.cls.request[self._counted].sum())
                 freed += held
-        return freed - int(deficit[self._counted].sum())
+        return freed - int(shortfall[self._counted].sum())
 
     # --- reports ----------------------------------------------------------------------------------------------------
 
@@ -322,9 +329,9 @@ class VictimSearch:
                 continue
             if looked < _MOST_REPORTED:  # what was found out on the way may have been undone since
                 looked += 1
-                deficit = self.deficit(row)
-                units = self.units(row, task, deficit if deficit.any() else None)
-                if units and cover(units, deficit[self._columns], self._columns) is None:
+                shortfall = self.shortfall(row)
+                units = self.units(row, task, shortfall if shortfall.any() else None)
+                if units and cover(units, shortfall[self._columns], self._columns) is None:
                     self.kept[row][""] = 1
             for causes in (self.kept.get(row), self.barred.get(row)):
                 for cause, count in causes.items() if causes else ():
@@ -333,7 +340,7 @@ class VictimSearch:
 
 
 def cover(
-    units: list[VictimUnit], deficit: Vector, columns: np.ndarray[tuple[int], np.dtype[np.intp]]
+    units: list[VictimUnit], shortfall: Vector, columns: np.ndarray[tuple[int], np.dtype[np.intp]]
 ) -> list[VictimUnit] | None:
     """The units to take so that a deficit (int64 [columns]) is covered, in the order they are given.
 
@@ -349,13 +356,13 @@ def cover(
             chosen = [part for part in chosen if part.job is not unit.job]
         chosen.append(unit)
         total += unit.gain[columns]
-        if (total >= deficit).all():
+        if (total >= shortfall).all():
             break
     else:
         return None
     for unit in chosen[::-1]:
         without = total - unit.gain[columns]
-        if (without >= deficit).all():
+        if (without >= shortfall).all():
             chosen = [one for one in chosen if one is not unit]
             total = without
     return chosen

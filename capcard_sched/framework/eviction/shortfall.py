@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:
-    """All that pods lack together, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, memory: 4Gi`.
+    """All that pods lack together, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, carry_over: 4Gi`.
 
     `parts`: each pod with what it lacks, int64 [resource columns], base units. Cards come under the name the pod gives
     them. A slot for a pod goes without saying, unless there is nothing else.

@@ -63,7 +63,7 @@ def protection(session: Session, task: Task) -> str:
         return "no-job"
     if task.namespace == SYSTEM_NAMESPACE or task.cls.priority_class_name in CRITICAL_CLASSES:
         return SYSTEM_CRITICAL
-    if session.memory.refused_evictions.get(task.uid, session.now) > session.now:
+    if session.carry_over.refused_evictions.get(task.uid, session.now) > session.now:
         return "eviction-refused"
     return ""
 
@@ -90,7 +90,7 @@ class VictimIndex:
         self.critical: dict[int, list[Task]] = {}
         tasks: list[Task] = []
         rows: list[int] = []
-        refused = session.memory.refused_evictions
+        refused = session.carry_over.refused_evictions
         #: Job key to whether nothing about the job itself protects its pods.
         open_jobs: dict[str, bool] = {}
         for row, node in enumerate(session.nodes.nodes):

@@ -44,7 +44,7 @@ class PlacementEngine:
     """Profiles and their rankings. One per scheduler-conf; rankings live for one session, static answers longer."""
 
     #: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
-    most_scans: ClassVar[int] = 64
+    max_score_caches: ClassVar[int] = 64
 
     def __init__(self, dispatch: Dispatch, columns: ResourceColumns) -> None:
         self._dispatch = dispatch
@@ -67,11 +67,11 @@ class PlacementEngine:
         self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
         self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
         #: Shared by all rankings that can; made when the first one is. It goes on from session to session while nodes
-        #: stay as they are, and so do kinds (`_kinds`) without it.
-        self._states: NodeClasses | None = None
+        #: stay as they are, and so do kinds (`_static_groups`) without it.
+        self._node_classes: NodeClasses | None = None
         self._session = 0
         #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
-        self._kinds: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
+        self._static_groups: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
 
     def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> None:
         """Start a session over a settled node table."""
@@ -79,23 +79,23 @@ class PlacementEngine:
         self.table = table
         self.tree = tree
         #: Who answers for the nodes under a HyperNode, by its number and whether the followers of the tree are heard.
-        self.confined: dict[tuple[int, bool], PlacementEngine] = {}
-        self._profiles: dict[Hashable, PodSignature] = {}
+        self.restricted: dict[tuple[int, bool], PlacementEngine] = {}
+        self._signatures: dict[Hashable, PodSignature] = {}
         self._rankings: dict[PodSignature, Ranking] = {}
-        self._scans: dict[PodSignature, ScoreCache] = {}
+        self._score_caches: dict[PodSignature, ScoreCache] = {}
         self._diagnoses: dict[PodSignature, tuple[int, str, Diagnosis]] = {}
         #: Raised whenever room is released during the session (evictions), which voids known limits.
         self.releases = 0
-        if self._states is not None and not self._states.is_reusable(table):
-            self._states = None
-        crowded = len(self._static) > _MOST_STATIC
-        if crowded or self._session % _STATIC_SESSIONS == 0:
-            old = self._session - (2 if crowded else _STATIC_SESSIONS)
+        if self._node_classes is not None and not self._node_classes.is_reusable(table):
+            self._node_classes = None
+        over_capacity = len(self._static) > _MOST_STATIC
+        if over_capacity or self._session % _STATIC_SESSIONS == 0:
+            old = self._session - (2 if over_capacity else _STATIC_SESSIONS)
             self._static = {key: value for key, value in self._static.items() if value[1] > old}
 
     # --- profiles ---------------------------------------------------------------------------------------------------
 
-    def profile(self, queue: Queue, task: Task) -> PodSignature:
+    def signature(self, queue: Queue, task: Task) -> PodSignature:
         """The profile of a task now: contexts may change with every placement."""
         cls = task.cls
         contexts: dict[str, Hashable] = {}
@@ -109,14 +109,14 @@ class PlacementEngine:
         for name, context in self.task_contexts(task):
             contexts[name] = (contexts[name], context) if name in contexts else context
         if task.job is not None and task.job.topology is not None:
-            self._confine(task.job, contexts)
+            self._add_topology_bound(task.job, contexts)
         key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
-        profile = self._profiles.get(key)
-        if profile is None:
-            profile = self._profiles[key] = PodSignature(cls, contexts, len(self._profiles))
-        return profile
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = PodSignature(cls, contexts, len(self._signatures))
+        return signature
 
-    def _confine(self, job: Job, contexts: dict[str, Hashable]) -> None:
+    def _add_topology_bound(self, job: Job, contexts: dict[str, Hashable]) -> None:
         """A job in hard mode may use what is near to its pods that are placed, whoever places the others."""
         bound = hypernode_bounds.bound_of(self.tree, job)
         if bound is not None:
@@ -136,29 +136,29 @@ class PlacementEngine:
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def scores(self, profile: PodSignature, selection: NodeView) -> Scores:
+    def scores(self, signature: PodSignature, selection: NodeView) -> Scores:
         """Row hooks over a selection, without the static part: float64 [k], -inf where a predicate refuses."""
-        verdict: FilterResult | None = None
+        result: FilterResult | None = None
         if self._predicate:
-            verdict = FilterResult(len(selection))
-            self._judge(self._predicate, "predicate", profile, selection, verdict)
-        total = self._order_scores(profile, selection)
-        if verdict is not None and not verdict.unanimous:
-            total = np.where(verdict.ok, total, _NEVER)  # a new array: the one here may be a plugin's own
+            result = FilterResult(len(selection))
+            self._filter(self._predicate, "predicate", signature, selection, result)
+        total = self._order_scores(signature, selection)
+        if result is not None and not result.unanimous:
+            total = np.where(result.ok, total, _NEVER)  # a new array: the one here may be a plugin's own
         return total
 
-    def _order_scores(self, profile: PodSignature, selection: NodeView) -> Scores:
-        total = self._sum(self._order, "node_order", profile, selection)
+    def _order_scores(self, signature: PodSignature, selection: NodeView) -> Scores:
+        total = self._sum(self._order, "node_order", signature, selection)
         return np.zeros(len(selection)) if total is None else total
 
     @staticmethod
     def _sum(
-        entries: Sequence[Entry], hook: str, profile: PodSignature, selection: NodeView, total: Scores | None = None
+        entries: Sequence[Entry], hook: str, signature: PodSignature, selection: NodeView, total: Scores | None = None
     ) -> Scores | None:
         """Add what the plugins answer to `total`: float64 [k]; None when there is nothing to add up."""
         for name, call in entries:
             try:
-                part = call(profile, selection)
+                part = call(signature, selection)
             except Exception as error:
                 raise HookFailed(name, hook, error) from error
             if part is not None:
@@ -166,215 +166,219 @@ class PlacementEngine:
         return total
 
     @staticmethod
-    def _judge(
-        entries: Sequence[Entry], hook: str, profile: PodSignature, selection: NodeView, verdict: FilterResult
+    def _filter(
+        entries: Sequence[Entry], hook: str, signature: PodSignature, selection: NodeView, result: FilterResult
     ) -> None:
         for name, call in entries:
             try:
-                call(profile, selection, verdict)
+                call(signature, selection, result)
             except Exception as error:
                 raise HookFailed(name, hook, error) from error
 
-    def _static_answers(self, profile: PodSignature) -> tuple[Mask, Scores | None]:
+    def _static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
         """Mask and score of everything placements cannot change; kept until a node's facts change."""
-        key = (profile.cls, tuple(profile.contexts.items()))
+        key = (signature.cls, tuple(signature.contexts.items()))
         generation = self.table.generation
         found = self._static.get(key)
         if found is not None and found[0] == generation and len(found[2]) == len(self.table):
             self._static[key] = (generation, self._session, found[2], found[3])
             return found[2], found[3]
         everything = self.all_rows()
-        verdict = FilterResult(len(everything))
-        self._judge(self._predicate_static, "predicate_static", profile, everything, verdict)
-        bound = profile.contexts.get(hypernode_bounds.CONTEXT)
+        result = FilterResult(len(everything))
+        self._filter(self._predicate_static, "predicate_static", signature, everything, result)
+        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
         if bound is not None:
             assert isinstance(bound, hypernode_bounds.HyperNodeBound)
-            verdict.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
-        total = self._sum(self._order_static, "node_order_static", profile, everything)
-        self._static[key] = (generation, self._session, verdict.ok, total)
-        return verdict.ok, total
+            result.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+        total = self._sum(self._order_static, "node_order_static", signature, everything)
+        self._static[key] = (generation, self._session, result.ok, total)
+        return result.ok, total
 
     def all_rows(self) -> NodeView:
         """Every row."""
         return NodeView(self.table, np.arange(len(self.table), dtype=np.intp), whole=True)
 
-    def ranking(self, profile: PodSignature) -> Ranking:
+    def ranking(self, signature: PodSignature) -> Ranking:
         """The ranking of a profile, brought up to date."""
-        ranking = self._rankings.get(profile)
+        ranking = self._rankings.get(signature)
         if ranking is None:
-            feasible, static = self._static_answers(profile)
-            ranking = self._rankings[profile] = Ranking(self, profile, feasible, static)
+            feasible, static = self._static_results(signature)
+            ranking = self._rankings[signature] = Ranking(self, signature, feasible, static)
         else:
             ranking.sync()
         return ranking
 
-    def states_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
+    def classes_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
         """The states that a ranking with these static answers ranks: the shared ones, or its own if it must."""
         table = self.table
-        if self._states is None:
-            generation, kinds = self._kinds
-            known = generation == table.generation and kinds is not None and len(kinds) == len(table)
-            self._states = NodeClasses(table, kinds=kinds if known else None)
+        if self._node_classes is None:
+            generation, static_groups = self._static_groups
+            known = generation == table.generation and static_groups is not None and len(static_groups) == len(table)
+            self._node_classes = NodeClasses(table, static_groups=static_groups if known else None)
         else:
-            self._states.catch_up()
-        if self._states.tells_apart(feasible, static):
-            self._kinds = (table.generation, self._states.kinds)
-            return self._states
+            self._node_classes.catch_up()
+        if self._node_classes.separates(feasible, static):
+            self._static_groups = (table.generation, self._node_classes.static_groups)
+            return self._node_classes
         own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
-        return NodeClasses(table, kinds=own, members=feasible)
+        return NodeClasses(table, static_groups=own, members=feasible)
 
-    def is_private(self, profile: PodSignature) -> bool:
+    def is_private(self, signature: PodSignature) -> bool:
         """Whether a row hook looks at more of a node than its amounts, for this profile."""
-        return self._undeclared or self._dispatch.any("row_private", profile)
+        return self._undeclared or self._dispatch.any("row_private", signature)
 
-    def compares_nodes(self, profile: PodSignature, candidates: Rows) -> bool:
+    def compares_nodes(self, signature: PodSignature, candidates: Rows) -> bool:
         """Whether some hook's answer for one node depends on other nodes, for this profile now."""
         if self._best_node:
             return True
         for name, call in self._batch_order:
             try:
-                if call(profile, NodeView(self.table, candidates)) is not None:
+                if call(signature, NodeView(self.table, candidates)) is not None:
                     return True
             except Exception as error:
                 raise HookFailed(name, "batch_node_order", error) from error
         return False
 
-    def is_domain_bound(self, profile: PodSignature) -> bool:
+    def is_domain_bound(self, signature: PodSignature) -> bool:
         """Whether placements elsewhere may change what this profile may use."""
-        return self._dispatch.any("domain_bound", profile)
+        return self._dispatch.any("domain_bound", signature)
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def feasible(self, profile: PodSignature) -> Mask:
+    def feasible(self, signature: PodSignature) -> Mask:
         """Rows that nothing rules out but what placements can change: bool [nodes]."""
-        return self._static_answers(profile)[0]
+        return self._static_results(signature)[0]
 
-    def open_to_evictions(self, profile: PodSignature) -> Mask:
+    def open_to_evictions(self, signature: PodSignature) -> Mask:
         """Rows that nothing rules out but what placements or evictions can change: bool [nodes]. Not kept.
 
         Evictions in the pod's own queue give quota back, and with it the nodes that only the quota closed to it.
         """
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
-        self._judge(self._predicate_static, "predicate_static", profile, everything, diagnosis)
-        open_rows: Mask = self.feasible(profile) | (diagnosis.codes == Code.UNSCHEDULABLE)
+        self._filter(self._predicate_static, "predicate_static", signature, everything, diagnosis)
+        open_rows: Mask = self.feasible(signature) | (diagnosis.codes == Code.UNSCHEDULABLE)
         return open_rows
 
-    def static_scores(self, profile: PodSignature) -> Scores | None:
+    def static_scores(self, signature: PodSignature) -> Scores | None:
         """The part of all scores that placements cannot change: float64 [nodes]; None for no such part."""
-        return self._static_answers(profile)[1]
+        return self._static_results(signature)[1]
 
-    def candidates(self, profile: PodSignature, *, future: bool, among: Rows | None = None) -> Rows:
+    def candidates(self, signature: PodSignature, *, future: bool, among: Rows | None = None) -> Rows:
         """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan.
 
         `among`: intp, ascending; only these rows are looked at.
         """
-        feasible, _ = self._static_answers(profile)
+        feasible, _ = self._static_results(signature)
         rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
-        rows = rows[self.has_room(profile, NodeView(self.table, rows), future=future)]
+        rows = rows[self.has_capacity(signature, NodeView(self.table, rows), future=future)]
         if not len(rows):
             return rows
         selection = NodeView(self.table, rows)
-        verdict = FilterResult(len(rows))
-        self._judge(self._predicate, "predicate", profile, selection, verdict)
-        if self.is_domain_bound(profile):
-            self._judge(self._predicate_domain, "predicate_domain", profile, selection, verdict)
-        return rows[verdict.ok]
+        result = FilterResult(len(rows))
+        self._filter(self._predicate, "predicate", signature, selection, result)
+        if self.is_domain_bound(signature):
+            self._filter(self._predicate_domain, "predicate_domain", signature, selection, result)
+        return rows[result.ok]
 
     @staticmethod
-    def has_room(profile: PodSignature, selection: NodeView, *, future: bool = False) -> Mask:
+    def has_capacity(signature: PodSignature, selection: NodeView, *, future: bool = False) -> Mask:
         """Whether entries have room for one pod now (`future`: once releasing pods are gone): bool [k]."""
-        requested = np.flatnonzero(profile.cls.request)
+        requested = np.flatnonzero(signature.cls.request)
         free = selection.future_idle[:, requested]
         if not future:  # idle room that somebody was promised is taken
             free = np.minimum(free, selection.idle[:, requested])
-        room: Mask = np.logical_and.reduce(free >= profile.cls.request[requested], axis=1)
-        return room
+        size: Mask = np.logical_and.reduce(free >= signature.cls.request[requested], axis=1)
+        return size
 
-    def best(self, profile: PodSignature) -> int:
+    def best(self, signature: PodSignature) -> int:
         """The row for one pod now: `choose` of the `candidates`, with no more asked than may have changed; or -1."""
-        if self._undeclared or self._dispatch.any("row_dependent", profile):
-            return self.choose(profile, self.candidates(profile, future=False))
-        scan = self._scans.pop(profile, None)
-        if scan is None:
-            scan = ScoreCache(self, profile, *self._static_answers(profile))
-            if len(self._scans) >= self.most_scans:
-                del self._scans[next(iter(self._scans))]
-        self._scans[profile] = scan  # the last one now
-        candidates, scores = scan.candidates()
-        if len(candidates) and self.is_domain_bound(profile):
-            verdict = FilterResult(len(candidates))
-            self._judge(self._predicate_domain, "predicate_domain", profile, NodeView(self.table, candidates), verdict)
-            candidates, scores = candidates[verdict.ok], scores[verdict.ok]
+        if self._undeclared or self._dispatch.any("row_dependent", signature):
+            return self.choose(signature, self.candidates(signature, future=False))
+        cache = self._score_caches.pop(signature, None)
+        if cache is None:
+            cache = ScoreCache(self, signature, *self._static_results(signature))
+            if len(self._score_caches) >= self.max_score_caches:
+                del self._score_caches[next(iter(self._score_caches))]
+        self._score_caches[signature] = cache  # the last one now
+        candidates, scores = cache.candidates()
+        if len(candidates) and self.is_domain_bound(signature):
+            result = FilterResult(len(candidates))
+            self._filter(
+                self._predicate_domain, "predicate_domain", signature, NodeView(self.table, candidates), result
+            )
+            candidates, scores = candidates[result.ok], scores[result.ok]
         if not len(candidates):
             return -1
         selection = NodeView(self.table, candidates)
-        total = self._sum(self._batch_order, "batch_node_order", profile, selection, scores)
-        return self._pick(profile, candidates, scores if total is None else total)
+        total = self._sum(self._batch_order, "batch_node_order", signature, selection, scores)
+        return self._pick(signature, candidates, scores if total is None else total)
 
-    def choose(self, profile: PodSignature, candidates: Rows) -> int:
+    def choose(self, signature: PodSignature, candidates: Rows) -> int:
         """The best of some candidate rows, all score hooks asked; -1 without candidates."""
         if not len(candidates):
             return -1
-        return self._pick(profile, candidates, self.totals(profile, NodeView(self.table, candidates)))
+        return self._pick(signature, candidates, self.totals(signature, NodeView(self.table, candidates)))
 
-    def _pick(self, profile: PodSignature, candidates: Rows, total: Scores) -> int:
+    def _pick(self, signature: PodSignature, candidates: Rows, total: Scores) -> int:
         """The best of candidate rows with these scores, unless a plugin chooses."""
         for name, call in self._best_node:
             try:
-                row = call(profile, candidates, total)
+                row = call(signature, candidates, total)
             except Exception as error:
                 raise HookFailed(name, "best_node", error) from error
             if row is not None:
                 return int(row)
         return int(candidates[int(np.argmax(total))])
 
-    def totals(self, profile: PodSignature, selection: NodeView) -> Scores:
+    def totals(self, signature: PodSignature, selection: NodeView) -> Scores:
         """All score hooks together, of rows that passed: float64 [k]."""
-        _, static = self._static_answers(profile)
-        total = self._order_scores(profile, selection)
+        _, static = self._static_results(signature)
+        total = self._order_scores(signature, selection)
         if static is not None:
             total = total + static[selection.rows]
-        compared = self._sum(self._batch_order, "batch_node_order", profile, selection, total)
+        compared = self._sum(self._batch_order, "batch_node_order", signature, selection, total)
         return total if compared is None else compared
 
-    def fits(self, profile: PodSignature, row: int, *, future: bool) -> bool:
+    def fits(self, signature: PodSignature, row: int, *, future: bool) -> bool:
         """Whether one row passes everything for one pod."""
-        return bool(len(self.candidates(profile, future=future, among=np.array([row], dtype=np.intp))))
+        return bool(len(self.candidates(signature, future=future, among=np.array([row], dtype=np.intp))))
 
-    def diagnose(self, profile: PodSignature) -> tuple[str, Diagnosis]:
+    def diagnose(self, signature: PodSignature) -> tuple[str, Diagnosis]:
         """Why no node takes a pod of the profile: the text of core reference §2.5 and the codes per row.
 
         Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43). Pods that
         request nothing are judged by plugins alone, as backfill does.
         """
         position = self.table.serial
-        known = self._diagnoses.get(profile)
+        known = self._diagnoses.get(signature)
         if known is not None and known[0] == position:
             return known[1], known[2]
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
-        if profile.cls.best_effort:
+        if signature.cls.best_effort:
             # backfill asks no resources: that the pod slots are gone is for a plugin to say, if there is one.
-            self._ask_chain(profile, everything, diagnosis)
-            self._reject_short(profile, everything, diagnosis, diagnosis.ok.copy())
+            self._run_filter_chain(signature, everything, diagnosis)
+            self._reject_insufficient(signature, everything, diagnosis, diagnosis.ok.copy())
         else:
-            short = self._reject_short(profile, everything, diagnosis, np.ones(len(everything), dtype=bool))
+            short = self._reject_insufficient(signature, everything, diagnosis, np.ones(len(everything), dtype=bool))
             rest = np.flatnonzero(~short)
             chain = Diagnosis(len(rest))
-            self._ask_chain(profile, NodeView(self.table, rest), chain)
+            self._run_filter_chain(signature, NodeView(self.table, rest), chain)
             for reason, count in chain.reasons.items():
                 diagnosis.reasons[reason] = diagnosis.reasons.get(reason, 0) + count
                 diagnosis.sources.setdefault(reason, chain.sources[reason])
             diagnosis.codes[rest] = chain.codes
         text = fit_text(len(everything), diagnosis.reasons)
-        self._diagnoses[profile] = (position, text, diagnosis)
+        self._diagnoses[signature] = (position, text, diagnosis)
         return text, diagnosis
 
-    def _reject_short(self, profile: PodSignature, everything: NodeView, diagnosis: Diagnosis, asked: Mask) -> Mask:
+    def _reject_insufficient(
+        self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, asked: Mask
+    ) -> Mask:
         """Tell which of the rows `asked` lack what the pod requests; returns them: bool [nodes]."""
-        free, request = everything.future_idle, profile.cls.request
-        diagnosis.speaker = ("", "fit")
+        free, request = everything.future_idle, signature.cls.request
+        diagnosis.caller = ("", "fit")
         short_of_any = np.zeros(len(everything), dtype=bool)
         for resource in self._columns.sorted_names(self._columns.amounts(request)):
             column = self._columns.column(resource)
@@ -383,23 +387,23 @@ class PlacementEngine:
             short_of_any |= short
         return short_of_any
 
-    def _ask_chain(self, profile: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
+    def _run_filter_chain(self, signature: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
         """Let all predicates say what they have against a selection."""
         if not len(selection):
             return
-        bound = profile.contexts.get(hypernode_bounds.CONTEXT)
+        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
         if bound is not None:
             assert isinstance(bound, hypernode_bounds.HyperNodeBound)
-            diagnosis.speaker = ("", "fit")
+            diagnosis.caller = ("", "fit")
             allowed = hypernode_bounds.allowed_rows(self.tree, bound)
             diagnosis.reject(~allowed[selection.rows], Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
         entries = [("predicate_static", self._predicate_static), ("predicate", self._predicate)]
-        if self.is_domain_bound(profile):
+        if self.is_domain_bound(signature):
             entries.append(("predicate_domain", self._predicate_domain))
         for hook, calls in entries:
             for entry in calls:
-                diagnosis.speaker = (entry[0], hook)
-                self._judge([entry], hook, profile, selection, diagnosis)
+                diagnosis.caller = (entry[0], hook)
+                self._filter([entry], hook, signature, selection, diagnosis)
 
 
 def fit_text(nodes: int, reasons: dict[str, int]) -> str:

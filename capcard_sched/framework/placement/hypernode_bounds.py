@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
 #: What counts as placed: pods that leave make no difference to those that come.
-STANDING: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.PIPELINED})
+PLACED: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.PIPELINED})
 #: The framework's own entry among the contexts of a profile.
 CONTEXT: Final = ""
 #: Why a node is ruled out.
@@ -52,20 +52,20 @@ def anchor_of(tree: HyperNodeTree, job: Job) -> int | None:
 
     None when there is no such pod, -1 when they stand in no common HyperNode. O(tasks) once some are placed.
     """
-    return tree.common(sorted(found)) if (found := standing(tree, job)) else None
+    return tree.common(sorted(found)) if (found := placed_by_hyper_node(tree, job)) else None
 
 
-def standing(tree: HyperNodeTree, job: Job) -> Counter[int]:
+def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
     """How many pods of the job are placed or promised room, by the lowest HyperNode they are in, -1 outside of all.
 
     A node that is gone counts for the HyperNode that the PodGroup's annotation names.
     """
     found: Counter[int] = Counter()
-    if not job.count(STANDING):
+    if not job.count(PLACED):
         return found
     for task in job.tasks.values():
         node = task.node
-        if node is not None and task.status in STANDING:
+        if node is not None and task.status in PLACED:
             if node.known:
                 number = tree.leaf_of.get(node.name, -1)
             else:

@@ -31,17 +31,17 @@ _MOST_EMPTY = 16384
 #: After so many entries of the log the next session begins anew.
 _LONGEST_LOG = 65536
 #: Rankings split the kinds they share into so many at the most: with each split all rows are numbered anew.
-_MOST_KINDS = 64
+_MAX_STATIC_GROUPS = 64
 
 
 class NodeClasses:
     """States of rows of a node table, for as long as nodes stay. Numbers begin anew with each `epoch`."""
 
     __slots__ = (
-        "_followers",
         "_generation",
         "_is_member",
         "_numbers",
+        "_successors",
         "_synced",
         "_table",
         "allocatable",
@@ -51,25 +51,25 @@ class NodeClasses:
         "example",
         "first",
         "ids",
-        "kinds",
         "log",
         "logged",
         "members",
         "rows",
+        "static_groups",
     )
 
-    def __init__(self, table: NodeTable, *, kinds: Numbers | None = None, members: Mask | None = None) -> None:
-        """`kinds`: int64 [nodes], what is known of them; `members`: bool [nodes], the rows to keep, all when None."""
+    def __init__(self, table: NodeTable, *, static_groups: Numbers | None = None, members: Mask | None = None) -> None:
+        """`static_groups`: int64 [nodes], as far as known; `members`: bool [nodes], the rows to keep, all when None."""
         self._table = table
         self._is_member = members
         #: intp [members], ascending.
         self.members = np.arange(len(table)) if members is None else np.flatnonzero(members)
         #: int64 [nodes]: the kind of each row.
-        self.kinds = np.zeros(len(table), dtype=np.int64) if kinds is None else kinds
+        self.static_groups = np.zeros(len(table), dtype=np.int64) if static_groups is None else static_groups
         self.epoch = 0
-        self._begin()
+        self._rebuild()
 
-    def _begin(self) -> None:
+    def _rebuild(self) -> None:
         """Number all rows anew."""
         table, members = self._table, self.members
         size = len(table)
@@ -78,9 +78,9 @@ class NodeClasses:
         self._generation = table.generation
         self._numbers: dict[bytes, int] = {}
         #: Class id to: state to the state that has one more pod of the class.
-        self._followers: dict[int, dict[int, int]] = {}
+        self._successors: dict[int, dict[int, int]] = {}
         own_allocatable, own_charged = table.allocatable.take(members, axis=0), table.charged.take(members, axis=0)
-        amounts = np.hstack([self.kinds.take(members)[:, None], own_allocatable, own_charged])
+        amounts = np.hstack([self.static_groups.take(members)[:, None], own_allocatable, own_charged])
         data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
         numbers = self._numbers
         found = [numbers.setdefault(data[at : at + step], len(numbers)) for at in range(0, len(data), step)]
@@ -94,44 +94,44 @@ class NodeClasses:
         for row, number in zip(members.tolist(), found, strict=True):
             self.rows[number].append(row)
         lowest = [rows[0] for rows in self.rows]
-        room = self.count + _FIRST_ROOM
+        size = self.count + _FIRST_ROOM
         #: int64 [room]: the lowest row of each state; the number of nodes when it is empty.
-        self.first: Numbers = np.full(room, size, dtype=np.int64)
+        self.first: Numbers = np.full(size, size, dtype=np.int64)
         self.first[: self.count] = lowest
         #: int64 [room]: a row that is or was in the state.
-        self.example: Numbers = np.zeros(room, dtype=np.int64)
+        self.example: Numbers = np.zeros(size, dtype=np.int64)
         self.example[: self.count] = lowest
         #: int64 [room, resources], [room, resources + 2]: the amounts, as in the node table.
-        self.allocatable = np.zeros((room, table.allocatable.shape[1]), dtype=np.int64)
-        self.charged = np.zeros((room, table.charged.shape[1]), dtype=np.int64)
+        self.allocatable = np.zeros((size, table.allocatable.shape[1]), dtype=np.int64)
+        self.charged = np.zeros((size, table.charged.shape[1]), dtype=np.int64)
         self.allocatable[: self.count] = table.allocatable[lowest]
         self.charged[: self.count] = table.charged[lowest]
         #: int64 [room]: states that got a lower first row than they had, or a row at all, in the order it happened; the
         #: first `logged` entries count.
-        self.log: Numbers = np.zeros(room, dtype=np.int64)
+        self.log: Numbers = np.zeros(size, dtype=np.int64)
         self.logged = 0
 
     # --- kinds ------------------------------------------------------------------------------------------------------
 
-    def tells_apart(self, feasible: Mask, static: Scores | None) -> bool:
+    def separates(self, feasible: Mask, static: Scores | None) -> bool:
         """Whether rows of one kind are equal in these: bool [nodes], float64 [nodes]; splits kinds where it may."""
-        kinds = self.kinds
-        if not len(kinds):
+        static_groups = self.static_groups
+        if not len(static_groups):
             return True
-        example = np.zeros(int(kinds.max()) + 1, dtype=np.intp)
-        example[kinds] = np.arange(len(kinds))
-        of_kind = example.take(kinds)
-        if (feasible.take(of_kind) == feasible).all() and (static is None or (static.take(of_kind) == static).all()):
+        example = np.zeros(int(static_groups.max()) + 1, dtype=np.intp)
+        example[static_groups] = np.arange(len(static_groups))
+        of_group = example.take(static_groups)
+        if (feasible.take(of_group) == feasible).all() and (static is None or (static.take(of_group) == static).all()):
             return True
-        code = kinds * 2 + feasible
+        code = static_groups * 2 + feasible
         if static is not None:
             values, ranks = np.unique(static, return_inverse=True)
             code = code * len(values) + ranks
         found, split = np.unique(code, return_inverse=True)
-        if len(found) > _MOST_KINDS:
+        if len(found) > _MAX_STATIC_GROUPS:
             return False
-        self.kinds = split.astype(np.int64)
-        self._begin()
+        self.static_groups = split.astype(np.int64)
+        self._rebuild()
         return True
 
     # --- rows that change -------------------------------------------------------------------------------------------
@@ -142,12 +142,12 @@ class NodeClasses:
         return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
 
     def catch_up(self) -> None:
-        """Find the states of rows that changed in any other way than by `advance` and `settled`."""
+        """Find the states of rows that changed in any other way than by `advance` and `mark_synced`."""
         table = self._table
         if self._synced == table.serial:
             return
         if self.count > len(self.members) + _MOST_EMPTY:
-            self._begin()
+            self._rebuild()
             return
         stale = table.stamps > self._synced
         changed = np.flatnonzero(stale if self._is_member is None else stale & self._is_member)
@@ -159,18 +159,18 @@ class NodeClasses:
             if number != before:
                 self._move(row, before, number)
 
-    def settled(self) -> None:
+    def mark_synced(self) -> None:
         """All rows that were advanced since `catch_up` stand in the table that way, and nothing else changed."""
         self._synced = self._table.serial
 
-    def followers(self, cls: TaskClass) -> dict[int, int]:
+    def successors(self, cls: TaskClass) -> dict[int, int]:
         """State to the state that has one more pod of the class, where it is known."""
-        return self._followers.setdefault(cls.id, {})
+        return self._successors.setdefault(cls.id, {})
 
-    def follower(self, state: int, row: int, cls: TaskClass) -> int:
-        """The state of a row of `state` after one more pod of the class."""
-        charged = self.charged[state] + cls.charge
-        number = self._followers[cls.id][state] = self._number(row, self.allocatable[state], charged)
+    def successor(self, node_class: int, row: int, cls: TaskClass) -> int:
+        """The state of a row of `node_class` after one more pod of the class."""
+        charged = self.charged[node_class] + cls.charge
+        number = self._successors[cls.id][node_class] = self._number(row, self.allocatable[node_class], charged)
         return number
 
     def advance(self, run: list[int], before: int, after: int) -> None:
@@ -193,7 +193,7 @@ class NodeClasses:
 
     def _number(self, row: int, allocatable: Vector, charged: Vector) -> int:
         """The state of a row with these amounts."""
-        key = self.kinds[row].tobytes() + allocatable.tobytes() + charged.tobytes()
+        key = self.static_groups[row].tobytes() + allocatable.tobytes() + charged.tobytes()
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self.count
@@ -207,9 +207,9 @@ class NodeClasses:
         return number
 
     def _grow(self) -> None:
-        room = len(self.first)
-        self.first = np.concatenate([self.first, np.full(room, len(self.ids), dtype=np.int64)])
-        self.example = np.concatenate([self.example, np.zeros(room, dtype=np.int64)])
+        size = len(self.first)
+        self.first = np.concatenate([self.first, np.full(size, len(self.ids), dtype=np.int64)])
+        self.example = np.concatenate([self.example, np.zeros(size, dtype=np.int64)])
         self.allocatable = np.concatenate([self.allocatable, np.zeros_like(self.allocatable)])
         self.charged = np.concatenate([self.charged, np.zeros_like(self.charged)])
 
@@ -228,10 +228,10 @@ class NodeClasses:
             insort(rows, row)
         self.ids[row] = after
 
-    def _lead(self, row: int, state: int) -> None:
+    def _lead(self, row: int, node_class: int) -> None:
         """A row becomes the lowest of a state."""
-        self.first[state] = row
+        self.first[node_class] = row
         if self.logged == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])
-        self.log[self.logged] = state
+        self.log[self.logged] = node_class
         self.logged += 1

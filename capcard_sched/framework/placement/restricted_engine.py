@@ -24,7 +24,7 @@ class RestrictedEngine(PlacementEngine):
     only try.
     """
 
-    most_scans = 2  # there may be one of these for each of hundreds of HyperNodes
+    max_score_caches = 2  # there may be one of these for each of hundreds of HyperNodes
 
     def __init__(self, whole: PlacementEngine, rows: Rows, *, by_tree: bool) -> None:
         """`rows`: intp, ascending. `by_tree`: whether plugins that follow the tree of HyperNodes are heard."""
@@ -37,35 +37,35 @@ class RestrictedEngine(PlacementEngine):
         self._inside[rows] = True
         self._masks: dict[PodSignature, tuple[Mask, Scores | None]] = {}
         self._rankings = {}
-        self._scans = {}
+        self._score_caches = {}
         self._diagnoses = {}
 
-    def _confine(self, job: Job, contexts: dict[str, Hashable]) -> None:
+    def _add_topology_bound(self, job: Job, contexts: dict[str, Hashable]) -> None:
         """The rows were chosen with the job in mind."""
 
-    def _static_answers(self, profile: PodSignature) -> tuple[Mask, Scores | None]:
-        found = self._masks.get(profile)
+    def _static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
+        found = self._masks.get(signature)
         if found is None:
-            feasible, static = self._whole._static_answers(profile)
-            found = self._masks[profile] = feasible & self._inside, static
+            feasible, static = self._whole._static_results(signature)
+            found = self._masks[signature] = feasible & self._inside, static
         return found
 
-    def states_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
+    def classes_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
         """States of these rows alone."""
         own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
-        return NodeClasses(self.table, kinds=own, members=feasible)
+        return NodeClasses(self.table, static_groups=own, members=feasible)
 
     def all_rows(self) -> NodeView:
         """Every one of the rows."""
         return NodeView(self.table, self._rows)
 
-    def diagnose(self, profile: PodSignature) -> tuple[str, Diagnosis]:  # noqa: ARG002 - see `explain`
+    def diagnose(self, signature: PodSignature) -> tuple[str, Diagnosis]:  # noqa: ARG002 - see `explain`
         """Nothing."""
         return "", Diagnosis(0)
 
-    def explain(self, profile: PodSignature) -> str:
+    def explain(self, signature: PodSignature) -> str:
         """Why none of the rows takes a pod of the profile, as `PlacementEngine.diagnose` says it."""
-        return super().diagnose(profile)[0]
+        return super().diagnose(signature)[0]
 
 
 def restricted_engine(whole: PlacementEngine, number: int, *, by_tree: bool) -> RestrictedEngine:
@@ -74,9 +74,9 @@ def restricted_engine(whole: PlacementEngine, number: int, *, by_tree: bool) -> 
     `by_tree`: whether plugins that follow the tree of HyperNodes are heard.
     """
     key = number, by_tree and bool(whole.tree_followers)
-    found = whole.confined.get(key)
+    found = whole.restricted.get(key)
     if found is None:
-        found = whole.confined[key] = RestrictedEngine(whole, whole.tree.rows_of(number), by_tree=by_tree)
+        found = whole.restricted[key] = RestrictedEngine(whole, whole.tree.rows_of(number), by_tree=by_tree)
     assert isinstance(found, RestrictedEngine)
     found.releases = whole.releases
     return found

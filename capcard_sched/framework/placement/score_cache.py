@@ -23,16 +23,16 @@ _NEVER = float("-inf")
 class ScoreCache:
     """Rows that may take a pod of one profile now, promises kept, and what the row hooks give them."""
 
-    __slots__ = ("_engine", "_feasible", "_profile", "_static", "_synced", "_worth")
+    __slots__ = ("_engine", "_feasible", "_scores", "_signature", "_static", "_synced")
 
-    def __init__(self, engine: PlacementEngine, profile: PodSignature, feasible: Mask, static: Scores | None) -> None:
+    def __init__(self, engine: PlacementEngine, signature: PodSignature, feasible: Mask, static: Scores | None) -> None:
         """`feasible` (bool [nodes]) and `static` (float64 [nodes]): what placements cannot change."""
         self._engine = engine
-        self._profile = profile
+        self._signature = signature
         self._feasible = feasible
         self._static = static
         #: -inf where the pod cannot go: float64 [nodes].
-        self._worth: Scores = np.full(len(feasible), _NEVER)
+        self._scores: Scores = np.full(len(feasible), _NEVER)
         self._synced = engine.table.serial
         self._ask(np.flatnonzero(feasible))
 
@@ -43,13 +43,13 @@ class ScoreCache:
             changed = np.flatnonzero(table.stamps > self._synced)
             self._ask(changed[self._feasible.take(changed)])
             self._synced = table.serial  # not before: a hook that failed is asked again
-        rows = np.flatnonzero(self._worth > _NEVER)
-        return rows, self._worth.take(rows)
+        rows = np.flatnonzero(self._scores > _NEVER)
+        return rows, self._scores.take(rows)
 
     def _ask(self, rows: Rows) -> None:
-        engine, profile = self._engine, self._profile
-        self._worth[rows] = _NEVER
-        rows = rows[engine.has_room(profile, NodeView(engine.table, rows))]
+        engine, signature = self._engine, self._signature
+        self._scores[rows] = _NEVER
+        rows = rows[engine.has_capacity(signature, NodeView(engine.table, rows))]
         if len(rows):
-            worth = engine.scores(profile, NodeView(engine.table, rows))
-            self._worth[rows] = worth if self._static is None else worth + self._static.take(rows)
+            scores = engine.scores(signature, NodeView(engine.table, rows))
+            self._scores[rows] = scores if self._static is None else scores + self._static.take(rows)

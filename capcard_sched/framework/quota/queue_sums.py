@@ -153,7 +153,7 @@ def known_vector(amounts: Amounts, resources: ResourceColumns) -> Vector:
     return vector
 
 
-def holds_room(job: Job) -> bool:
+def holds_resources(job: Job) -> bool:
     """Some task of the job is in an allocated status. Cheaper than counting them."""
     counts = job.counts
     return bool(
@@ -171,7 +171,7 @@ def unplaced_minimum(job: Job, resources: ResourceColumns) -> Amounts:
     of partly running groups (plugins reference §0.4, quirk).
     """
     minimum = job.min_resources or {}
-    if not holds_room(job):
+    if not holds_resources(job):
         return minimum
     allocated = job.allocated
     left: dict[str, int] = {}
@@ -229,6 +229,6 @@ def excess(need: Amounts, taken: Vector, limit: Vector, resources: ResourceColum
 
 
 def listed(word: str, names: Iterable[str]) -> str:
-    """`: <word> cpu, <word> memory` for the tail of a message, "" without names."""
+    """`: <word> cpu, <word> carry_over` for the tail of a message, "" without names."""
     text = ", ".join(f"{word} {name}" for name in names)
     return f": {text}" if text else ""

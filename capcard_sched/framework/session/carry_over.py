@@ -45,7 +45,7 @@ class CarryOver:
         self.backoff_until: dict[str, float] = {}
 
         #: Room taken back for a pod, by its uid: nobody else gets it until the pod is bound, gone or out of time.
-        self.reservations: dict[str, Nomination] = {}
+        self.nominations: dict[str, Nomination] = {}
         #: Uids of pods that wait on without the room they were promised: their nomination is to be cleared.
         self.expired_nominations: set[str] = set()
         #: uid of a pod whose eviction was refused to when it may be thought of again, Unix seconds.
@@ -56,15 +56,15 @@ class CarryOver:
     def successor(self) -> CarryOver:
         """What outlives a change of the scheduler-conf: promises and what became of evictions."""
         fresh = CarryOver()
-        fresh.reservations = self.reservations
+        fresh.nominations = self.nominations
         fresh.expired_nominations = self.expired_nominations
         fresh.refused_evictions = self.refused_evictions
         fresh.evicted = self.evicted
         return fresh
 
-    def lapse(self, uid: str) -> None:
+    def expire(self, uid: str) -> None:
         """A promise of room ends before it was used."""
-        if self.reservations.pop(uid, None) is not None:
+        if self.nominations.pop(uid, None) is not None:
             self.expired_nominations.add(uid)
 
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:

@@ -94,7 +94,7 @@ def contenders(session: Session, may: Callable[[Job], bool]) -> Rounds:
     """The admitted jobs with pending tasks that are valid, behind no other, and of which `may` says yes."""
     rounds = Rounds(session)
     for job in session.with_pending_tasks():
-        if session.is_pending_phase(job) or job.key in session.behind:
+        if session.is_pending_phase(job) or job.key in session.blocked_by_head:
             continue
         try:
             if session.job_valid(job) is None and may(job):

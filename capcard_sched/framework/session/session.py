@@ -99,7 +99,7 @@ class Session(Snapshot):
         #: Names of the configured actions.
         self.actions = actions
         #: What is kept from session to session.
-        self.memory = CarryOver() if memory is None else memory
+        self.carry_over = CarryOver() if memory is None else memory
         self.report = SessionReport(uid)
         #: uid of a task to how its last attempt ended.
         self.outcomes: dict[str, TaskOutcome] = {}
@@ -108,7 +108,7 @@ class Session(Snapshot):
         self.on_commit = on_commit
         self.evictions: list[Evict] = []
         #: How many tasks are promised room that is being released.
-        self.promised = 0
+        self.pipelined_tasks = 0
         #: How many evictions there had been when the nodes were last asked for room that is coming, and the answer.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
@@ -122,7 +122,7 @@ class Session(Snapshot):
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
         self.notices: list[PendingEvent] = []
         #: Keys of jobs that wait behind another of their queue (W-36).
-        self.behind: set[str] = set()
+        self.blocked_by_head: set[str] = set()
         self.conditions: dict[str, list[GroupCondition]] = {}
         self.queue_annotations: dict[str, dict[str, str | None]] = {}
         #: Keys of jobs that changed or were looked at: those that may need a new status.
@@ -204,19 +204,19 @@ class Session(Snapshot):
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending. While its grounds are the same, a refusal is not asked for again."""
-        grounds = self._enqueue_grounds(job)
-        known = self.memory.enqueue.get(job.key)
+        grounds = self._admission_version(job)
+        known = self.carry_over.enqueue.get(job.key)
         if known is not None and grounds is not None and known[0] == grounds:
             return False, known[1]
         admitted, refusal = self.dispatch.votes("job_enqueueable", job)
-        self.memory.enqueue.pop(job.key, None)
+        self.carry_over.enqueue.pop(job.key, None)
         if not admitted and refusal is not None:
-            grounds = self._enqueue_grounds(job)
+            grounds = self._admission_version(job)
             if grounds is not None:
-                self.memory.enqueue[job.key] = grounds, refusal
+                self.carry_over.enqueue[job.key] = grounds, refusal
         return admitted, refusal
 
-    def _enqueue_grounds(self, job: Job) -> tuple[object, ...] | None:
+    def _admission_version(self, job: Job) -> tuple[object, ...] | None:
         """What the votes on a job follow from; None when some plugin does not say."""
         if not self.dispatch.has_admission_versions:
             return None
@@ -266,7 +266,7 @@ class Session(Snapshot):
         ref = reference(subject)
         self.refusals[ref, refusal.hook] = refusal
         self.report.refusals.append((ref, refusal))
-        if isinstance(subject, Job) and not self.memory.repeats(ref, refusal):
+        if isinstance(subject, Job) and not self.carry_over.repeats(ref, refusal):
             self.touched_jobs.add(subject.key)
 
     def explain_pending(self, job: Job, refusal: Refusal) -> None:
@@ -286,7 +286,7 @@ class Session(Snapshot):
         row = reasons.QUEUE_IN_TURN
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
-        self.behind.update(job.key for job in jobs)
+        self.blocked_by_head.update(job.key for job in jobs)
         self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:

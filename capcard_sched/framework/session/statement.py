@@ -56,18 +56,18 @@ class Statement:
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
         session = self._session
         session.state.place(job, tasks, nodes, status)
-        session.promised += len(tasks) if status is TaskStatus.PIPELINED else 0
+        session.pipelined_tasks += len(tasks) if status is TaskStatus.PIPELINED else 0
         placement = Placement(job, tasks[0].cls, tasks, nodes)
         try:
             session.dispatch.notify("on_allocate", placement)
         except Exception:
-            self._take_off(placement)
+            self._unplace(placement)
             raise
         self._records.append(placement)
 
-    def _take_off(self, placement: Placement) -> None:
+    def _unplace(self, placement: Placement) -> None:
         session = self._session
-        session.promised -= len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0
+        session.pipelined_tasks -= len(placement.tasks) if placement.tasks[0].status is TaskStatus.PIPELINED else 0
         try:
             session.dispatch.notify("on_deallocate", placement)
         finally:
@@ -79,7 +79,7 @@ class Statement:
         return [record.task for record in self._records if isinstance(record, _EvictionRecord)]
 
     @property
-    def promises(self) -> list[Placement]:
+    def pipelined(self) -> list[Placement]:
         """Placements on room that is being released."""
         return [
             record
@@ -135,14 +135,14 @@ class Statement:
                         session.outcomes[task.uid] = TaskOutcome(
                             "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
                         )
-                    self._take_off(record)
+                    self._unplace(record)
                 else:
-                    self._put_back(record)
+                    self._restore(record)
             except HookFailed as error:
                 subject = record.job if isinstance(record, Placement) else record.task
                 session.record_hook_error(subject, error)
 
-    def _put_back(self, eviction: _EvictionRecord) -> None:
+    def _restore(self, eviction: _EvictionRecord) -> None:
         task, session = eviction.task, self._session
         assert task.job is not None, task
         session.state.unrelease(task, eviction.former)

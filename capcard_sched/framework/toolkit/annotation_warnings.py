@@ -31,12 +31,12 @@ class AnnotationWarnings:
         if len(self._told) and any(key not in jobs for key in self._told):
             self._told = {key: told for key, told in self._told.items() if key in jobs}
 
-    def tell_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
+    def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
         """An event on the PodGroup for each of the messages, all that are wrong with it now, that it was not told."""
         for message in self._news(job, set(messages)):
             session.notice(job, INVALID_ANNOTATION, message)
 
-    def tell_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
+    def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
         """Look at the pods of all jobs that changed; `problem` gives a pod's message, "" for none. O(their pods).
 
         The pods of a job mostly come from one template: of those with the same problem the first by name is told.

@@ -274,7 +274,7 @@ def test_a_gang_takes_its_room_in_one_go() -> None:
     w.run("a", 8, "n1").run("b", 8, "n2").want(4, pods=4, least=4)
     result = w.h.step()
     assert evicted(result) == ["a-w-0", "b-w-0"]
-    assert len(w.h.core.last_session.memory.reservations) == 4  # type: ignore[union-attr]
+    assert len(w.h.core.last_session.carry_over.nominations) == 4  # type: ignore[union-attr]
 
 
 def test_w10_a_veto_in_a_lower_tier_is_final() -> None:
@@ -392,7 +392,7 @@ def test_a_reservation_ends_with_its_pod() -> None:
     w.h.pod("b2-w-0", group="b", cards=4, card=H200)
     w.h.step()
     assert w.h.binds == {"b2-w-0": "n1"}
-    assert not w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
+    assert not w.h.core.last_session.carry_over.nominations  # type: ignore[union-attr]
 
 
 def test_a_reservation_expires_and_the_core_wakes_up_for_it() -> None:
@@ -401,7 +401,7 @@ def test_a_reservation_expires_and_the_core_wakes_up_for_it() -> None:
     result = w.h.step()
     terminate(w.h, result)
     taken = w.h.now
-    assert result.due == taken + 90
+    assert result.next_wakeup == taken + 90
     w.h.step()
     assert w.h.step(taken + 89).idle
     assert not w.h.step(taken + 90).idle
@@ -412,7 +412,7 @@ def test_the_time_of_a_reservation_is_an_argument() -> None:
     conf = _conf() + "configurations: [{name: reclaim, arguments: {reservationSeconds: 5}}]\n"
     w = _World(conf)
     w.run("a", 8, "n1").want(4)
-    assert w.h.step().due == w.h.now + 35
+    assert w.h.step().next_wakeup == w.h.now + 35
 
 
 @pytest.mark.parametrize(("graces", "waits"), [((0, 0), 60), ((5, 120), 180), ((None, 10), 90), ((-7, 0), 61)], ids=str)
@@ -426,7 +426,7 @@ def test_a_reservation_gives_the_victims_the_time_that_they_are_given(
     w.want(8)
     result = w.h.step()
     assert evicted(result) == ["a-w-0", "b-w-0"]
-    assert result.due == w.h.now + waits
+    assert result.next_wakeup == w.h.now + waits
 
 
 def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> None:
@@ -437,7 +437,7 @@ def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> Non
     pod = w.h._pods["default/r-w-0"]
     pod["status"]["nominatedNodeName"] = "n1"
     w.h._deltas.append(PodChanged(msgspec.convert(pod, PodObject)))
-    assert w.h.step().due == w.h.now + 630
+    assert w.h.step().next_wakeup == w.h.now + 630
 
 
 def test_others_cannot_have_idle_room_that_is_reserved() -> None:
@@ -617,8 +617,8 @@ def test_everybody_is_told() -> None:
     assert [reason for reason, _ in w.h.event_messages("Pod", "chat-w-1")] == ["FailedScheduling"]
     told = [text for reason, text in w.h.event_messages("PodGroup", "chat") if reason == "Reclaimed"]
     assert told == [f"2 pods of 1 jobs evicted on node n1: default/T1; waiting for {H200}: 2"]
-    promises = w.h.core.last_session.memory.reservations  # type: ignore[union-attr]
-    assert {promise.node for promise in promises.values()} == {"n1"}
+    promises = w.h.core.last_session.carry_over.nominations  # type: ignore[union-attr]
+    assert {nomination.node for nomination in promises.values()} == {"n1"}
 
 
 def test_all_that_is_lacking_is_told_in_order_of_name() -> None:

@@ -274,7 +274,7 @@ class _Quota(Plugin):
 
 
 class _RunQuota(_Quota):
-    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: list[Task]) -> Grant:
+    def allocatable_many(self, queue: Queue, signature: PodSignature, tasks: list[Task]) -> Grant:
         self.asked.append(len(tasks))
         count = min(len(tasks), self.limit - self.used)
         return Grant(count, None if count == len(tasks) else self._refusal())

@@ -1,4 +1,4 @@
-"""When a step has something to do although nothing changed: hook `due`, and facts that only some plugins wake on."""
+"""Sessions without a change of the cluster: hook `next_wakeup`, and facts that only some plugins wake on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Clock(Plugin):
     name = "clock"
     at: float | None = EPOCH + 100
 
-    def due(self) -> float | None:
+    def next_wakeup(self) -> float | None:
         if self.at == 0:
             raise ZeroDivisionError("no clock")
         return self.at
@@ -40,7 +40,7 @@ def _harness(*names: str) -> Harness:
 def test_a_step_at_the_time_told_is_a_session_and_one_before_is_none() -> None:
     h = _harness("clock")
     result = h.step(EPOCH + 99)
-    assert (result.idle, result.due) == (True, EPOCH + 100)
+    assert (result.idle, result.next_wakeup) == (True, EPOCH + 100)
     assert not h.step(EPOCH + 100).idle
 
 
@@ -49,11 +49,11 @@ def test_what_is_no_time_to_come_wakes_nobody(at: float | None, monkeypatch: pyt
     monkeypatch.setattr(Clock, "at", at)
     h = _harness("clock")
     result = h.step(EPOCH + 200)
-    assert (result.idle, result.due) == (True, None)
+    assert (result.idle, result.next_wakeup) == (True, None)
     if at == 0:
         session = h.core.last_session
         assert session is not None
-        assert [(error.plugin, error.hook) for error in session.report.errors] == [("clock", "due")]
+        assert [(error.plugin, error.hook) for error in session.report.errors] == [("clock", "next_wakeup")]
 
 
 def test_another_conf_forgets_the_time() -> None:

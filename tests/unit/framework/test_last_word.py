@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.close.write_conflict_backoff import PATIENCE_SECONDS, WriteConflictBackoff
+from capcard_sched.framework.close.write_conflict_backoff import BACKOFF_SECONDS, WriteConflictBackoff
 from capcard_sched.model.intents import AnnotateQueue, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.testing import Harness
 
@@ -60,7 +60,7 @@ def test_what_somebody_else_overwrites_again_and_again_is_theirs_for_a_while(kin
         if kind in _writes(h.step(now=1000.0 + second).intents):
             written.append(second)
     assert 2 <= len(written) <= 4, written
-    assert written[-1] >= PATIENCE_SECONDS, "it is tried again"
+    assert written[-1] >= BACKOFF_SECONDS, "it is tried again"
 
 
 def test_peace_ends_by_itself_though_nothing_changes() -> None:
@@ -71,9 +71,9 @@ def test_peace_ends_by_itself_though_nothing_changes() -> None:
         last = h.step(now=1000.0 + second)
     assert "PodGroup" not in _writes(last.intents)
     h.settle()
-    assert last.due == 1000.0 + PATIENCE_SECONDS
-    assert h.step(now=1000.0 + PATIENCE_SECONDS - 0.5).idle
-    assert "PodGroup" in _writes(h.step(now=1000.0 + PATIENCE_SECONDS).intents)
+    assert last.next_wakeup == 1000.0 + BACKOFF_SECONDS
+    assert h.step(now=1000.0 + BACKOFF_SECONDS - 0.5).idle
+    assert "PodGroup" in _writes(h.step(now=1000.0 + BACKOFF_SECONDS).intents)
 
 
 def test_news_is_written_at_once() -> None:
@@ -90,20 +90,20 @@ def test_news_is_written_at_once() -> None:
 def test_what_is_gone_is_forgotten() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
-    assert words.take_due(PATIENCE_SECONDS - 1) == []
-    assert words.take_due(PATIENCE_SECONDS) == ["a"]
-    assert words.due is None
-    words.prune(PATIENCE_SECONDS - 1)
+    assert words.pop_expired(BACKOFF_SECONDS - 1) == []
+    assert words.pop_expired(BACKOFF_SECONDS) == ["a"]
+    assert words.next_wakeup is None
+    words.prune(BACKOFF_SECONDS - 1)
     assert words._written
-    words.prune(PATIENCE_SECONDS)
+    words.prune(BACKOFF_SECONDS)
     assert not words._written
 
 
 def test_an_object_that_says_what_we_want_needs_no_second_look() -> None:
     words = WriteConflictBackoff()
     assert [words.may_write("a", "x", 0.0) for _ in range(3)] == [True, True, False]
-    words.stands("a")
-    assert words.due is None
+    words.confirm("a")
+    assert words.next_wakeup is None
     assert words.may_write("a", "y", 1.0)
 
 

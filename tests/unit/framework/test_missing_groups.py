@@ -31,12 +31,12 @@ def test_a_pod_is_told_when_the_grace_is_over_though_nothing_changes() -> None:
     h = _cluster()
     h.pod("p", group="late")
     first = h.step(now=100.0)
-    assert (_told(h, "p"), first.due) == ([], 100.0 + GRACE_SECONDS)
+    assert (_told(h, "p"), first.next_wakeup) == ([], 100.0 + GRACE_SECONDS)
     h.settle()
     assert h.step(now=99.9 + GRACE_SECONDS).idle
-    due = h.step(now=100.0 + GRACE_SECONDS)
-    assert (due.idle, due.due) == (False, None)
-    assert [intent.message for intent in due.intents if isinstance(intent, UpdatePodCondition)] == [_TOLD[1]]
+    next_wakeup = h.step(now=100.0 + GRACE_SECONDS)
+    assert (next_wakeup.idle, next_wakeup.next_wakeup) == (False, None)
+    assert [intent.message for intent in next_wakeup.intents if isinstance(intent, UpdatePodCondition)] == [_TOLD[1]]
     assert set(h.event_messages("Pod", "p")) == {_TOLD, ("FailedScheduling", _TOLD[1])}
     assert not h.event_messages("PodGroup", "late"), "there is no object to hang an event on"
     assert h.step(now=1000.0).idle
@@ -60,7 +60,7 @@ def test_a_podgroup_that_comes_late_is_scheduled_all_the_same() -> None:
     h.step(now=106.0)
     assert h.pod_message("p") == _TOLD[1]
     h.group("late")
-    assert h.step(now=107.0).due is None
+    assert h.step(now=107.0).next_wakeup is None
     assert h.binds == {"p": "n1"}
 
 
@@ -84,7 +84,7 @@ def test_a_podgroup_that_goes_is_missed_after_the_grace_by_pods_that_wait() -> N
 def test_pods_that_do_not_wait_for_us_miss_nothing(pod: dict[str, object]) -> None:
     h = _cluster()
     h.pod("p", group="late", **pod)  # type: ignore[arg-type]
-    assert h.step(now=100.0).due is None
+    assert h.step(now=100.0).next_wakeup is None
     h.node("n2", cpu="1")
     h.step(now=200.0)
     assert not h.event_messages("Pod", "p")
@@ -118,5 +118,5 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
     missing, jobs = MissingGroups(), h.state.groups_missing
     assert not missing.look(jobs, 1000.0)
     assert not missing.look(jobs, 500.0)
-    assert missing.due == 500.0 + GRACE_SECONDS
+    assert missing.next_wakeup == 500.0 + GRACE_SECONDS
     assert list(missing.look(jobs, 500.0 + GRACE_SECONDS)) == ["default/late"]

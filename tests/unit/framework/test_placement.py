@@ -35,10 +35,10 @@ class _Emptiest(Plugin):
 
     name: ClassVar[str] = "emptiest"
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         scores: Scores = rows.idle[:, 0] / 1000.0
         return scores
 
@@ -48,11 +48,11 @@ class _Favourite(Plugin):
 
     name: ClassVar[str] = "favourite"
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         rejected = np.array([rows.nodes[row].name == "n0" for row in rows.rows])
-        verdict.reject(rejected, Code.UNRESOLVABLE, "not this one")
+        result.reject(rejected, Code.UNRESOLVABLE, "not this one")
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores:
         return np.array([100.0 * (rows.nodes[row].name == "n2") for row in rows.rows])
 
 
@@ -61,8 +61,8 @@ class _OnePerNode(Plugin):
 
     name: ClassVar[str] = "one-per-node"
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        verdict.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        result.reject(np.array([bool(rows.nodes[row].tasks) for row in rows.rows]), Code.UNSCHEDULABLE, "taken")
 
 
 class _Together(Plugin):
@@ -70,13 +70,13 @@ class _Together(Plugin):
 
     name: ClassVar[str] = "together"
 
-    def domain_bound(self, profile: PodSignature) -> bool:
+    def domain_bound(self, signature: PodSignature) -> bool:
         return True
 
-    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         taken = [row for row, node in enumerate(rows.nodes) if node.tasks]
         if taken:
-            verdict.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
+            result.reject(~np.isin(rows.rows, taken), Code.UNSCHEDULABLE, "apart from the others")
 
 
 class _Comparing(Plugin):
@@ -84,7 +84,7 @@ class _Comparing(Plugin):
 
     name: ClassVar[str] = "comparing"
 
-    def batch_node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def batch_node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         scores = np.zeros(len(rows))
         scores[len(rows) // 2] = 1.0
         return scores
@@ -95,7 +95,9 @@ class _Last(Plugin):
 
     name: ClassVar[str] = "last"
 
-    def best_node(self, profile: PodSignature, rows: np.ndarray[tuple[int], np.dtype[np.intp]], scores: Scores) -> int:
+    def best_node(
+        self, signature: PodSignature, rows: np.ndarray[tuple[int], np.dtype[np.intp]], scores: Scores
+    ) -> int:
         return int(rows[-1])
 
 
@@ -142,9 +144,9 @@ def test_a_lane_that_is_full_ends_the_run() -> None:
     h = _cluster(4, _Emptiest)
     h.pod("p")
     session = h.session()
-    ranking = session.engine.ranking(session.engine.profile(session.queues["q"], h.task("p")))
-    lanes = np.array([0, 1, -1, 0], dtype=np.intp)
-    assert ranking.take(9, lanes, (2, 5)) == [0, 1, 2, 3]
+    ranking = session.engine.ranking(session.engine.signature(session.queues["q"], h.task("p")))
+    alternatives = np.array([0, 1, -1, 0], dtype=np.intp)
+    assert ranking.take(9, alternatives, (2, 5)) == [0, 1, 2, 3]
 
 
 def test_a_ranking_follows_what_others_place_and_take_back() -> None:
@@ -153,7 +155,7 @@ def test_a_ranking_follows_what_others_place_and_take_back() -> None:
     h.pod("b", requests={"cpu": "3"})
     session = h.session()
     job, engine, queue = h.job("g"), session.engine, session.queues["q"]
-    small = engine.profile(queue, h.task("a"))
+    small = engine.signature(queue, h.task("a"))
     assert engine.ranking(small).take(0, None, ()) == []
     statement = Statement(session)
     statement.allocate(job, [h.task("b")], [session.nodes.nodes[0]])
@@ -185,7 +187,7 @@ def test_a_ranking_is_kept_until_a_node_changes() -> None:
     class Counting(_Favourite):
         name = "counting"
 
-        def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+        def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
             asked.append(len(rows))
 
     h = _cluster(2, Counting)
@@ -214,10 +216,10 @@ def test_future_room_counts_what_leaves_and_what_is_promised(releasing: int, pro
     if promised:
         Statement(session).pipeline(h.job("g"), [h.task("q")], [session.nodes.nodes[0]])
     engine = session.engine
-    profile = engine.profile(session.queues["q"], h.task("p"))
+    signature = engine.signature(session.queues["q"], h.task("p"))
     fits_later = promised + room <= 4
-    assert engine.fits(profile, 0, future=True) is fits_later
-    assert engine.fits(profile, 0, future=False) is (room <= 4 - releasing and fits_later)
+    assert engine.fits(signature, 0, future=True) is fits_later
+    assert engine.fits(signature, 0, future=False) is (room <= 4 - releasing and fits_later)
 
 
 class _Remembering(Plugin):
@@ -226,13 +228,13 @@ class _Remembering(Plugin):
     name: ClassVar[str] = "remembering"
     points: ClassVar[dict[int, Scores]] = {}
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return False
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        verdict.reject(rows.allocatable[:, 0] < 4000, Code.UNSCHEDULABLE, "not here")
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        result.reject(rows.allocatable[:, 0] < 4000, Code.UNSCHEDULABLE, "not here")
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores:
         return self.points.setdefault(len(rows), np.full(len(rows), 7.0))
 
 

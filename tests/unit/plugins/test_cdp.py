@@ -177,9 +177,9 @@ def test_the_pod_goes_when_its_time_is_over_though_nothing_else_happens() -> Non
     while not result.idle:
         result = h.step()
         assert evicted(result) == []
-    assert result.due == NOW + 5 * MINUTE
-    assert h.step(result.due - 1).idle
-    result = h.step(result.due)
+    assert result.next_wakeup == NOW + 5 * MINUTE
+    assert h.step(result.next_wakeup - 1).idle
+    result = h.step(result.next_wakeup)
     assert evicted(result) == ["low"]
     terminate(h, result)
     h.step()
@@ -192,7 +192,7 @@ def test_nothing_is_due_while_nobody_asks() -> None:
     h = cluster()
     h.pod("p", node="n", annotations=TEN, conditions=since(PodScheduled=1))
     h.settle()
-    assert h.step().due is None
+    assert h.step().next_wakeup is None
 
 
 # --- facts ------------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def cluster(conf: str = _conf(), **queue: Any) -> Harness:
 def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
     """The reason per node, "" where the pod may go; refusals are such that eviction cannot help."""
     session = h.session()
-    profile = session.engine.profile(session.queues[queue], h.task(name))
+    profile = session.engine.signature(session.queues[queue], h.task(name))
     plugin = h.plugin("nodegroup")
     found = {}
     for row, node in enumerate(session.nodes.nodes):
@@ -72,7 +72,7 @@ def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
 
 def scored(h: Harness, queue: str = "q") -> dict[str, float]:
     session = h.session()
-    profile = session.engine.profile(session.queues[queue], h.task("p"))
+    profile = session.engine.signature(session.queues[queue], h.task("p"))
     answer = h.plugin("nodegroup").node_order_static(profile, session.all_rows())
     scores = [0.0] * len(session.nodes) if answer is None else answer.tolist()
     return dict(zip([node.name for node in session.nodes.nodes], scores, strict=True))
@@ -194,7 +194,7 @@ def test_queues_that_say_the_same_share_a_profile() -> None:
     h.queue("q2", affinity=affinity("g"))
     h.queue("q3", affinity=affinity("h"))
     session = h.session()
-    ids = [session.engine.profile(session.queues[name], h.task("p")).id for name in ("q", "q2", "q3")]
+    ids = [session.engine.signature(session.queues[name], h.task("p")).id for name in ("q", "q2", "q3")]
     assert ids == [0, 0, 1]
 
 
@@ -231,7 +231,7 @@ def test_placements_of_the_session_count_and_those_taken_back_do_not() -> None:
     h.pod("p2", group="job")
     session = h.session()
     plugin = h.plugin("nodegroup")
-    profile = session.engine.profile(session.queues["q"], h.task("p"))
+    profile = session.engine.signature(session.queues["q"], h.task("p"))
     assert plugin.domain_bound(profile)
 
     def full() -> bool:

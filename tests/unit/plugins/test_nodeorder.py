@@ -53,10 +53,10 @@ def cluster(**weights: int) -> Harness:
     return h
 
 
-def profile(h: Harness, pod: str) -> PodSignature:
+def signature(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
-    return session.engine.profile(session.queues["q"], h.task(pod))
+    return session.engine.signature(session.queues["q"], h.task(pod))
 
 
 def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> list[float] | None:
@@ -64,7 +64,7 @@ def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> l
     session = h.session()
     names = session.nodes.names
     rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
-    answer = getattr(h.plugin("nodeorder"), hook)(profile(h, pod), NodeView(session.nodes, rows))
+    answer = getattr(h.plugin("nodeorder"), hook)(signature(h, pod), NodeView(session.nodes, rows))
     if answer is None:
         return None
     assert answer.dtype == np.float64
@@ -167,7 +167,7 @@ def test_planned_pods_are_seen() -> None:
     h.node("n", cpu="4", memory="16Gi")
     h.pod("p", requests={"cpu": "1", "memory": "1Gi"})
     session = h.session()
-    table, asked = session.nodes, profile(h, "p")
+    table, asked = session.nodes, signature(h, "p")
     ahead, rows = np.arange(3)[:, None], np.zeros(3, dtype=np.intp)
     nonzero = np.array([[asked.cls.nonzero_cpu_milli, asked.cls.nonzero_memory_bytes]])
     answer = h.plugin("nodeorder").node_order(
@@ -350,7 +350,7 @@ def test_without_weight_preferences_of_pods_make_no_profile() -> None:
     zones(h, a="a")
     h.pod("p", **preferred(near=(weighted(10, WEB),)))
     h.session()
-    assert profile(h, "p").context("nodeorder") is None
+    assert signature(h, "p").context("nodeorder") is None
 
 
 def test_a_gang_that_likes_company_gathers_in_one_zone() -> None:
@@ -461,7 +461,7 @@ def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:
         plugin = h.plugin("nodeorder")
         everything = np.arange(40)
         for index in range(len(requests)):
-            asked = session.engine.profile(session.queues["q"], h.task(f"p{index}"))
+            asked = session.engine.signature(session.queues["q"], h.task(f"p{index}"))
             many = plugin.node_order(asked, session.rows(everything))
             few = np.concatenate([plugin.node_order(asked, session.rows(part)) for part in np.split(everything, 8)])
             assert many.tolist() == few.tolist()

@@ -48,10 +48,10 @@ def zones(h: Harness, **by_node: str | None) -> None:
         h.node(name, labels={} if zone is None else {"zone": zone})
 
 
-def profile(h: Harness, pod: str) -> PodSignature:
+def signature(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
-    return session.engine.profile(session.queues["q"], h.task(pod))
+    return session.engine.signature(session.queues["q"], h.task(pod))
 
 
 def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def judged(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, tuple[list[
         h.session()
     session = h.core.last_session
     assert session is not None
-    plugin, asked = h.plugin("predicates"), profile(h, pod)
+    plugin, asked = h.plugin("predicates"), signature(h, pod)
     found: dict[str, tuple[list[str], Code]] = {}
     for row, name in enumerate(session.nodes.names):
         diagnosis = Diagnosis(1)
@@ -227,7 +227,7 @@ def test_reasons_of_many_nodes_are_counted_by_text() -> None:
     h.pod("p")
     session = h.session()
     diagnosis = Diagnosis(4)
-    ask(h.plugin("predicates"), profile(h, "p"), session.all_rows(), diagnosis)
+    ask(h.plugin("predicates"), signature(h, "p"), session.all_rows(), diagnosis)
     assert diagnosis.reasons == {
         CORDONED: 1,
         "node(s) had untolerated taint {x: 1}": 1,
@@ -355,7 +355,7 @@ def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() ->
     table = session.nodes
     rows = np.zeros(3, dtype=np.intp)
     for name, expected in (("p", [True, False, False]), ("plain", [True, True, True])):
-        asked = profile(h, name)
+        asked = signature(h, name)
         used = table.used[rows] + np.arange(3)[:, None] * asked.cls.request
         verdict = FilterResult(3)
         h.plugin("predicates").predicate(asked, NodeView(table, rows, used=used), verdict)
@@ -520,7 +520,7 @@ def test_malformed_terms_refuse_the_pod_before_any_node_is_asked() -> None:
     zones(h, a="a")
     h.pod("p", **near(term({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["x"]}]})))
     h.session()
-    refusal = h.plugin("predicates").pre_predicate(profile(h, "p"))
+    refusal = h.plugin("predicates").pre_predicate(signature(h, "p"))
     assert (refusal.hook, refusal.plugin, refusal.code) == ("pre_predicate", "predicates", Code.UNRESOLVABLE)
     assert refusal.message.startswith("plugin InterPodAffinity pre-predicates failed parsing pod: ")
     assert "Like" in refusal.message
@@ -532,7 +532,7 @@ def test_pod_affinity_is_not_asked_when_switched_off() -> None:
     h.pod("loner", group=None, node="a", **apart(term(WEB)))
     h.pod("p", labels={"app": "web"}, **near(term(DB)))
     assert answers(h, "p") == {"a": []}
-    assert profile(h, "p").context("predicates") is None
+    assert signature(h, "p").context("predicates") is None
 
 
 def test_a_gang_that_repels_itself_takes_one_zone_each() -> None:
@@ -678,8 +678,8 @@ def test_labels_do_not_split_profiles_while_nobody_has_terms() -> None:
     h.pod("p", labels={"app": "web"})
     h.pod("q", labels={"app": "db"})
     h.session()
-    assert profile(h, "p") is profile(h, "q")
-    assert not h.plugin("predicates").domain_bound(profile(h, "p"))
+    assert signature(h, "p") is signature(h, "q")
+    assert not h.plugin("predicates").domain_bound(signature(h, "p"))
 
 
 def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
@@ -691,10 +691,10 @@ def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
     h.pod("q", labels={"app": "db"})
     h.session()
     plugin = h.plugin("predicates")
-    assert profile(h, "p") is profile(h, "p2")
-    assert profile(h, "p") is not profile(h, "q")
-    assert plugin.domain_bound(profile(h, "p"))
-    assert not plugin.domain_bound(profile(h, "q"))
+    assert signature(h, "p") is signature(h, "p2")
+    assert signature(h, "p") is not signature(h, "q")
+    assert plugin.domain_bound(signature(h, "p"))
+    assert not plugin.domain_bound(signature(h, "q"))
 
 
 def test_labels_meet_nothing_again_once_the_pods_with_terms_are_gone() -> None:
@@ -705,7 +705,7 @@ def test_labels_meet_nothing_again_once_the_pods_with_terms_are_gone() -> None:
     assert answers(h, "p") == {"a": [REPELLED]}
     h.delete_pod("loner")
     assert answers(h, "p") == {"a": []}
-    assert profile(h, "p").context("predicates") is None
+    assert signature(h, "p").context("predicates") is None
 
 
 def test_every_argument_of_the_reference_is_accepted() -> None:

@@ -428,7 +428,7 @@ def add_pod(h: Harness, name: str, pod: Object, node: str | None = None) -> None
 
 
 def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Object], standing: Standing) -> None:
-    profile = session.engine.profile(session.queues["q"], h.task(name, namespace=pod["namespace"]))
+    profile = session.engine.signature(session.queues["q"], h.task(name, namespace=pod["namespace"]))
     predicates, nodeorder = h.plugin("predicates"), h.plugin("nodeorder")
     assert predicates.pre_predicate(profile) is None
     for row, node in enumerate(nodes):

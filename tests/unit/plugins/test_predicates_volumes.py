@@ -59,10 +59,10 @@ def scratch(*names: str) -> dict[str, Any]:
     return {"volumes": [{"name": name, "ephemeral": {"volumeClaimTemplate": {"spec": {}}}} for name in names]}
 
 
-def profile(h: Harness, pod: str) -> PodSignature:
+def signature(h: Harness, pod: str) -> PodSignature:
     session = h.core.last_session
     assert session is not None
-    return session.engine.profile(session.queues["q"], h.task(pod))
+    return session.engine.signature(session.queues["q"], h.task(pod))
 
 
 def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
@@ -71,7 +71,7 @@ def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]
         h.session()
     session = h.core.last_session
     assert session is not None
-    plugin, asked = h.plugin("predicates"), profile(h, pod)
+    plugin, asked = h.plugin("predicates"), signature(h, pod)
     assert plugin.pre_predicate(asked) is None
     found: dict[str, list[str]] = {}
     for row, name in enumerate(session.nodes.names):
@@ -259,8 +259,8 @@ def test_pods_with_bound_claims_are_placed_like_others() -> None:
     h.pod("p", **uses("data"))
     h.session()
     plugin = h.plugin("predicates")
-    assert not plugin.row_private(profile(h, "p"))
-    assert not plugin.domain_bound(profile(h, "p"))
+    assert not plugin.row_private(signature(h, "p"))
+    assert not plugin.domain_bound(signature(h, "p"))
 
 
 def test_a_volume_that_changes_is_looked_at_again() -> None:
@@ -579,7 +579,7 @@ def test_a_full_node_is_told_of_beside_other_reasons() -> None:
     h.claim("data", volume="pv")
     h.pod("p", **uses("data"))
     session = h.session()
-    _, diagnosis = session.engine.diagnose(profile(h, "p"))
+    _, diagnosis = session.engine.diagnose(signature(h, "p"))
     assert diagnosis.reasons == {CROWDED: 1, UNREACHABLE: 1}
 
 
@@ -646,7 +646,7 @@ SHAPE = "volumebinding.shape: [{utilization: 0, score: 0}, {utilization: 100, sc
 
 def scores(h: Harness, pod: str) -> list[float] | None:
     session = h.session()
-    found = h.plugin("predicates").batch_node_order(profile(h, pod), session.all_rows())
+    found = h.plugin("predicates").batch_node_order(signature(h, pod), session.all_rows())
     return None if found is None else found.tolist()
 
 

@@ -151,7 +151,7 @@ def test_what_is_assumed_is_what_stands_after_any_placing_and_undoing(
             statements.pop(number % len(statements))[1].discard()
         elif pod not in placed:
             task = h.task(pod)
-            asked = session.engine.profile(session.queues["q"], task)
+            asked = session.engine.signature(session.queues["q"], task)
             row = session.engine.choose(asked, session.engine.candidates(asked, future=False))
             if row >= 0:
                 statement = Statement(session)

@@ -206,7 +206,7 @@ def test_nodes_are_looked_at_once_per_interval() -> None:
     measured(h, n1=(20, 20), n2=(80, 50))
     pods(h, "n2", 3)
     result = h.step(EPOCH + 60.0)
-    assert (evicted(result), result.due) == ([], EPOCH + 121.0)
+    assert (evicted(result), result.next_wakeup) == ([], EPOCH + 121.0)
     assert len(evicted(h.step(EPOCH + 121.0))) == 3
 
 
@@ -233,7 +233,7 @@ def test_without_measurements_nothing_happens_and_nothing_is_due() -> None:
     h = cluster()
     h.node("n1")
     result = h.step()
-    assert (evicted(result), result.due) == ([], None)
+    assert (evicted(result), result.next_wakeup) == ([], None)
 
 
 def test_better_the_default_period_is_the_one_that_is_measured() -> None:

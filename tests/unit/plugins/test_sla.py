@@ -138,10 +138,10 @@ def test_the_deadline_wakes_an_unchanged_cluster_and_nothing_else_does() -> None
     h = _refused_cluster("{name: sla}", OVERCOMMIT)
     h.step(EPOCH + 10)
     result = h.step(EPOCH + 11)
-    assert (result.idle, result.due) == (True, BORN + HOUR)
+    assert (result.idle, result.next_wakeup) == (True, BORN + HOUR)
     assert h.step(EPOCH + HOUR).idle
     result = h.step(BORN + HOUR)
-    assert (result.idle, result.due) == (False, None)
+    assert (result.idle, result.next_wakeup) == (False, None)
     assert h.step(BORN + 1 + HOUR).idle is False  # its own admission is a change
     assert h.step(BORN + 2 + HOUR).idle
 

@@ -113,7 +113,7 @@ def test_the_time_zone_is_an_argument() -> None:
 def judged(h: Harness, name: str) -> dict[str, list[str]]:
     """Reasons per node; every refusal must be one that eviction cannot help against."""
     session = h.session()
-    profile = session.engine.profile(session.queues["q"], h.task(name))
+    profile = session.engine.signature(session.queues["q"], h.task(name))
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
@@ -126,7 +126,7 @@ def judged(h: Harness, name: str) -> dict[str, list[str]]:
 def scored(h: Harness, name: str) -> list[float]:
     session = h.session()
     answer = h.plugin("tdm").node_order_static(
-        session.engine.profile(session.queues["q"], h.task(name)), session.all_rows()
+        session.engine.signature(session.queues["q"], h.task(name)), session.all_rows()
     )
     return [0.0] * len(session.nodes) if answer is None else answer.tolist()
 
@@ -175,7 +175,7 @@ def test_a_pod_waits_for_the_hours_and_is_woken_by_them() -> None:
     h.delete_node("own")
     h.step(at("21:00:00"))
     result = h.step(at("21:30:00"))
-    assert (h.binds, result.idle, result.due) == ({}, True, at("22:00:00"))
+    assert (h.binds, result.idle, result.next_wakeup) == ({}, True, at("22:00:00"))
     h.step(at("22:00:00"))
     assert h.binds == {"p": "lent"}
 
@@ -187,15 +187,15 @@ def test_hours_that_concern_nobody_wake_nobody() -> None:
     h.group("g")
     h.pod("running", node="own")
     h.pod("waits", requests={"cpu": "999"})
-    assert h.step(at("21:00:00")).due is None, "no node of the zone"
+    assert h.step(at("21:00:00")).next_wakeup is None, "no node of the zone"
     h.node("lent", labels={ZONE: "night"})
-    assert h.step(at("21:00:01")).due is None, "who waits may not go there"
+    assert h.step(at("21:00:01")).next_wakeup is None, "who waits may not go there"
     h.pod("may-go", annotations={ZONE: "*"}, requests={"cpu": "999"})
-    assert h.step(at("21:00:02")).due == at("22:00:00")
+    assert h.step(at("21:00:02")).next_wakeup == at("22:00:00")
     h.delete_pod("may-go")
-    assert h.step(at("21:00:03")).due is None, "nobody waits"
+    assert h.step(at("21:00:03")).next_wakeup is None, "nobody waits"
     h.pod("there", node="lent")
-    assert h.step(at("21:00:04")).due == at("22:00:00"), "somebody is there"
+    assert h.step(at("21:00:04")).next_wakeup == at("22:00:00"), "somebody is there"
 
 
 def test_a_revocable_pod_prefers_lent_nodes() -> None:
@@ -215,11 +215,11 @@ def test_without_labelled_nodes_pods_of_one_class_share_a_profile() -> None:
     h.pod("p")
     h.pod("s", group="star")
     session = h.session()
-    profiles = {session.engine.profile(session.queues["q"], h.task(name)) for name in ("p", "s")}
+    profiles = {session.engine.signature(session.queues["q"], h.task(name)) for name in ("p", "s")}
     assert len(profiles) == 1
     h.node("lent", labels={ZONE: "night"})
     session = h.session()
-    profiles = {session.engine.profile(session.queues["q"], h.task(name)) for name in ("p", "s")}
+    profiles = {session.engine.signature(session.queues["q"], h.task(name)) for name in ("p", "s")}
     assert len(profiles) == 2
 
 
@@ -357,10 +357,10 @@ def test_not_more_often_than_the_period() -> None:
     h.now = at("07:00:00") - 1
     assert overdue(h, h.session()) == ["a0", "a1", "b0"]
     plugin: Tdm = h.plugin("tdm")
-    assert plugin.due() == at("07:10:00")
+    assert plugin.next_wakeup() == at("07:10:00")
     h.now = at("07:09:58")
     assert overdue(h, h.session()) == []
-    assert plugin.due() == at("07:10:00")
+    assert plugin.next_wakeup() == at("07:10:00")
     h.now = at("07:10:00") - 1
     assert overdue(h, h.session()) == ["a0", "a1", "b0"]
     for name in ("a0", "a1", "a2", "b0"):
@@ -368,7 +368,9 @@ def test_not_more_often_than_the_period() -> None:
         h.pod(name, group="a", node="own")
     h.now = at("07:20:00") - 1
     assert overdue(h, h.session()) == []
-    assert plugin.due() == at("22:00:00"), "nobody is left to be evicted: the next thing to happen is the evening"
+    assert plugin.next_wakeup() == at("22:00:00"), (
+        "nobody is left to be evicted: the next thing to happen is the evening"
+    )
 
 
 def test_a_job_on_several_zones_is_cut_once() -> None:

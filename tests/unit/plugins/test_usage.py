@@ -50,7 +50,7 @@ def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
     if pod not in {task.name for task in h.state.tasks.values()}:
         h.pod(pod)
     session = h.session()
-    return session.engine.profile(session.queues["q"], h.task(pod)), session.all_rows()
+    return session.engine.signature(session.queues["q"], h.task(pod)), session.all_rows()
 
 
 def scores(h: Harness) -> list[float]:
@@ -161,11 +161,11 @@ def test_a_waiting_pod_is_tried_again_when_the_measurement_grows_stale() -> None
     h.pod("p")
     result = h.step()
     assert "p" not in h.binds
-    assert result.due == EPOCH + 5 * MINUTE
+    assert result.next_wakeup == EPOCH + 5 * MINUTE
     assert h.step(EPOCH + 4 * MINUTE).idle
     h.step(EPOCH + 5 * MINUTE)
     assert h.binds == {"p": "n0"}
-    assert h.step(EPOCH + 5 * MINUTE + 1).due is None, "nobody waits"
+    assert h.step(EPOCH + 5 * MINUTE + 1).next_wakeup is None, "nobody waits"
 
 
 def test_without_a_measurement_the_plugin_says_nothing() -> None:

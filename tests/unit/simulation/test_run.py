@@ -33,7 +33,7 @@ REF = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
 class Result(NamedTuple):
     intents: Sequence[Intent]
     idle: bool
-    due: float | None = None
+    next_wakeup: float | None = None
 
 
 class Scripted:
@@ -423,7 +423,7 @@ def test_a_deleted_namespace_takes_everything_in_it_along() -> None:
 def test_a_scheduler_that_is_always_due_and_never_does_anything_comes_to_an_end() -> None:
     class Restless(Scripted):
         def step(self, deltas: Sequence[Delta], now: float) -> Result:
-            return super().step(deltas, now)._replace(due=now // 3600 * 3600 + 3600)
+            return super().step(deltas, now)._replace(next_wakeup=now // 3600 * 3600 + 3600)
 
     said = []
 

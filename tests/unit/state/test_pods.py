@@ -49,7 +49,7 @@ def _dirty(state: ClusterState, *facts: deltas.Delta) -> set[str]:
         pytest.param("Unknown", True, False, TaskStatus.UNKNOWN, True, id="a pod nobody hears of keeps its room"),
     ],
 )
-def test_status_and_room(phase: str, on_node: bool, deleting: bool, status: TaskStatus, holds_room: bool) -> None:
+def test_status_and_room(phase: str, on_node: bool, deleting: bool, status: TaskStatus, holds_resources: bool) -> None:
     state = _state(
         node("n1"),
         queue("q"),
@@ -59,8 +59,8 @@ def test_status_and_room(phase: str, on_node: bool, deleting: bool, status: Task
     job, used = state.jobs["default/g"], state.columns.amounts(state.nodes.used[0])
     assert state.tasks["p-uid"].status is status
     assert job.counts[status] == 1
-    assert used == ({"cpu": 1000, "pods": 1} if holds_room else {})
-    assert set(state.nodes.nodes[0].tasks) == ({"p-uid"} if holds_room else set())
+    assert used == ({"cpu": 1000, "pods": 1} if holds_resources else {})
+    assert set(state.nodes.nodes[0].tasks) == ({"p-uid"} if holds_resources else set())
     assert recorded(state) == rebuilt(state)
 
 

@@ -47,7 +47,7 @@ def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
 
 def diagnosis(h: Harness, pod: str = "p") -> Diagnosis:
     session = h.session()
-    profile = session.engine.profile(h.state.queues["q"], h.task(pod))
+    profile = session.engine.signature(h.state.queues["q"], h.task(pod))
     rows = session.all_rows()
     verdict = Diagnosis(len(rows))
     plugin = h.plugin("capacity-card")
@@ -57,7 +57,7 @@ def diagnosis(h: Harness, pod: str = "p") -> Diagnosis:
 
 def scores(h: Harness, pod: str = "p") -> list[float] | None:
     session = h.session()
-    profile = session.engine.profile(h.state.queues["q"], h.task(pod))
+    profile = session.engine.signature(h.state.queues["q"], h.task(pod))
     found = h.plugin("capacity-card").node_order_static(profile, session.all_rows())
     return None if found is None else [float(score) for score in found]
 
@@ -247,7 +247,7 @@ def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness])
         h.pod(f"g-p-{i}", card="A|B", requests={"cpu": "1", GPU: 1})
     session = h.session()
     queue, tasks = h.state.queues["q"], session.pending_tasks(h.job("g"))
-    answer = h.plugin("capacity-card").allocatable_many(queue, session.engine.profile(queue, tasks[0]), tasks)
+    answer = h.plugin("capacity-card").allocatable_many(queue, session.engine.signature(queue, tasks[0]), tasks)
     assert answer.count == 6
     assert answer.refusal.reason == "InsufficientCPUQuota"
     assert answer.refusal.figures == Figures("cpu", 1000, 7000, 6000)

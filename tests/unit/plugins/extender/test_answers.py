@@ -25,7 +25,7 @@ BROKEN = Raw(b"no", 500)
 def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int, str]]:
     """Code and reasons per node, as the plugin gives them when everybody has to be asked."""
     queue, task = session.queues["q"], h.task(name)
-    profile = session.engine.profile(queue, task)
+    profile = session.engine.signature(queue, task)
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         verdict = Diagnosis(1)
@@ -35,7 +35,7 @@ def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int
 
 
 def profile_of(h: Harness, session: Session, name: str = "p") -> PodSignature:
-    return session.engine.profile(session.queues["q"], h.task(name))
+    return session.engine.signature(session.queues["q"], h.task(name))
 
 
 # --- predicate --------------------------------------------------------------------------------------------------------

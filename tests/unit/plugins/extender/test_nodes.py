@@ -283,7 +283,7 @@ def test_a_session_that_has_waited_long_enough_asks_no_more(webhook: Webhook) ->
     assert h.binds == {}
     assert len(webhook.asked) == 2
     assert "1 no, 49 the session has waited for it 0.5 s already." in h.pod_message("p")
-    assert result.due is not None
+    assert result.next_wakeup is not None
 
 
 # --- another session --------------------------------------------------------------------------------------------------
@@ -293,16 +293,16 @@ def test_a_pod_that_the_webhook_refused_is_tried_again_although_nothing_changed(
     webhook.replies = {"predicate": only()}
     h = cluster(conf(webhook.url, "predicate", retryPeriod="20s"))
     result = h.step()
-    assert result.due == h.now + 20
+    assert result.next_wakeup == h.now + 20
     webhook.asked.clear()
     while not (idle := h.step()).idle:
         pass  # statuses settle
-    assert idle.due is not None
+    assert idle.next_wakeup is not None
     webhook.asked.clear()
-    h.step(idle.due - 1)
+    h.step(idle.next_wakeup - 1)
     assert webhook.asked == []
     webhook.replies = {"predicate": {}}
-    h.step(idle.due)
+    h.step(idle.next_wakeup)
     assert h.binds == {"p": "n0"}
 
 
@@ -311,7 +311,7 @@ def test_a_webhook_that_is_in_nobodys_way_is_no_reason_for_a_session(webhook: We
     h.settle()
     webhook.asked.clear()
     result = h.step(h.now + 3600)
-    assert (result.idle, result.due, webhook.asked) == (True, None, [])
+    assert (result.idle, result.next_wakeup, webhook.asked) == (True, None, [])
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------

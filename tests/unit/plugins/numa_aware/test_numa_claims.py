@@ -113,7 +113,7 @@ def test_an_object_without_names_is_believed_half_a_minute_after_the_pod_began_t
     since = h.now
     assert available(h) == "6-7,14-15"
     whole(h, "waits", 8)
-    assert h.step().due == since + SETTLE_SECONDS
+    assert h.step().next_wakeup == since + SETTLE_SECONDS
     h.step(since + SETTLE_SECONDS)
     assert h.binds["waits"] == "n"
     assert claims(h) == {"waits": "0-7"}
@@ -123,7 +123,7 @@ def test_nobody_is_woken_for_claims_when_nobody_waits() -> None:
     h = placed(("p", 6))
     h.apply(numatopology("n", "0-7,14-15"))
     h.set_phase("p", "Running")
-    assert h.step().due is None
+    assert h.step().next_wakeup is None
 
 
 def test_an_object_that_nobody_writes_any_more_ends_no_claim() -> None:

@@ -32,7 +32,7 @@ REFUSED = "container main cannot be assigned by numa"
 def judged(h: Harness, name: str = "p") -> dict[str, tuple[str, Code]]:
     """Reason and code per node that is refused."""
     session = h.session()
-    profile = session.engine.profile(session.queues["q"], h.task(name))
+    profile = session.engine.signature(session.queues["q"], h.task(name))
     plugin, found = h.plugin("numa-aware"), {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
@@ -92,7 +92,7 @@ def test_vector_20_1_in_a_session() -> None:
         h.apply(numatopology(name, free, BEST_EFFORT))
     whole(h, "p", 6, BEST_EFFORT)
     session = h.session()
-    profile = session.engine.profile(session.queues["q"], h.task("p"))
+    profile = session.engine.signature(session.queues["q"], h.task("p"))
     assert h.plugin("numa-aware").batch_node_order(profile, session.all_rows()).tolist() == [0, 50, 0]
 
 
@@ -157,7 +157,7 @@ def test_a_pod_without_a_policy_is_checked_by_the_policy_of_the_node_and_not_sco
     whole(h, "p", 6)
     assert judged(h) == {"a": (REFUSED, Code.UNRESOLVABLE)}
     session = h.session()
-    profile = session.engine.profile(session.queues["q"], h.task("p"))
+    profile = session.engine.signature(session.queues["q"], h.task("p"))
     assert h.plugin("numa-aware").batch_node_order(profile, session.all_rows()) is None
 
 
@@ -200,7 +200,7 @@ def test_what_looks_at_cpus_is_private_and_nothing_else_is() -> None:
     def private() -> list[str]:
         session, plugin = h.session(), h.plugin("numa-aware")
         queue, names = session.queues["q"], ("whole", "named", "plain")
-        return [name for name in names if plugin.row_private(session.engine.profile(queue, h.task(name)))]
+        return [name for name in names if plugin.row_private(session.engine.signature(queue, h.task(name)))]
 
     assert private() == ["named"], "where nobody lays CPUs, whole ones are like others"
     h.apply(numatopology("n", "0-15"))

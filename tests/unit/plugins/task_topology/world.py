@@ -76,7 +76,7 @@ class World:
     def scores(self, pod: str) -> dict[str, float] | None:
         """Score of every node for the next pod of the class and role of `pod`."""
         task = self.h.task(pod)
-        profile = self.session.engine.profile(self.session.queues["q"], task)
+        profile = self.session.engine.signature(self.session.queues["q"], task)
         found = self.plugin.node_order(profile, self.session.all_rows())
         if found is None:
             return None
