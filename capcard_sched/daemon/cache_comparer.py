@@ -116,7 +116,7 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifferenc
         mine, theirs = getattr(state.nodes, name), getattr(fresh.nodes, name)
         found.extend(_amounts("Cluster", "", name, state, mine, fresh, theirs))
     for one in (state, fresh):
-        one.settle_tree()  # what is wrong with HyperNodes follows from all of them, and from nodes
+        one.refresh_tree()  # what is wrong with HyperNodes follows from all of them, and from nodes
     problems = [
         {f"{ref.kind} {ref.namespace}/{ref.name}": text for ref, text in one.problems.items()} for one in (state, fresh)
     ]
@@ -153,7 +153,7 @@ def _bind(fresh: ClusterState, task: Task, node_name: str) -> bool:
     if task.status is not TaskStatus.PENDING and not (task.status in _BOUND and _node_name(task) == node_name):
         return False
     # As the state itself moves tasks: on a node that nobody describes, too.
-    fresh._placements.move(task, TaskStatus.BINDING, fresh._node(node_name))
+    fresh._accounting.move(task, TaskStatus.BINDING, fresh._node(node_name))
     return True
 
 
@@ -256,7 +256,7 @@ def _compare_storage(mine: Storage, theirs: Storage) -> Iterator[CacheDifference
     yield from _compare_maps("CSINode", mine.limits, theirs.limits)
     yield from _compare_maps("CSIStorageCapacity", _joined(mine.capacities), _joined(theirs.capacities))
     yield from _compare_maps("VolumeAttachment", mine.attachments, theirs.attachments)
-    yield from _sets("Cluster", "", "measured_drivers", mine.measured_drivers, theirs.measured_drivers)
+    yield from _sets("Cluster", "", "tracked_drivers", mine.tracked_drivers, theirs.tracked_drivers)
     for field in ("reserved", "volumes_of_class"):
         ours, others = ({key: sorted(names) for key, names in getattr(one, field).items()} for one in (mine, theirs))
         yield from _values("Cluster", "", field, ours, others)

@@ -62,7 +62,7 @@ def _numa(facts: NumaFacts) -> Json:
 def _storage(storage: Storage) -> Json:
     return {
         "classes": {
-            name: {"provisioner": found.provisioner, "waitsForPod": found.waits}
+            name: {"provisioner": found.provisioner, "waitsForPod": found.waits_for_consumer}
             for name, found in sorted(storage.classes.items())
         },
         "claims": {key: _claim(storage, claim) for key, claim in sorted(storage.claims.items())},
@@ -71,7 +71,7 @@ def _storage(storage: Storage) -> Json:
             f"{namespace}/{name}": {"class": found.class_name, "left": found.left, "largest": found.largest}
             for (namespace, name), found in sorted(storage.capacities.items())
         },
-        "driversWithCapacity": sorted(storage.measured_drivers),
+        "driversWithCapacity": sorted(storage.tracked_drivers),
         "attachLimits": {node: dict(sorted(limits.items())) for node, limits in sorted(storage.limits.items())},
         "attached": {node: sorted(found.values()) for node, found in sorted(storage.attachments.items())},
     }

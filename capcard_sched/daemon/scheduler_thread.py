@@ -197,7 +197,7 @@ class SchedulerThread:
         try:
             result = self._core.step((), now, self._commit)
         except Exception as error:  # noqa: BLE001 - the next session starts from the state as it is
-            self._core.state.dirty.everything = True
+            self._core.state.changes.everything = True
             self._listener.applied(deltas)
             self._listener.failed("session", error)
             return

@@ -95,7 +95,7 @@ class Core:
         self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
-        self.state.dirty.everything = True
+        self.state.changes.everything = True
         self._memory = self._memory.successor()
 
     def step(
@@ -129,7 +129,7 @@ class Core:
         return StepResult(intents, session.report, False, self._next_wakeup)
 
     def _is_dirty(self) -> bool:
-        dirty = self.state.dirty
+        dirty = self.state.changes
         return bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on)
 
     def _earliest_wakeup(self, session: Session) -> float | None:
@@ -192,8 +192,8 @@ class Core:
 
     def _keep_dirty(self, changed: Changes) -> None:
         """What a failed session did not work off is still to be done; plugins then start from everything."""
-        self.state.dirty.everything = True
-        self.state.dirty.jobs |= changed.jobs
+        self.state.changes.everything = True
+        self.state.changes.jobs |= changed.jobs
 
     def _run_actions(self, session: Session) -> None:
         for action in self.actions:
@@ -205,7 +205,7 @@ class Core:
                 session.report.errors.append(
                     HookError(plugin, hook, f"{type(error).__name__}: {error}", f"action {action.name}")
                 )
-                self.state.dirty.everything = True
+                self.state.changes.everything = True
             self._time(session, "action", action.name, "", began)
 
     def _confirm(self) -> list[Intent]:

@@ -95,7 +95,7 @@ SLA_DEADLINE_REACHED = Reason(
     "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and goes first now"
 )
 QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
-QUEUE_IN_TURN = Reason("Unschedulable", "Normal", "Queue <{queue}> is first in, first out: <{job}> is next")
+QUEUE_STRICT_FIFO = Reason("Unschedulable", "Normal", "Queue <{queue}> is first in, first out: <{job}> is next")
 
 # --- capacity's tree of queues (plugins reference §7.3) -------------------------------------------------------------
 QUEUE_CYCLE = Reason("InvalidQueueHierarchy", "Warning", "cycle detected in queue hierarchy for queue {queue}")
@@ -156,10 +156,10 @@ POD_PIPELINED = Reason(
     "once resource is released and minAvailable is satisfied",
 )
 # --- taking room back (tidal reference §7.4) --------------------------------------------------------------------------
-ROOM_RECLAIMED = Reason(
+CAPACITY_RECLAIMED = Reason(
     "Reclaimed", "Normal", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}"
 )
-ROOM_PREEMPTED = Reason(
+CAPACITY_PREEMPTED = Reason(
     "Preempting", "Normal", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}"
 )
 RECLAIM_FAILED = Reason("ReclaimFailed", "Warning", "0/{nodes} nodes can be reclaimed{causes}")

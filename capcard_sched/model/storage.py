@@ -90,7 +90,7 @@ class PersistentVolume(msgspec.Struct, frozen=True):
         """Whether size and mode are what the claim asks for."""
         return self.size >= claim.size and self.volume_mode == claim.volume_mode
 
-    def may_go_to(self, claim: VolumeClaim) -> bool:
+    def is_candidate_for(self, claim: VolumeClaim) -> bool:
         """Whether the volume is free and, of the claim's class, has all the claim asks for."""
         return (
             self.available
@@ -107,7 +107,7 @@ class StorageClass(msgspec.Struct, frozen=True):
     name: str
     provisioner: str
     #: Claims are bound when a pod of theirs is placed.
-    waits: bool
+    waits_for_consumer: bool
     #: Where volumes can be made; () for everywhere.
     topologies: tuple[TopologySelectorTerm, ...]
 
@@ -159,7 +159,7 @@ class Storage:
         #: Node name to driver to the most volumes it attaches there; drivers without a limit are absent.
         self.limits: dict[str, Mapping[str, int]] = {}
         #: Drivers that say what they can still make.
-        self.measured_drivers: set[str] = set()
+        self.tracked_drivers: set[str] = set()
         self.capacities: dict[tuple[str, str], StorageCapacity] = {}
         #: Node name to attachment name to volume name.
         self.attachments: dict[str, dict[str, str]] = {}
@@ -173,7 +173,7 @@ class Storage:
         volume = self.volumes.get(volume_name)
         return (volume.driver, volume.handle) if volume is not None and volume.driver else None
 
-    def unmade_key(self, claim: VolumeClaim) -> AttachmentKey | None:
+    def unprovisioned_key(self, claim: VolumeClaim) -> AttachmentKey | None:
         """What the volume still to be made for a claim counts as; None when nothing will be made."""
         made_by = self.classes.get(claim.class_name)
         return (made_by.provisioner, f"claim {claim.key}") if made_by is not None and made_by.provisions else None

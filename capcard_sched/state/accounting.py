@@ -29,20 +29,20 @@ _BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-r
 class Accounting:
     """The only writer of the sums over tasks, and of the status and node of tasks that are known already."""
 
-    def __init__(self, nodes: NodeTable, queues: Mapping[str, Queue], dirty: Changes) -> None:
+    def __init__(self, nodes: NodeTable, queues: Mapping[str, Queue], changes: Changes) -> None:
         self._nodes = nodes
         self._queues = queues
-        self._dirty = dirty
+        self._changes = changes
         #: What evicted tasks were before, by uid, until the API server has answered.
         self._former: dict[str, TaskStatus] = {}
 
     # --- contributions of one task ----------------------------------------------------------------------------------
 
-    def enter(self, task: Task) -> None:
+    def add(self, task: Task) -> None:
         """Add everything the task means at its present status."""
         self._contribute(task, +1)
 
-    def leave(self, task: Task) -> None:
+    def subtract(self, task: Task) -> None:
         """Take out what `enter` added, before the task changes."""
         self._contribute(task, -1)
 
@@ -87,13 +87,13 @@ class Accounting:
                 node.tasks[task.uid] = task
             else:
                 del node.tasks[task.uid]
-            self._dirty.nodes.add(node.name)
+            self._changes.nodes.add(node.name)
             if node.known:
                 self.charge_row(node.row, task, sign)
 
     def _contribute_to_job(self, job: Job, task: Task, sign: int) -> None:
         status, cls = task.status, task.cls
-        self._dirty.jobs.add(job.key)
+        self._changes.jobs.add(job.key)
         pending = status is TaskStatus.PENDING and not (task.gated or task.held)
         if sign > 0:
             job.tasks[task.uid] = task
@@ -116,7 +116,7 @@ class Accounting:
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
-                self._dirty.queues.add(queue.name)
+                self._changes.queues.add(queue.name)
 
     def _queue_of(self, job: Job) -> Queue | None:
         queue = self._queues.get(job.queue)
@@ -125,7 +125,7 @@ class Accounting:
     # --- from statements --------------------------------------------------------------------------------------------
 
     def place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
-        """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks nothing dirty."""
+        """Put pending tasks of one class on known nodes, as ALLOCATED or PIPELINED. Marks no change."""
         count = len(tasks)
         counts = job.counts
         counts[TaskStatus.PENDING] -= count
@@ -203,9 +203,9 @@ class Accounting:
             _shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
         for task in tasks:
             task.status = TaskStatus.BINDING
-        self._dirty.nodes.update([task.node.name for task in tasks if task.node is not None])
-        self._dirty.jobs.add(job.key)
-        self._dirty.queues.add(job.queue)
+        self._changes.nodes.update([task.node.name for task in tasks if task.node is not None])
+        self._changes.jobs.add(job.key)
+        self._changes.queues.add(job.queue)
 
     def release(self, task: Task) -> TaskStatus:
         """A running or bound task starts to leave (eviction). Returns the former status for `unrelease`."""

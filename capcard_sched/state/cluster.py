@@ -72,7 +72,7 @@ class ClusterState:
         self.columns = ResourceColumns()
         self.nodes = NodeTable(self.columns.width)
         self.classes = ClassTable(self.columns)
-        self.dirty = Changes(everything=True)
+        self.changes = Changes(everything=True)
         self.tasks: dict[str, Task] = {}
         self.queues: dict[str, Queue] = {}
         #: Jobs that a session may look at and that have, as of the last session's opening, something to do: not
@@ -87,11 +87,11 @@ class ClusterState:
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._width = self.columns.width
 
-        self._unreadable = InvalidObjects()
+        self._invalid = InvalidObjects()
         #: Objects that could not be read, with what is wrong.
-        self.problems = self._unreadable.problems
+        self.problems = self._invalid.problems
 
-        self._job_table = JobTable(self.columns, self.queues, self.dirty, default_queue)
+        self._job_table = JobTable(self.columns, self.queues, self.changes, default_queue)
         self.jobs = self._job_table.by_key
         self.schedulable = self._job_table.schedulable
         self.orphans = self._job_table.orphans
@@ -99,38 +99,38 @@ class ClusterState:
         #: PriorityClasses: value, and whether it is the default.
         self.priority_classes = self._job_table.priority_classes
 
-        self._namespace_table = NamespaceTable(self.classes, self.dirty)
+        self._namespace_table = NamespaceTable(self.classes, self.changes)
         #: Labels of the namespaces that have been seen.
         self.namespaces = self._namespace_table.labels
 
-        self._limit_table = LimitTable(self.dirty)
+        self._limit_table = LimitTable(self.changes)
         #: ResourceQuotas and PodDisruptionBudgets by namespace and name.
         self.quotas = self._limit_table.quotas
         self.budgets = self._limit_table.budgets
 
-        self._usage_table = UsageTable(self.dirty)
+        self._usage_table = UsageTable(self.changes)
         #: Measured load of nodes by name.
         self.usage = self._usage_table.usage
 
-        self._hyper_node_table = HyperNodeTable(self.dirty, self._unreadable)
+        self._hyper_node_table = HyperNodeTable(self.changes, self._invalid)
         #: HyperNodes by name; the tree they form is `tree`.
         self.hyper_nodes = self._hyper_node_table.known
 
-        self._numa_table = NumaTable(self.dirty, self._unreadable)
+        self._numa_table = NumaTable(self.changes, self._invalid)
         #: What Numatopology objects say, by node name.
         self.numa = self._numa_table.numa
 
-        self._volume_table = VolumeTable(self.dirty, self._unreadable)
+        self._volume_table = VolumeTable(self.changes, self._invalid)
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
 
-        self._placements = Accounting(self.nodes, self.queues, self.dirty)
+        self._accounting = Accounting(self.nodes, self.queues, self.changes)
         # Statements call these once per gang: the bound methods themselves, with no call in between.
-        self.place = self._placements.place
-        self.unplace = self._placements.unplace
-        self.set_binding = self._placements.set_binding
-        self.release = self._placements.release
-        self.unrelease = self._placements.unrelease
+        self.place = self._accounting.place
+        self.unplace = self._accounting.unplace
+        self.set_binding = self._accounting.set_binding
+        self.release = self._accounting.release
+        self.unrelease = self._accounting.unrelease
 
         self._handlers: dict[type, Callable[[Any], None]] = {
             **self._namespace_table.handlers,
@@ -149,10 +149,10 @@ class ClusterState:
             deltas.QueueGone: lambda delta: self._drop_queue(delta.name),
             deltas.PriorityClassChanged: self._apply_priority_class,
             deltas.PriorityClassGone: lambda delta: self._job_table.drop_priority_class(delta.name),
-            deltas.ObjectUnreadable: self._set_aside,
+            deltas.ObjectUnreadable: self._apply_undecodable,
             deltas.BindFailed: self._bind_failed,
             deltas.BindRetry: self._bind_retry,
-            deltas.Takeover: self._take_over,
+            deltas.Takeover: self._apply_takeover,
             deltas.EvictFailed: self._evict_failed,
         }
 
@@ -161,21 +161,21 @@ class ClusterState:
         self._match_width()
         self._handlers[type(delta)](delta)
 
-    def _set_aside(self, delta: deltas.ObjectUnreadable) -> None:
+    def _apply_undecodable(self, delta: deltas.ObjectUnreadable) -> None:
         ref = delta.object
         gone = _GONE[ref.kind](ref.namespace, ref.name)
         self._handlers[type(gone)](gone)
-        self._unreadable.note(ref, delta.problem)
+        self._invalid.note(ref, delta.problem)
 
     def open_session(self) -> Changes:
         """Settle the rows, hand over what changed, and start collecting anew."""
         self._match_width()
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
-        self.nodes.settle()
-        self._volume_table.release_unheld(self.tasks)
-        changed = self.dirty.take()
-        self._hyper_node_table.settle(self.nodes, changed)
+        self.nodes.sort_rows()
+        self._volume_table.release_unused(self.tasks)
+        changed = self.changes.drain()
+        self._hyper_node_table.refresh(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)
             if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
@@ -189,9 +189,9 @@ class ClusterState:
         """HyperNodes and the nodes under them, as of the last session's opening."""
         return self._hyper_node_table.tree
 
-    def settle_tree(self) -> None:
+    def refresh_tree(self) -> None:
         """Bring `tree`, and what is wrong with HyperNodes, up to date between two sessions. O(nodes)."""
-        self._hyper_node_table.settle(self.nodes)
+        self._hyper_node_table.refresh(self.nodes)
 
     def _match_width(self) -> None:
         """Pad every vector and matrix when resource columns were added beyond the present width."""
@@ -224,22 +224,22 @@ class ClusterState:
         try:
             cls = self.classes.of(pod, facts, namespace)
         except QuantityError as error:
-            self._unreadable.note(ref, str(error))
+            self._invalid.note(ref, str(error))
             if known is not None:
                 self._forget(known)
             return
-        self._unreadable.note(ref, "")
+        self._invalid.note(ref, "")
         self._match_width()
-        status, node_name = _settled(known, facts, pod.spec.node_name or "")
+        status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
         group = facts.group_name or own_group
         job_key = f"{namespace}/{group}" if group else ""
         # The controllers write the name of the group they made for a pod into the pod: it still names none of its own.
-        wanted_queue = facts.queue_name if ours and group == own_group else None
+        requested_queue = facts.queue_name if ours and group == own_group else None
         labels = self._share(meta.labels or {})
         after = (
             cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
-            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, wanted_queue, facts.cooldown,
+            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue, facts.cooldown,
         )  # fmt: skip
         former_job: Job | None = None
         former_node: Node | None = None
@@ -249,7 +249,7 @@ class ClusterState:
                 known.cls, known.status, known.node.name if known.node is not None else "",
                 known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
                 known.gated, known.deleting, known.ours, known.nominated_node, known.assigned_card, known.labels,
-                self._job_table.wanted_queue(known), known.cooldown,
+                self._job_table.requested_queue(known), known.cooldown,
             )  # fmt: skip
             if before == after:
                 return
@@ -260,7 +260,7 @@ class ClusterState:
                 and known.node.name == node_name  # else somebody else was first
             ):
                 self.confirmed.append(known)
-            self._placements.leave(known)
+            self._accounting.subtract(known)
             task = known
         else:
             task = Task(uid, namespace, name, cls)
@@ -282,25 +282,25 @@ class ClusterState:
         task.nominated_node = facts.nominated_node
         task.assigned_card = facts.assigned_card
         task.labels = labels
-        task.job = self._job_table.named(job_key) if job_key else None
-        self._job_table.set_wanted_queue(task, wanted_queue)
-        self._placements.enter(task)
+        task.job = self._job_table.get_or_create(job_key) if job_key else None
+        self._job_table.set_requested_queue(task, requested_queue)
+        self._accounting.add(task)
         self._drop_placeholder(former_node)
         if former_job is not None and former_job is not task.job:
-            self._job_table.left(former_job, task)
+            self._job_table.task_removed(former_job, task)
         if task.job is not None:
-            self._job_table.joined(task.job, task)
+            self._job_table.task_added(task.job, task)
 
     def _drop_pod(self, namespace: str, name: str, uid: str) -> None:
         task = self._by_name.get(namespace, {}).get(name)
         if task is not None and (not uid or task.uid == uid):
             self._forget(task)
-        self._unreadable.forget("Pod", namespace, name, uid)
+        self._invalid.forget("Pod", namespace, name, uid)
 
     def _forget(self, task: Task) -> None:
         job, node = task.job, task.node
-        self._placements.remove(task)
-        self._job_table.set_wanted_queue(task, None)
+        self._accounting.remove(task)
+        self._job_table.set_requested_queue(task, None)
         task.job, task.node = None, None
         del self.tasks[task.uid]
         named = self._by_name[task.namespace]
@@ -309,39 +309,39 @@ class ClusterState:
             del self._by_name[task.namespace]
         self._drop_placeholder(node)
         if job is not None:
-            self._job_table.left(job, task)
+            self._job_table.task_removed(job, task)
 
     def _bind_failed(self, delta: deltas.BindFailed) -> None:
         task = self.tasks.get(delta.uid)
         if task is not None and task.status is TaskStatus.BINDING:
             former = task.node
-            self._placements.move(task, TaskStatus.PENDING, None)
+            self._accounting.move(task, TaskStatus.PENDING, None)
             if delta.retry_after > 0:
-                self._placements.hold(task, held=True)
+                self._accounting.hold(task, held=True)
             self._drop_placeholder(former)
 
     def _bind_retry(self, delta: deltas.BindRetry) -> None:
         task = self.tasks.get(delta.uid)
         if task is not None and task.held:
-            self._placements.hold(task, held=False)
+            self._accounting.hold(task, held=False)
 
-    def _take_over(self, _: deltas.Takeover) -> None:
+    def _apply_takeover(self, _: deltas.Takeover) -> None:
         self.terms += 1
-        self.dirty.everything = True
+        self.changes.everything = True
         for task in self.tasks.values():
             if task.status is TaskStatus.BINDING:
                 former = task.node
-                self._placements.move(task, TaskStatus.PENDING, None)
+                self._accounting.move(task, TaskStatus.PENDING, None)
                 self._drop_placeholder(former)
             elif task.status is TaskStatus.RELEASING and not task.deleting:
-                self._placements.restore(task)
+                self._accounting.restore(task)
             if task.held:
-                self._placements.hold(task, held=False)
+                self._accounting.hold(task, held=False)
 
     def _evict_failed(self, delta: deltas.EvictFailed) -> None:
         task = self.tasks.get(delta.uid)
         if task is not None and task.status is TaskStatus.RELEASING and not task.deleting:
-            self._placements.restore(task)
+            self._accounting.restore(task)
 
     def _share(self, labels: dict[str, str]) -> Mapping[str, str]:
         if not labels:
@@ -371,7 +371,7 @@ class ClusterState:
         node = self._node(name)
         facts, problem = node_facts(obj)
         ref = ObjectRef("Node", "", name)
-        self._unreadable.note(ref, problem)
+        self._invalid.note(ref, problem)
         if node.known and facts == (
             node.uid, node.labels, node.annotations, node.allocatable, node.capacity, node.taints, node.unschedulable,
             node.images,
@@ -390,15 +390,15 @@ class ClusterState:
         self.nodes.set_allocatable(node.row, self.columns.fit(amounts))
         if fresh:
             for task in node.tasks.values():
-                self._placements.charge_row(node.row, task, +1)
+                self._accounting.charge_row(node.row, task, +1)
         node.generation += 1
         self.nodes.generation += 1
         self.nodes.touch(node.row)
-        self.dirty.nodes.add(name)
+        self.changes.nodes.add(name)
 
     def _drop_node(self, name: str) -> None:
         node = self._node_objects.get(name)
-        self._unreadable.forget("Node", "", name)
+        self._invalid.forget("Node", "", name)
         if node is None or not node.known:
             return
         self.nodes.remove(node)
@@ -406,7 +406,7 @@ class ClusterState:
         node.labels, node.annotations, node.allocatable, node.taints = {}, {}, {}, ()
         node.generation += 1
         self.nodes.generation += 1
-        self.dirty.nodes.add(name)
+        self.changes.nodes.add(name)
         if not node.tasks:
             del self._node_objects[name]
 
@@ -414,11 +414,11 @@ class ClusterState:
 
     def _apply_group(self, obj: PodGroupObject) -> None:
         facts, problem = group_facts(obj, self.default_queue)
-        self._unreadable.note(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), problem)
+        self._invalid.note(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), problem)
         self._job_table.update(facts)
 
     def _drop_group(self, delta: deltas.PodGroupGone) -> None:
-        self._unreadable.forget("PodGroup", delta.namespace, delta.name, delta.uid)
+        self._invalid.forget("PodGroup", delta.namespace, delta.name, delta.uid)
         self._job_table.drop(f"{delta.namespace}/{delta.name}", delta.uid)
 
     def _apply_priority_class(self, delta: deltas.PriorityClassChanged) -> None:
@@ -431,7 +431,7 @@ class ClusterState:
         name = obj.metadata.name
         fresh, problem = queue_facts(obj, self.columns.zeros())
         ref = ObjectRef("Queue", "", name)
-        self._unreadable.note(ref, problem)
+        self._invalid.note(ref, problem)
         known = self.queues.get(name)
         if known is not None:
             fresh.jobs, fresh.allocated = known.jobs, known.allocated
@@ -446,18 +446,18 @@ class ClusterState:
         else:
             self.queues[name] = fresh
             self._job_table.adopt(name)
-        self.dirty.queues.add(name)
+        self.changes.queues.add(name)
 
     def _drop_queue(self, name: str) -> None:
         queue = self.queues.pop(name, None)
-        self._unreadable.forget("Queue", "", name)
+        self._invalid.forget("Queue", "", name)
         if queue is None:
             return
         self._job_table.orphan(queue)
-        self.dirty.queues.add(name)
+        self.changes.queues.add(name)
 
 
-def _settled(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:
+def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:
     """Status and node after an update: what the pod says, unless we know of a binding or an eviction under way."""
     status = facts.status
     if status in COMPLETED_STATUSES:

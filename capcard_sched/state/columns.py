@@ -133,7 +133,7 @@ class NodeTable:
         node.row = -1
         self._expose()
 
-    def settle(self) -> None:
+    def sort_rows(self) -> None:
         """Put rows in order of node name. O(nodes) when the order broke, else nothing."""
         if self._sorted:
             return

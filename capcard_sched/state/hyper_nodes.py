@@ -31,9 +31,9 @@ class HyperNodeTable:
     the tree holds.
     """
 
-    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
-        self._dirty = dirty
-        self._unreadable = unreadable
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
+        self._changes = changes
+        self._invalid = invalid
         #: HyperNodes by name; those without a usable tier are absent.
         self.known: dict[str, HyperNode] = {}
         self.tree = NO_TREE
@@ -58,25 +58,25 @@ class HyperNodeTable:
         if self._read.get(meta.name) == (ref, problem) and self.known.get(meta.name) == facts:
             return
         self._read[meta.name] = ref, problem
-        self._unreadable.note(ref, problem)
+        self._invalid.note(ref, problem)
         if facts is not None:
             self.known[meta.name] = facts
         else:
             self.known.pop(meta.name, None)
         self._stale = True
-        self._dirty.hyper_nodes.add(meta.name)
+        self._changes.hyper_nodes.add(meta.name)
 
     def _drop(self, name: str) -> None:
-        self._unreadable.forget("HyperNode", "", name)
+        self._invalid.forget("HyperNode", "", name)
         if self._read.pop(name, None) is None:
             return
         self.known.pop(name, None)
         self._stale = True
-        self._dirty.hyper_nodes.add(name)
+        self._changes.hyper_nodes.add(name)
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
-    def settle(self, table: NodeTable, changed: Changes | None = None) -> HyperNodeTree:
+    def refresh(self, table: NodeTable, changed: Changes | None = None) -> HyperNodeTree:
         """The tree over the nodes of a settled table; `changed` says which of them may have, None is all of them.
 
         Nothing to do without HyperNodes; with them O(nodes that changed), O(members) when the tree did.
@@ -88,7 +88,7 @@ class HyperNodeTable:
             return self.tree
         everything = changed is None or changed.everything or not self._nodes
         names = {*table.by_name, *self._nodes} if everything or changed is None else changed.nodes
-        fresh = self._take_nodes(table, names)
+        fresh = self._update_nodes(table, names)
         if fresh or self._stale:
             self._rebuild(fresh)
             self._generation = -1
@@ -97,7 +97,7 @@ class HyperNodeTable:
             self.tree = self.tree.over(node.name for node in table.nodes)
         return self.tree
 
-    def _take_nodes(self, table: NodeTable, names: Iterable[str]) -> set[str]:
+    def _update_nodes(self, table: NodeTable, names: Iterable[str]) -> set[str]:
         """Take over labels. Returns the nodes that came, went or have other labels than before."""
         known, changed = self._nodes, set()
         for name in names:
@@ -122,7 +122,7 @@ class HyperNodeTable:
         builder = _TreeBuilder(self.known, self._nodes, used)
         for name, (ref, problem) in self._read.items():
             wrong = [problem, *builder.problems.get(name, ())]
-            self._unreadable.note(ref, "; ".join(filter(None, wrong)))
+            self._invalid.note(ref, "; ".join(filter(None, wrong)))
         self._stale = False
         fresh = HyperNodeTree(builder.order, builder.parents, builder.leaf_of, version=self._versions + 1)
         if not fresh.is_like(self.tree):
@@ -169,7 +169,7 @@ class _TreeBuilder:
         for number, one in enumerate(self.order):
             self._claim_nodes(number, one)
 
-    def _complain(self, one: HyperNode, text: str) -> None:
+    def _add_problem(self, one: HyperNode, text: str) -> None:
         self.problems.setdefault(one.name, []).append(text)
 
     def _is_under(self, number: int, above: int) -> bool:
@@ -192,7 +192,7 @@ class _TreeBuilder:
         for member, child in taken:  # who stands under it through another member does so rightly
             if not self._is_under(self.parents[child], number):
                 owner, name = self.order[self.parents[child]].name, self.order[child].name
-                self._complain(
+                self._add_problem(
                     one,
                     f"{member.field}: HyperNode {name} is a member of HyperNode {owner} already; "
                     "a HyperNode may be a member of one other only",
@@ -204,7 +204,7 @@ class _TreeBuilder:
             search = re.compile(member.pattern).search
             found = [n for n, other in enumerate(self.order) if other.tier < one.tier and search(other.name)]
             if not found:
-                self._complain(
+                self._add_problem(
                     one,
                     f"{member.field}: {member.pattern!r} matches no HyperNode of a tier below {one.tier}; "
                     "give a regular expression that the name of one matches",
@@ -212,12 +212,12 @@ class _TreeBuilder:
             return found
         child = self._numbers.get(member.name)
         if child is None:
-            self._complain(
+            self._add_problem(
                 one, f"{member.field}: there is no HyperNode {member.name}; give the name of one that exists"
             )
             return []
         if self.order[child].tier >= one.tier:
-            self._complain(
+            self._add_problem(
                 one,
                 f"{member.field}: HyperNode {member.name} is of tier {self.order[child].tier}; members must be of a "
                 f"tier below {one.tier}, that of the HyperNode itself, and so never stand in a circle",
@@ -232,7 +232,7 @@ class _TreeBuilder:
             for name in self._nodes_named(one, member):
                 owner = self.leaf_of.setdefault(name, number)
                 if not self._is_under(owner, number):
-                    self._complain(
+                    self._add_problem(
                         one,
                         f"{member.field}: node {name} is a member of HyperNode {self.order[owner].name} already; "
                         "a node may be a member of one HyperNode and of those above it only",
@@ -242,10 +242,10 @@ class _TreeBuilder:
         if member.name:
             if member.name in self._nodes:
                 return [member.name]
-            self._complain(one, f"{member.field}: there is no node {member.name}; give the name of one that exists")
+            self._add_problem(one, f"{member.field}: there is no node {member.name}; give the name of one that exists")
             return []
         found = sorted(self._chosen[_rule(member)])
         if not found:
             shown = repr(member.pattern) if member.pattern else "the selector"
-            self._complain(one, f"{member.field}: {shown} matches no node; give what at least one node matches")
+            self._add_problem(one, f"{member.field}: {shown} matches no node; give what at least one node matches")
         return found

@@ -30,11 +30,11 @@ class JobTable:
     """
 
     def __init__(
-        self, columns: ResourceColumns, queues: Mapping[str, Queue], dirty: Changes, default_queue: str
+        self, columns: ResourceColumns, queues: Mapping[str, Queue], changes: Changes, default_queue: str
     ) -> None:
         self._columns = columns
         self._queues = queues
-        self._dirty = dirty
+        self._changes = changes
         self._default_queue = default_queue
         #: All jobs, those without PodGroup included.
         self.by_key: dict[str, Job] = {}
@@ -56,7 +56,7 @@ class JobTable:
         self.priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
 
-    def named(self, key: str) -> Job:
+    def get_or_create(self, key: str) -> Job:
         """The job of this key, a new one if nobody has spoken of it yet."""
         job = self.by_key.get(key)
         if job is None:
@@ -68,31 +68,31 @@ class JobTable:
     # They form a job of their own until its PodGroup appears under the same key. What it needs to know comes from the
     # oldest of them, whatever order they arrived in. Pods that name a missing PodGroup wait.
 
-    def wanted_queue(self, task: Task) -> str | None:
+    def requested_queue(self, task: Task) -> str | None:
         """The queue that a task without a group asks for, "" for none; None for a task with a group."""
         return self._groupless.get(task.uid)
 
-    def set_wanted_queue(self, task: Task, queue: str | None) -> None:
-        """As `wanted_queue` answers from now on. Then call `joined`."""
+    def set_requested_queue(self, task: Task, queue: str | None) -> None:
+        """As `requested_queue` answers from now on. Then call `joined`."""
         if queue is None:
             self._groupless.pop(task.uid, None)
         else:
             self._groupless[task.uid] = queue
 
-    def joined(self, job: Job, task: Task) -> None:
+    def task_added(self, job: Job, task: Task) -> None:
         """Settle a job without PodGroup after a task of it came or changed; nothing for one that has a PodGroup."""
         if job.uid and not job.implicit:
             return
         oldest = self._oldest.get(job.key)
         if task.uid in self._groupless:
             if oldest is None or _age(task) <= _age(oldest):
-                self._stand_in(job, task)
+                self._describe_by_oldest(job, task)
         elif oldest is task:
             self._find_oldest(job)
         if not job.uid:
             self.groups_missing[job.key] = job
 
-    def left(self, job: Job, task: Task) -> None:
+    def task_removed(self, job: Job, task: Task) -> None:
         """Settle a job without PodGroup after a task left it."""
         if job.uid and not job.implicit:
             return
@@ -104,11 +104,11 @@ class JobTable:
     def _find_oldest(self, job: Job) -> None:
         groupless = [task for task in job.tasks.values() if task.uid in self._groupless]
         if groupless:
-            self._stand_in(job, min(groupless, key=_age))
+            self._describe_by_oldest(job, min(groupless, key=_age))
         else:
             self._make_invisible(job)
 
-    def _stand_in(self, job: Job, oldest: Task) -> None:
+    def _describe_by_oldest(self, job: Job, oldest: Task) -> None:
         """Let the oldest of a job's tasks say what a PodGroup would."""
         if not job.implicit:
             job.uid = _IMPLICIT
@@ -129,7 +129,7 @@ class JobTable:
     def update(self, facts: GroupFacts) -> None:
         """Take over what a PodGroup says."""
         key = f"{facts.namespace}/{facts.name}"
-        job = self.named(key)
+        job = self.get_or_create(key)
         if job.uid == facts.uid and facts.matches(job):
             return
         taken_over = job.implicit
@@ -155,7 +155,7 @@ class JobTable:
             job.min_task_member = facts.min_task_member
             recount_roles(job)
         self._set_queue(job, facts.queue)
-        self._dirty.jobs.add(key)
+        self._changes.jobs.add(key)
 
     def _share(self, minimum: Mapping[str, int] | None) -> Mapping[str, int] | None:
         if minimum is None:
@@ -170,7 +170,7 @@ class JobTable:
         if job is None or job.implicit or not job.uid or (uid and job.uid != uid):
             return
         self._make_invisible(job)
-        self._dirty.jobs.add(key)
+        self._changes.jobs.add(key)
         if job.tasks:
             self._find_oldest(job)
         else:
@@ -193,7 +193,7 @@ class JobTable:
         self.schedulable.pop(job.key, None)
         self.orphans.pop(job.key, None)
         self.groups_missing.pop(job.key, None)
-        self._dirty.jobs.add(job.key)
+        self._changes.jobs.add(job.key)
 
     # --- their queues -----------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class JobTable:
         for job in queue.jobs.values():
             self.schedulable.pop(job.key, None)
             self.orphans[job.key] = job
-            self._dirty.jobs.add(job.key)
+            self._changes.jobs.add(job.key)
 
     def _set_queue(self, job: Job, name: str) -> None:
         if job.queue != name:
@@ -221,16 +221,16 @@ class JobTable:
         if job.key not in queue.jobs:
             queue.jobs[job.key] = job
             queue.allocated += job.allocated
-            self._dirty.queues.add(name)
+            self._changes.queues.add(name)
         self.orphans.pop(job.key, None)
         self.schedulable[job.key] = job
-        self._dirty.jobs.add(job.key)
+        self._changes.jobs.add(job.key)
 
     def _detach(self, job: Job) -> None:
         queue = self._queues.get(job.queue)
         if queue is not None and queue.jobs.pop(job.key, None) is not None:
             queue.allocated -= job.allocated
-            self._dirty.queues.add(queue.name)
+            self._changes.queues.add(queue.name)
 
     # --- their priorities -------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class JobTable:
             priority = self._priority_of(job.priority_class_name)
             if priority != job.priority:
                 job.priority = priority
-                self._dirty.jobs.add(job.key)
+                self._changes.jobs.add(job.key)
 
 
 def _age(task: Task) -> tuple[float, str]:

@@ -18,12 +18,12 @@ _T = TypeVar("_T", Quota, Budget)
 class LimitTable:
     """Takes in quota and budget deltas. A record is replaced, never changed, when what it says does."""
 
-    def __init__(self, dirty: Changes) -> None:
+    def __init__(self, changes: Changes) -> None:
         #: Namespace to name to quota; a namespace without any is absent.
         self.quotas: dict[str, dict[str, Quota]] = {}
         #: Namespace to name to budget; a namespace without any is absent.
         self.budgets: dict[str, dict[str, Budget]] = {}
-        self._dirty = dirty
+        self._changes = changes
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.ResourceQuotaChanged: lambda delta: self._put_quota(quota_facts(delta.quota)),
             deltas.ResourceQuotaGone: self._drop_quota,
@@ -33,19 +33,19 @@ class LimitTable:
 
     def _put_quota(self, quota: Quota) -> None:
         if _put(self.quotas, quota):
-            self._dirty.quotas.add(quota.namespace)
+            self._changes.quotas.add(quota.namespace)
 
     def _drop_quota(self, delta: deltas.ResourceQuotaGone) -> None:
         if _drop(self.quotas, delta.namespace, delta.name):
-            self._dirty.quotas.add(delta.namespace)
+            self._changes.quotas.add(delta.namespace)
 
     def _put_budget(self, budget: Budget) -> None:
         if _put(self.budgets, budget):
-            self._dirty.budgets.add(budget.namespace)
+            self._changes.budgets.add(budget.namespace)
 
     def _drop_budget(self, delta: deltas.PodDisruptionBudgetGone) -> None:
         if _drop(self.budgets, delta.namespace, delta.name):
-            self._dirty.budgets.add(delta.namespace)
+            self._changes.budgets.add(delta.namespace)
 
 
 def _put(table: dict[str, dict[str, _T]], record: _T) -> bool:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class NamespaceTable:
     """Takes in namespace deltas. Only a change that some selector of a pod tells is a reason for a session."""
 
-    def __init__(self, classes: ClassTable, dirty: Changes) -> None:
+    def __init__(self, classes: ClassTable, changes: Changes) -> None:
         #: Of the namespaces that have been seen, by name.
         self.labels: dict[str, Mapping[str, str]] = {}
         self._classes = classes
-        self._dirty = dirty
+        self._changes = changes
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.NamespaceChanged: lambda delta: self._put(delta.name, delta.labels),
             deltas.NamespaceGone: lambda delta: self._put(delta.name, None),
@@ -35,13 +35,13 @@ class NamespaceTable:
             del self.labels[name]
         else:
             self.labels[name] = labels
-        dirty = self._dirty
-        if dirty.everything:
+        changes = self._changes
+        if changes.everything:
             return  # nobody compares: all is looked at anyway
-        dirty.namespaces.setdefault(name, before)
-        if not dirty.regrouped:
+        changes.namespaces.setdefault(name, before)
+        if not changes.selectors_changed:
             old, new = namespace_labels(name, before), namespace_labels(name, labels)
-            dirty.regrouped = any(
+            changes.selectors_changed = any(
                 matches_labels(selector, old) != matches_labels(selector, new)
                 for selector in self._classes.namespace_selectors()
             )

@@ -24,11 +24,11 @@ _SPARE = 64
 class NumaTable:
     """Takes in Numatopology deltas. Of an object that cannot be read nothing is kept: its node has no NUMA facts."""
 
-    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
         #: By node name; a record is replaced, never changed, when what the object says does.
         self.numa: dict[str, NumaFacts] = {}
-        self._dirty = dirty
-        self._unreadable = unreadable
+        self._changes = changes
+        self._invalid = invalid
         #: Equal topologies are one object.
         self._topologies: dict[CpuTopology, CpuTopology] = {}
         self.handlers: dict[type, Callable[[Any], None]] = {
@@ -39,14 +39,14 @@ class NumaTable:
     def _put(self, obj: NumatopologyObject) -> None:
         name = obj.metadata.name
         facts, problem = numa_facts(obj)
-        self._unreadable.note(ObjectRef("Numatopology", "", name, obj.metadata.uid), problem)
+        self._invalid.note(ObjectRef("Numatopology", "", name, obj.metadata.uid), problem)
         if facts is None:
             self._drop(name)
             return
         if self.numa.get(name) == facts:
             return
         self.numa[name] = msgspec.structs.replace(facts, topology=self._share(facts.topology))
-        self._dirty.numa.add(name)
+        self._changes.numa.add(name)
 
     def _share(self, topology: CpuTopology) -> CpuTopology:
         if len(self._topologies) > 2 * len(self.numa) + _SPARE:
@@ -54,9 +54,9 @@ class NumaTable:
         return self._topologies.setdefault(topology, topology)
 
     def _gone(self, name: str) -> None:
-        self._unreadable.forget("Numatopology", "", name)
+        self._invalid.forget("Numatopology", "", name)
         self._drop(name)
 
     def _drop(self, name: str) -> None:
         if self.numa.pop(name, None) is not None:
-            self._dirty.numa.add(name)
+            self._changes.numa.add(name)

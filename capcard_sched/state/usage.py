@@ -22,9 +22,9 @@ class UsageTable:
     What is said of a node outlasts the node, as the source may know it before, or again, until it is stale.
     """
 
-    def __init__(self, dirty: Changes) -> None:
+    def __init__(self, changes: Changes) -> None:
         self.usage: dict[str, NodeUsage] = {}
-        self._dirty = dirty
+        self._changes = changes
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.NodeUsageChanged: self._put,
             deltas.NodeUsageGone: self._drop,
@@ -32,7 +32,7 @@ class UsageTable:
 
     def _put(self, delta: deltas.NodeUsageChanged) -> None:
         self.usage.update(delta.nodes)
-        self._dirty.usage.update(delta.nodes)
+        self._changes.usage.update(delta.nodes)
         if len(self.usage) > 2 * len(delta.nodes) + _SPARE:
             self._forget_stale(max((found.at or 0.0 for found in delta.nodes.values()), default=0.0))
 
@@ -42,4 +42,4 @@ class UsageTable:
 
     def _drop(self, delta: deltas.NodeUsageGone) -> None:
         if self.usage.pop(delta.name, None) is not None:
-            self._dirty.usage.add(delta.name)
+            self._changes.usage.add(delta.name)

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 class VolumeTable:
     """Takes in storage deltas and the bindings of claims."""
 
-    def __init__(self, dirty: Changes, unreadable: InvalidObjects) -> None:
+    def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
         self.storage = Storage()
-        self._dirty = dirty
-        self._unreadable = unreadable
+        self._changes = changes
+        self._invalid = invalid
         self._versions = 0
         #: Attachment name to node and volume name.
         self._attached: dict[str, tuple[str, str]] = {}
@@ -64,10 +64,10 @@ class VolumeTable:
             deltas.StorageClassGone: lambda delta: self._drop_class(delta.name),
             deltas.CSINodeChanged: lambda delta: self._apply_csi_node(delta.csi_node),
             deltas.CSINodeGone: lambda delta: self._drop_csi_node(delta.name),
-            deltas.CSIDriverChanged: lambda delta: self._set_measured(
-                delta.driver.metadata.name, measured=bool(delta.driver.spec.storage_capacity)
+            deltas.CSIDriverChanged: lambda delta: self._set_tracked(
+                delta.driver.metadata.name, tracked=bool(delta.driver.spec.storage_capacity)
             ),
-            deltas.CSIDriverGone: lambda delta: self._set_measured(delta.name, measured=False),
+            deltas.CSIDriverGone: lambda delta: self._set_tracked(delta.name, tracked=False),
             deltas.CSIStorageCapacityChanged: lambda delta: self._apply_capacity(delta.capacity),
             deltas.CSIStorageCapacityGone: lambda delta: self._drop_capacity(delta.namespace, delta.name),
             deltas.VolumeAttachmentChanged: lambda delta: self._apply_attachment(delta.attachment),
@@ -76,7 +76,7 @@ class VolumeTable:
 
     def _note(self, kind: Any, namespace: str, name: str, problems: Iterable[str], uid: str = "") -> str:
         text = "; ".join(problems)
-        self._unreadable.note(ObjectRef(kind, namespace, name, uid), text)
+        self._invalid.note(ObjectRef(kind, namespace, name, uid), text)
         return text
 
     # --- claims -----------------------------------------------------------------------------------------------------
@@ -91,14 +91,14 @@ class VolumeTable:
         self.storage.claims[key] = claim
         if claim.bound or (known is not None and known.uid != claim.uid):
             self.storage.assumed.pop(key, None)
-        self._dirty.volumes.add(key)
+        self._changes.volumes.add(key)
 
     def _drop_claim(self, namespace: str, name: str) -> None:
         key = f"{namespace}/{name}"
-        self._unreadable.forget("PersistentVolumeClaim", namespace, name)
+        self._invalid.forget("PersistentVolumeClaim", namespace, name)
         if self.storage.claims.pop(key, None) is not None:
             self.storage.assumed.pop(key, None)
-            self._dirty.volumes.add(key)
+            self._changes.volumes.add(key)
 
     # --- volumes ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class VolumeTable:
         self._volume_changed(volume)
 
     def _drop_volume(self, name: str) -> None:
-        self._unreadable.forget("PersistentVolume", "", name)
+        self._invalid.forget("PersistentVolume", "", name)
         volume = self.storage.volumes.pop(name, None)
         if volume is not None:
             self._unlist(volume)
@@ -139,9 +139,9 @@ class VolumeTable:
 
     def _volume_changed(self, volume: PersistentVolume) -> None:
         self.storage.generation += 1
-        self._dirty.nodes |= self._nodes_of.get(volume.name, set())
+        self._changes.nodes |= self._nodes_of.get(volume.name, set())
         owner = volume.claim
-        self._dirty.volumes.add(
+        self._changes.volumes.add(
             f"{owner.namespace}/{owner.name}" if owner is not None else f"PersistentVolume {volume.name}"
         )
 
@@ -157,22 +157,22 @@ class VolumeTable:
         fresh = StorageClass(name, obj.provisioner, mode == WAIT_FOR_CONSUMER, obj.allowed_topologies or ())
         if self.storage.classes.get(name) != fresh:
             self.storage.classes[name] = fresh
-            self._made_differently(f"StorageClass {name}")
+            self._provisioning_changed(f"StorageClass {name}")
 
     def _drop_class(self, name: str) -> None:
-        self._unreadable.forget("StorageClass", "", name)
+        self._invalid.forget("StorageClass", "", name)
         if self.storage.classes.pop(name, None) is not None:
-            self._made_differently(f"StorageClass {name}")
+            self._provisioning_changed(f"StorageClass {name}")
 
-    def _set_measured(self, driver: str, *, measured: bool) -> None:
-        drivers = self.storage.measured_drivers
-        if measured == (driver in drivers):
+    def _set_tracked(self, driver: str, *, tracked: bool) -> None:
+        drivers = self.storage.tracked_drivers
+        if tracked == (driver in drivers):
             return
-        if measured:
+        if tracked:
             drivers.add(driver)
         else:
             drivers.remove(driver)
-        self._made_differently(f"CSIDriver {driver}")
+        self._provisioning_changed(f"CSIDriver {driver}")
 
     def _apply_capacity(self, obj: CSIStorageCapacityObject) -> None:
         meta = obj.metadata
@@ -188,16 +188,16 @@ class VolumeTable:
         fresh = StorageCapacity(obj.storage_class_name, obj.node_topology, largest, left)
         if self.storage.capacities.get((namespace, name)) != fresh:
             self.storage.capacities[namespace, name] = fresh
-            self._made_differently(f"CSIStorageCapacity {namespace}/{name}")
+            self._provisioning_changed(f"CSIStorageCapacity {namespace}/{name}")
 
     def _drop_capacity(self, namespace: str, name: str) -> None:
-        self._unreadable.forget("CSIStorageCapacity", namespace, name)
+        self._invalid.forget("CSIStorageCapacity", namespace, name)
         if self.storage.capacities.pop((namespace, name), None) is not None:
-            self._made_differently(f"CSIStorageCapacity {namespace}/{name}")
+            self._provisioning_changed(f"CSIStorageCapacity {namespace}/{name}")
 
-    def _made_differently(self, what: str) -> None:
+    def _provisioning_changed(self, what: str) -> None:
         self.storage.generation += 1
-        self._dirty.volumes.add(what)
+        self._changes.volumes.add(what)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class VolumeTable:
         self._set_limits(name, limits)
 
     def _drop_csi_node(self, name: str) -> None:
-        self._unreadable.forget("CSINode", "", name)
+        self._invalid.forget("CSINode", "", name)
         self._set_limits(name, {})
 
     def _set_limits(self, node: str, limits: Mapping[str, int]) -> None:
@@ -226,7 +226,7 @@ class VolumeTable:
             self.storage.limits[node] = limits
         else:
             del self.storage.limits[node]
-        self._dirty.nodes.add(node)
+        self._changes.nodes.add(node)
 
     def _apply_attachment(self, obj: VolumeAttachmentObject) -> None:
         name, node, volume = obj.metadata.name, obj.spec.node_name, obj.spec.source.persistent_volume_name or ""
@@ -236,7 +236,7 @@ class VolumeTable:
         self._attached[name] = (node, volume)
         self._nodes_of.setdefault(volume, set()).add(node)
         self.storage.attachments.setdefault(node, {})[name] = volume
-        self._dirty.nodes.add(node)
+        self._changes.nodes.add(node)
 
     def _drop_attachment(self, name: str) -> None:
         known = self._attached.pop(name, None)
@@ -251,7 +251,7 @@ class VolumeTable:
                 del self._nodes_of[volume]
         if not on_node:
             del self.storage.attachments[node]
-        self._dirty.nodes.add(node)
+        self._changes.nodes.add(node)
 
     # --- assumptions ------------------------------------------------------------------------------------------------
 
@@ -265,16 +265,16 @@ class VolumeTable:
             else:
                 known.holders.add(task.uid)
 
-    def release_unheld(self, tasks: Mapping[str, Task]) -> None:
+    def release_unused(self, tasks: Mapping[str, Task]) -> None:
         """Drop what no pod is being bound with any more: refused bindings, pods that are gone."""
         assumed = self.storage.assumed
         for key in list(assumed):
             holders = assumed[key].holders
-            for uid in [uid for uid in holders if _is_off(tasks.get(uid))]:
+            for uid in [uid for uid in holders if _is_unbound(tasks.get(uid))]:
                 holders.remove(uid)
             if not holders:
                 del assumed[key]
 
 
-def _is_off(task: Task | None) -> bool:
+def _is_unbound(task: Task | None) -> bool:
     return task is None or task.status is TaskStatus.PENDING

@@ -47,7 +47,8 @@ class _Candidates:
 
     def __init__(self, claim: VolumeClaim, volumes: Collection[PersistentVolume], reach: VolumeReach) -> None:
         fitting = sorted(
-            (volume for volume in volumes if volume.may_go_to(claim)), key=lambda volume: (volume.size, volume.name)
+            (volume for volume in volumes if volume.is_candidate_for(claim)),
+            key=lambda volume: (volume.size, volume.name),
         )
         self.position = {volume.name: place for place, volume in enumerate(fitting)}
         self.versions = np.array([volume.version for volume in fitting], dtype=np.int64)
@@ -159,7 +160,7 @@ class VolumeMarket:
             enough = np.ones(nodes, dtype=bool)
             if of_class is not None and of_class.provisions:
                 possible = self.reach.mask(self.reach.topologies(of_class.topologies))
-                if of_class.provisioner in self._storage.measured_drivers:
+                if of_class.provisioner in self._storage.tracked_drivers:
                     enough[:] = False
                     for capacity in self._capacities(claim.class_name):
                         if capacity.largest >= claim.size:

@@ -165,7 +165,7 @@ class VolumeRules:
         if claim.bound or self._is_assumed(claim.key):
             return ""
         of_class = self._storage.classes.get(claim.class_name)
-        if claim.volume_name or of_class is None or not of_class.waits:
+        if claim.volume_name or of_class is None or not of_class.waits_for_consumer:
             return IMMEDIATE_UNBOUND
         return f'persistentvolumeclaim "{name}" cannot be read: {claim.problem}' if claim.problem else ""
 
@@ -198,9 +198,9 @@ class VolumeRules:
                 continue
             decision = Decision(claim.volume_name, "") if claim.bound else self._decision(claim)
             if decision is None:
-                key = None if self._binding and task.node is None else storage.unmade_key(claim)
+                key = None if self._binding and task.node is None else storage.unprovisioned_key(claim)
             else:
-                key = storage.attachment_key(decision.volume) if decision.volume else storage.unmade_key(claim)
+                key = storage.attachment_key(decision.volume) if decision.volume else storage.unprovisioned_key(claim)
             if key is not None:
                 found[key] = None
         return tuple(found)
@@ -248,7 +248,7 @@ class VolumeRules:
         if volumes.open:
             market, offer = self._trade(), self.offer(volumes.open)
             for claim, choice in zip(offer.claims, offer.choices, strict=True):
-                made = self._storage.unmade_key(claim)
+                made = self._storage.unprovisioned_key(claim)
                 if made is not None:
                     more.append((made[0], (choice == TO_BE_MADE).astype(np.int64)))
                 more += [

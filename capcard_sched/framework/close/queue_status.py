@@ -77,7 +77,7 @@ class QueueStatuses:
     def _to_check(self, session: Session) -> set[str]:
         """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
         queues, chains = session.queues, self._chains
-        names = {*session.changed.queues, *session.state.dirty.queues, *self._statuses.pop_expired(session.now)}
+        names = {*session.changed.queues, *session.state.changes.queues, *self._statuses.pop_expired(session.now)}
         if session.changed.everything:
             names.update(queues)
         for name in sorted(names):

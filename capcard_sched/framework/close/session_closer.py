@@ -174,7 +174,7 @@ class SessionCloser:
         )
         if phase is not job.phase:
             # The echo of our own write will look unchanged, and sums over phases must still follow.
-            session.state.dirty.jobs.add(job.key)
+            session.state.changes.jobs.add(job.key)
         job.phase = phase
         if changed and (
             job.implicit or self._on_groups.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)

@@ -341,7 +341,7 @@ class Evictor:
                     action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
                 )
                 session.notice(first, reasons.GROUP_EVICTED, message)
-        row = reasons.ROOM_RECLAIMED if self._scope.kind == "queues" else reasons.ROOM_PREEMPTED
+        row = reasons.CAPACITY_RECLAIMED if self._scope.kind == "queues" else reasons.CAPACITY_PREEMPTED
         served = {
             task: node.name
             for placement in promises

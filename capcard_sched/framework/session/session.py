@@ -283,7 +283,7 @@ class Session(Snapshot):
 
     def refuse_behind_head(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
         """A queue that serves in turn: `first` waits, so the jobs behind it do (W-36). `hook`: where they stopped."""
-        row = reasons.QUEUE_IN_TURN
+        row = reasons.QUEUE_STRICT_FIFO
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
         self.blocked_by_head.update(job.key for job in jobs)
@@ -306,7 +306,7 @@ class Session(Snapshot):
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
         if hook in ("on_allocate", "on_deallocate"):
-            self.state.dirty.recount = True  # the plugin's own sums may be off
+            self.state.changes.force_resync = True  # the plugin's own sums may be off
         ref = reference(subject)
         outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
         self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
@@ -331,13 +331,13 @@ class Session(Snapshot):
         job.phase = PodGroupPhase.INQUEUE
         self.report.enqueued.append(job.key)
         self.touched_jobs.add(job.key)
-        self.state.dirty.jobs.add(job.key)
+        self.state.changes.jobs.add(job.key)
 
     def requeue(self, job: Job) -> None:
         """An admitted job goes back to phase Pending; what was reserved for it is free from the next session on."""
         job.phase = PodGroupPhase.PENDING
         self.touched_jobs.add(job.key)
-        self.state.dirty.jobs.add(job.key)
+        self.state.changes.jobs.add(job.key)
         self.state.active[job.key] = job
         self.report.requeued.append(job.key)
 

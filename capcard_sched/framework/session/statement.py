@@ -107,7 +107,7 @@ class Statement:
         except HookFailed:
             session.dispatch.notify("on_allocate", placement)
             raise
-        dirty = session.state.dirty
+        dirty = session.state.changes
         marks = (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
         unmarked = [(marked, name) for marked, name in marks if name not in marked]
         former = session.state.release(task)

@@ -150,7 +150,7 @@ class VolumeController:
 
     def _best(self, claim: VolumeClaim) -> str | None:
         volumes = map(_facts, self._store.list(VOLUME))
-        fitting = [each for each in volumes if each.class_name == claim.class_name and each.may_go_to(claim)]
+        fitting = [each for each in volumes if each.class_name == claim.class_name and each.is_candidate_for(claim)]
         return min(fitting, key=_smallest).name if fitting else None
 
     def _make(self, obj: JsonObject, claim: VolumeClaim, of_class: JsonObject) -> str:

@@ -370,7 +370,7 @@ STORAGE: list[tuple[deltas.Delta, str]] = [
     (deltas.PersistentVolumeGone("disk"), "Cluster: volumes_of_class: cache {}, API {'fast': ['disk']}"),
     (deltas.StorageClassGone("fast"), "StorageClass fast: object: cache none, "),
     (deltas.CSINodeGone("n1"), "CSINode n1: object: cache none, API {'csi.test': 3}"),
-    (deltas.CSIDriverGone("csi.test"), "Cluster: measured_drivers: cache also nothing, API also csi.test"),
+    (deltas.CSIDriverGone("csi.test"), "Cluster: tracked_drivers: cache also nothing, API also csi.test"),
     (
         deltas.CSIStorageCapacityGone("kube-system", "here"),
         "CSIStorageCapacity kube-system/here: object: cache none, ",

@@ -43,7 +43,7 @@ def test_only_what_says_something_new_is_a_change(
     state = fresh()
     for delta, changed in ((gone, False), (first, True), (first, False), (other, True), (gone, True), (gone, False)):
         state.apply(delta)
-        assert not state.dirty, "no reason for a session by itself"
+        assert not state.changes, "no reason for a session by itself"
         assert getattr(state.open_session(), field) == ({"ns"} if changed else set())
     assert (state.quotas, state.budgets) == ({}, {})
 
@@ -67,5 +67,5 @@ def test_former_labels_of_a_namespace_are_those_of_the_last_session() -> None:
     assert state.open_session().namespaces == {}
     state.apply(deltas.NamespaceChanged("ns", {"a": "3"}))
     state.apply(deltas.NamespaceGone("ns"))
-    assert not state.dirty
+    assert not state.changes
     assert state.open_session().namespaces == {"ns": {"a": "2"}}

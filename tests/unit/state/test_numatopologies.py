@@ -22,17 +22,17 @@ def test_an_object_stays_until_it_is_gone_and_only_news_is_a_change() -> None:
     state = Harness().state
     state.apply(_changed())
     assert state.numa["n"].free == 0b11
-    assert state.dirty.take().numa == {"n"}
+    assert state.changes.drain().numa == {"n"}
     known = state.numa["n"]
     state.apply(_changed())
     assert state.numa["n"] is known
-    assert state.dirty.take().numa == set()
+    assert state.changes.drain().numa == set()
     state.apply(_changed(numares={"cpu": {"allocatable": "1"}}))
-    assert (state.numa["n"].free, state.dirty.take().numa) == (0b10, {"n"})
+    assert (state.numa["n"].free, state.changes.drain().numa) == (0b10, {"n"})
     state.apply(deltas.NumatopologyGone("n"))
-    assert (state.numa, state.dirty.take().numa) == ({}, {"n"})
+    assert (state.numa, state.changes.drain().numa) == ({}, {"n"})
     state.apply(deltas.NumatopologyGone("n"))
-    assert state.dirty.take().numa == set()
+    assert state.changes.drain().numa == set()
 
 
 def test_equal_machines_share_their_topology() -> None:

@@ -69,7 +69,7 @@ def test_what_is_gone_leaves_nothing_behind(h: Harness, tell: Change, gone: delt
     assert h.step().idle
     storage = h.state.volumes
     for kept in (storage.claims, storage.volumes, storage.volumes_of_class, storage.reserved, storage.classes,
-                 storage.limits, storage.measured_drivers, storage.capacities, storage.attachments):  # fmt: skip
+                 storage.limits, storage.tracked_drivers, storage.capacities, storage.attachments):  # fmt: skip
         assert not kept
 
 

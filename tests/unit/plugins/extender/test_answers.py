@@ -186,7 +186,7 @@ def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
     assert (plugin.batch_node_order(profile, session.all_rows()) is not None) == asked
     assert plugin.domain_bound(profile) == asked
     webhook.asked.clear()
-    h.core.state.dirty.everything = True
+    h.core.state.changes.everything = True
     h.step()
     assert h.binds == {"p": "n0"}
     assert sorted(webhook.verbs()) == (["allocate", "predicate", "prioritize"] if asked else [])

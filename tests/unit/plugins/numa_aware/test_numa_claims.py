@@ -131,7 +131,7 @@ def test_an_object_that_nobody_writes_any_more_ends_no_claim() -> None:
     h.set_phase("p", "Running")
     h.step()
     for _ in range(3):
-        h.state.dirty.nodes.add("n")
+        h.state.changes.nodes.add("n")
         h.step(h.now + 2 * SETTLE_SECONDS)
     assert available(h) == "6-15"
 
@@ -400,7 +400,7 @@ class Histories(RuleBasedStateMachine):
         """Long enough for everybody to have looked."""
         self.forget()
         self.export()
-        self.h.state.dirty.nodes.add("n")
+        self.h.state.changes.nodes.add("n")
         self.h.step(self.h.now + 2 * SETTLE_SECONDS)
         self.h.step()
         if not self.waiting():

@@ -40,7 +40,7 @@ def judged(h: Harness, name: str = "p") -> dict[str, tuple[str, Code]]:
         if diagnosis.reasons:
             (reason,) = diagnosis.reasons
             found[node.name] = (reason, Code(int(diagnosis.codes[0])))
-    h.state.dirty.everything = True  # no action has run: a step must still do its work
+    h.state.changes.everything = True  # no action has run: a step must still do its work
     return found
 
 
