@@ -36,7 +36,7 @@ def _dirty(state: ClusterState, *facts: deltas.Delta) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "phase, on_node, deleting, status, holds_room",
+    "phase, on_node, deleting, status, holds_resources",
     [
         pytest.param("Pending", False, False, TaskStatus.PENDING, False, id="pending"),
         pytest.param("Pending", True, False, TaskStatus.BOUND, True, id="bound"),
