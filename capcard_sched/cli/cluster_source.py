@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.cli.simulate import BadInputError, build_core, core_under, options_of
-from capcard_sched.simulation.admission import ROOT_QUEUE
+from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError, load_scenario
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import Files, refuse
 from capcard_sched.cli.failures import FailureWatch
-from capcard_sched.simulation.admission import ROOT_QUEUE
+from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
 from capcard_sched.simulation.scenario import InputError, load_scenario

@@ -53,6 +53,8 @@ TASK_INDEX: Final = "volcano.sh/task-index"
 TASK_PRIORITY: Final = "volcano.sh/task-priority"
 TEMPLATE_UID: Final = "volcano.sh/template-uid"
 PARTITION_ID: Final = "volcano.sh/partition-id"
+#: Pod: the job controller deletes it on purpose, so its end raises no event.
+CONTROLLER_OUT_OF_SYNC: Final = "volcano.sh/controller-out-of-sync"
 #: Pod: chosen through the admission configuration's resource groups.
 RESOURCE_GROUP: Final = "volcano.sh/resource-group"
 #: Scheduling gate and pod annotation that hold a pod until its queue admits it.
@@ -87,6 +89,9 @@ TASK_TOPOLOGY_ANTI_AFFINITY: Final = "volcano.sh/task-topology-anti-affinity"
 TASK_TOPOLOGY_TASK_ORDER: Final = "volcano.sh/task-topology-task-order"
 RESOURCE_STRATEGY_SCORING_TYPE: Final = "volcano.sh/resource-strategy-scoring-type"
 RESOURCE_STRATEGY_WEIGHT: Final = "volcano.sh/resource-strategy-weight"
+#: Pod: `networkTopology` of the PodGroup made for it: `hard` or `soft`, and the highest tier.
+NETWORK_TOPOLOGY_MODE: Final = "volcano.sh/network-topology-mode"
+NETWORK_TOPOLOGY_HIGHEST_TIER: Final = "volcano.sh/network-topology-highest-tier"
 JOB_ALLOCATED_HYPERNODE: Final = "volcano.sh/job-allocated-hypernode"
 #: Node label: its group; queue annotation: limits per group.
 NODEGROUP_NAME: Final = "volcano.sh/nodegroup-name"
@@ -122,6 +127,10 @@ PREDICATE_TIME: Final = "volcano.sh/predicate-time"
 # --- replicas -------------------------------------------------------------------------------------------------------
 #: Binding (and so pod), written by us: holder and term of the lease it was decided under, `holder/leaseTransitions`.
 FENCE: Final = "capcard-sched.io/fence"
+
+# --- controllers ----------------------------------------------------------------------------------------------------
+#: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
+INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
 
 # --- the simulator --------------------------------------------------------------------------------------------------
 #: Pod: it ends this long after its start.

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.model.annotations import HOSTNAME
-from capcard_sched.model.volumes import CLASS_ANNOTATION, DEFAULT_CLASS
-from capcard_sched.simulation.kinds import (
+from capcard_sched.controllers.jobs.job_spec import DEFAULT_MAX_RETRY
+from capcard_sched.controllers.objects import (
     CLAIM,
     DEPLOYMENT,
     JOB,
-    NODE,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
     QUEUE,
     REPLICA_SET,
+    ROOT_QUEUE,
     STATEFUL_SET,
-    STORAGE_CLASS,
-    VOLUME,
     JsonObject,
     annotations_of,
     labels_of,
@@ -26,17 +23,18 @@ from capcard_sched.simulation.kinds import (
     spec,
     status,
 )
+from capcard_sched.model.annotations import HOSTNAME
+from capcard_sched.model.volumes import CLASS_ANNOTATION, DEFAULT_CLASS
+from capcard_sched.simulation.kinds import NODE, STORAGE_CLASS, VOLUME
 from capcard_sched.simulation.store import merged
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Store
 
-ROOT_QUEUE = "root"
 #: Classes every cluster has.
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 #: What a kubelet offers unless told otherwise.
 _PODS_PER_NODE = "110"
-DEFAULT_MAX_RETRY = 3
 #: What the API server says of a pod that may not be scheduled yet; schedulers leave it alone.
 _GATED = {
     "type": "PodScheduled",

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
 from capcard_sched.model.quantity import parse_quantity
 from capcard_sched.simulation.constraints import COMMON_RULES, RULES, quantity
 from capcard_sched.simulation.fieldpath import Problem, describe, field_path, shown
-from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
 from capcard_sched.simulation.schemas import shape_of
 
 if TYPE_CHECKING:

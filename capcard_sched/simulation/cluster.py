@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API
+from capcard_sched.controllers.podgroups import PodGroupController
+from capcard_sched.controllers.queues import QueueController
+from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.checks import check_object, with_text_quantities
 from capcard_sched.simulation.clock import VirtualClock
 from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.events import EventRecorder
-from capcard_sched.simulation.kinds import QUEUE
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
 from capcard_sched.simulation.store import AlreadyExistsError, Store, merged
+from capcard_sched.simulation.workloads.controller_runner import ControllerRunner, JobAdoption, StoreView
 from capcard_sched.simulation.workloads.deployments import DeploymentController
 from capcard_sched.simulation.workloads.garbage import GarbageCollector
-from capcard_sched.simulation.workloads.jobs.controller import JobController
-from capcard_sched.simulation.workloads.jobs.expiry import ExpiryController
 from capcard_sched.simulation.workloads.limits import BudgetController, QuotaController
-from capcard_sched.simulation.workloads.podgroups import PodGroupController
-from capcard_sched.simulation.workloads.queues import QueueController
 from capcard_sched.simulation.workloads.replicas import ReplicaSetController
 from capcard_sched.simulation.workloads.statefulsets import StatefulSetController
 from capcard_sched.simulation.workloads.volumes import VolumeController
@@ -27,6 +29,7 @@ from capcard_sched.simulation.workloads.volumes import VolumeController
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.simulation.scenario import Operation, Scenario
     from capcard_sched.simulation.store import Change
 
@@ -34,18 +37,22 @@ if TYPE_CHECKING:
 _MAX_ROUNDS = 10_000
 
 
-class Controller(Protocol):
-    """Something that keeps part of the cluster in line."""
+#: Keys of the ssh plugin: a run repeats itself byte for byte, so it draws no random ones.
+_KEYS = KeyPair("simulated private key", "simulated public key")
+
+
+class ClusterComponent(Protocol):
+    """A controller, or all kubelets."""
 
     def observe(self, change: Change) -> None:
-        """Take note of a change; no writing."""
+        """Note a change, without writing."""
 
     def reconcile(self) -> bool:
-        """Do what the notes ask for; whether there were any."""
+        """Act on what was noted; whether there was anything."""
 
 
 class SimulatedCluster:
-    """Objects, and everybody who reacts to them but the scheduler."""
+    """Objects, and every component that reacts to them but the scheduler."""
 
     def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:
         self.clock = VirtualClock()
@@ -55,36 +62,46 @@ class SimulatedCluster:
         self.recorder = EventRecorder(self.store, self.component)
         self.admission = Admission(self.store, scheduler_names[0], default_queue)
         self.store.admit = self.admission.admit
-        self._queues = QueueController(self.store, default_queue)
-        self._controllers: tuple[Controller, ...] = (
+        self._default_queue = default_queue
+        view = StoreView(self.store)
+        self.store.observe(view.observe)
+        self._controllers: tuple[ClusterComponent, ...] = (
             Kubelet(self.store),
             DeploymentController(self.store),
             StatefulSetController(self.store),
             ReplicaSetController(self.store),
-            JobController(self.store, self.recorder),
-            ExpiryController(self.store),
-            PodGroupController(self.store, scheduler_names),
+            JobAdoption(self.store),
+            *(
+                ControllerRunner(self.store, view, self.recorder, controller)
+                for controller in (
+                    JobController(scheduler_names[0], lambda: _KEYS),
+                    TtlController(),
+                    PodGroupController(scheduler_names),
+                )
+            ),
             VolumeController(self.store),
             QuotaController(self.store),
             BudgetController(self.store),
             GarbageCollector(self.store),
-            self._queues,
+            ControllerRunner(self.store, view, self.recorder, QueueController(write_counts=True)),
         )
         for controller in self._controllers:
             self.store.observe(controller.observe)
         self.warnings: list[str] = []
 
     def load(self, scenario: Scenario) -> None:
-        """Create the objects of the start and let everybody react to them."""
+        """Create the objects of the start and let every component react to them."""
         self.store.reserve_uids(scenario.uids)
         taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
-        self._queues.ensure_queues(taken)
+        for name, reclaimable in ((ROOT_QUEUE, False), (self._default_queue, True)):
+            if name not in taken:
+                self.store.create(QUEUE, _built_in_queue(name, reclaimable=reclaimable))
         for entry in scenario.entries:
             self.store.create(entry.kind, entry.object)
         self.settle()
 
     def settle(self) -> None:
-        """Let controllers and kubelets work until nobody has anything left to do now."""
+        """Let controllers and kubelets work until none has anything left to do now."""
         for _ in range(_MAX_ROUNDS):
             worked = [controller.reconcile() for controller in self._controllers]
             if not any(worked):
@@ -114,3 +131,8 @@ class SimulatedCluster:
         if problems:
             raise InputError([f"{operation}: {problem.path}: {problem.text}" for problem in problems])
         self.store.patch(kind, namespace, name, with_text_quantities(kind, operation.body), by_user=True)
+
+
+def _built_in_queue(name: str, *, reclaimable: bool) -> JsonObject:
+    spec = {"weight": 1, "reclaimable": reclaimable}
+    return {"apiVersion": SCHEDULING_API, "kind": QUEUE, "metadata": {"name": name}, "spec": spec}

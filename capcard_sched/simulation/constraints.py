@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
 from capcard_sched.model.annotations import (
     SIMULATION_DURATION,
     SIMULATION_EXIT_CODE,
@@ -20,7 +21,6 @@ from capcard_sched.model.timestamps import TimestampError, parse_timestamp
 from capcard_sched.model.usage import UsageFormError, parse_usage
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import shown
-from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from capcard_sched.controllers.objects import POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
 from capcard_sched.model.deltas import BindFailed, EvictFailed
 from capcard_sched.model.intents import (
@@ -21,7 +22,7 @@ from capcard_sched.model.intents import (
     UpdateQueueStatus,
 )
 from capcard_sched.model.reasons import POD_SCHEDULED
-from capcard_sched.simulation.kinds import NODE, POD, POD_GROUP, QUEUE, JsonObject, annotations_of, meta, spec, status
+from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.kubelet import with_condition
 from capcard_sched.simulation.workloads.volumes import give_volume, volume_refusal
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import BY_NAME, EVENT, JsonObject
+from capcard_sched.controllers.objects import EVENT, JsonObject
+from capcard_sched.simulation.kinds import BY_NAME
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import EmitEvent

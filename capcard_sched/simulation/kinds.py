@@ -1,41 +1,48 @@
 """The kinds the simulated API server knows: one table, from which loading, defaulting and output order are derived."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-#: An API object as JSON. Values in the store are never changed in place.
-JsonObject: TypeAlias = dict[str, Any]
+from capcard_sched.controllers.objects import (
+    APPS_API,
+    BATCH_API,
+    BUS_API,
+    CLAIM,
+    COMMAND,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    NETWORK_POLICY,
+    NETWORKING_API,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    REPLICA_SET,
+    SCHEDULING_API,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    JsonObject,
+)
 
-POD = "Pod"
-NODE = "Node"
-NAMESPACE = "Namespace"
-EVENT = "Event"
-DEPLOYMENT = "Deployment"
-REPLICA_SET = "ReplicaSet"
-STATEFUL_SET = "StatefulSet"
-PRIORITY_CLASS = "PriorityClass"
-QUEUE = "Queue"
-POD_GROUP = "PodGroup"
-JOB = "Job"
-COMMAND = "Command"
-RESOURCE_QUOTA = "ResourceQuota"
-DISRUPTION_BUDGET = "PodDisruptionBudget"
-STORAGE_CLASS = "StorageClass"
-VOLUME = "PersistentVolume"
-CLAIM = "PersistentVolumeClaim"
-CSI_DRIVER = "CSIDriver"
-CSI_NODE = "CSINode"
-STORAGE_CAPACITY = "CSIStorageCapacity"
-VOLUME_ATTACHMENT = "VolumeAttachment"
-HYPER_NODE = "HyperNode"
-NUMATOPOLOGY = "Numatopology"
+NODE: Final = "Node"
+NAMESPACE: Final = "Namespace"
+RESOURCE_QUOTA: Final = "ResourceQuota"
+DISRUPTION_BUDGET: Final = "PodDisruptionBudget"
+STORAGE_CLASS: Final = "StorageClass"
+VOLUME: Final = "PersistentVolume"
+CSI_DRIVER: Final = "CSIDriver"
+CSI_NODE: Final = "CSINode"
+STORAGE_CAPACITY: Final = "CSIStorageCapacity"
+VOLUME_ATTACHMENT: Final = "VolumeAttachment"
+HYPER_NODE: Final = "HyperNode"
+NUMATOPOLOGY: Final = "Numatopology"
 
-SIMULATION_API = "simulation.capcard-sched.io/v1alpha1"
-SCENARIO = "Scenario"
-APPS_API = "apps/v1"
-SCHEDULING_API = "scheduling.volcano.sh/v1beta1"
-BATCH_API = "batch.volcano.sh/v1alpha1"
-STORAGE_API = "storage.k8s.io/v1"
-NODE_INFO_API = "nodeinfo.volcano.sh/v1alpha1"
+SIMULATION_API: Final = "simulation.capcard-sched.io/v1alpha1"
+SCENARIO: Final = "Scenario"
+STORAGE_API: Final = "storage.k8s.io/v1"
+NODE_INFO_API: Final = "nodeinfo.volcano.sh/v1alpha1"
 
 
 class ApiKind(NamedTuple):
@@ -49,7 +56,10 @@ class ApiKind(NamedTuple):
 KINDS = (
     ApiKind(PRIORITY_CLASS, "scheduling.k8s.io/v1", namespaced=False),
     ApiKind(NAMESPACE, "v1", namespaced=False),
-    ApiKind("ConfigMap", "v1"),
+    ApiKind(CONFIG_MAP, "v1"),
+    ApiKind(SECRET, "v1"),
+    ApiKind(SERVICE, "v1"),
+    ApiKind(NETWORK_POLICY, NETWORKING_API),
     ApiKind(RESOURCE_QUOTA, "v1"),
     ApiKind(STORAGE_CLASS, STORAGE_API, namespaced=False),
     ApiKind(CSI_DRIVER, STORAGE_API, namespaced=False),
@@ -70,7 +80,7 @@ KINDS = (
     ApiKind(POD_GROUP, SCHEDULING_API),
     ApiKind(POD, "v1"),
     ApiKind(EVENT, "v1"),
-    ApiKind(COMMAND, "bus.volcano.sh/v1alpha1"),
+    ApiKind(COMMAND, BUS_API),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
@@ -107,37 +117,3 @@ def is_namespaced(kind: str) -> bool | None:
 def creation_rank(kind: str) -> int:
     """Where the kind stands in the order of creation at the start; unknown kinds come last."""
     return _RANK.get(kind, len(KINDS))
-
-
-def meta(obj: JsonObject) -> JsonObject:
-    """`metadata` of a stored object."""
-    metadata: JsonObject = obj["metadata"]
-    return metadata
-
-
-def spec(obj: JsonObject) -> JsonObject:
-    """`spec`, {} when there is none."""
-    return obj.get("spec") or {}
-
-
-def status(obj: JsonObject) -> JsonObject:
-    """`status`, {} when there is none."""
-    return obj.get("status") or {}
-
-
-def annotations_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.annotations`, {} when there are none."""
-    return meta(obj).get("annotations") or {}
-
-
-def labels_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.labels`, {} when there are none."""
-    return meta(obj).get("labels") or {}
-
-
-def controller_of(obj: JsonObject) -> JsonObject | None:
-    """The owner reference with `controller: true`, if it says whom it means: an API server takes no other."""
-    for owner in meta(obj).get("ownerReferences") or ():
-        if owner.get("controller"):
-            return dict(owner) if owner.get("uid") and owner.get("kind") and owner.get("name") else None
-    return None

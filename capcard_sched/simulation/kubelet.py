@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.model.annotations import (
     COOLDOWN_TIME,
     NODE_UNSCHEDULABLE,
@@ -17,8 +18,8 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.simulation.clock import SECOND, virtual_time
 from capcard_sched.simulation.duration import SpanError, parse_duration
-from capcard_sched.simulation.kinds import NODE, POD, JsonObject, annotations_of, meta, spec, status
-from capcard_sched.simulation.store import ENDED_PHASES, Change, Store, grace_period
+from capcard_sched.simulation.kinds import NODE
+from capcard_sched.simulation.store import Change, Store, grace_period
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.clock import Timer

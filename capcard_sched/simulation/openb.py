@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 import yaml
 
+from capcard_sched.controllers.objects import SCHEDULING_API, JsonObject
 from capcard_sched.model.annotations import (
     CARD_NAME,
     CARD_QUOTA,
@@ -35,7 +36,7 @@ from capcard_sched.model.annotations import (
     SIMULATION_DURATION,
     SIMULATION_EXIT_CODE,
 )
-from capcard_sched.simulation.kinds import SCENARIO, SCHEDULING_API, SIMULATION_API, JsonObject
+from capcard_sched.simulation.kinds import SCENARIO, SIMULATION_API
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.simulation.kinds import JsonObject, creation_rank
-from capcard_sched.simulation.store import key_of
+from capcard_sched.controllers.objects import JsonObject, key_of
+from capcard_sched.simulation.kinds import creation_rank
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Store

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
 from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.effects import IntentExecutor, PendingEviction
-from capcard_sched.simulation.kinds import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
 from capcard_sched.simulation.watch import StoreWatch
 
 if TYPE_CHECKING:

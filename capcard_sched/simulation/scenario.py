@@ -5,24 +5,18 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
+from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, REPLICA_SET, JsonObject
 from capcard_sched.model.object_checks import misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
     BY_NAME,
-    COMMAND,
-    EVENT,
-    JOB,
     KINDS,
     NAMESAKES,
     NAMESPACE,
-    POD,
-    POD_GROUP,
-    REPLICA_SET,
     SCENARIO,
     SIMULATION_API,
-    JsonObject,
     creation_rank,
     is_known,
     is_namespaced,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, key_of, meta, spec, status
 from capcard_sched.model.annotations import SIMULATION_GRACE
 from capcard_sched.simulation.clock import SECOND, VirtualClock
 from capcard_sched.simulation.duration import SpanError, parse_duration
-from capcard_sched.simulation.kinds import POD, JsonObject, annotations_of, is_namespaced, meta, spec, status
+from capcard_sched.simulation.kinds import is_namespaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 DEFAULT_GRACE = 30 * SECOND
-ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class NotFoundError(LookupError):
@@ -55,12 +55,6 @@ class Reference(NamedTuple):
     kind: str
     namespace: str
     name: str
-
-
-def key_of(obj: JsonObject) -> tuple[str, str]:
-    """Namespace ("" for cluster-scoped objects) and name."""
-    metadata = meta(obj)
-    return metadata.get("namespace", ""), metadata["name"]
 
 
 def merged(target: JsonObject, patch: JsonObject) -> JsonObject:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from capcard_sched.controllers.objects import CLAIM, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, annotations_of, meta
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import SIMULATION_USAGE
 from capcard_sched.model.hyper_nodes import HyperNodeObject
@@ -30,7 +31,6 @@ from capcard_sched.model.volumes import (
     VolumeAttachmentObject,
 )
 from capcard_sched.simulation.kinds import (
-    CLAIM,
     CSI_DRIVER,
     CSI_NODE,
     DISRUPTION_BUDGET,
@@ -38,17 +38,11 @@ from capcard_sched.simulation.kinds import (
     NAMESPACE,
     NODE,
     NUMATOPOLOGY,
-    POD,
-    POD_GROUP,
-    PRIORITY_CLASS,
-    QUEUE,
     RESOURCE_QUOTA,
     STORAGE_CAPACITY,
     STORAGE_CLASS,
     VOLUME,
     VOLUME_ATTACHMENT,
-    annotations_of,
-    meta,
 )
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ THIRD_PARTY = {
     },
     "testing": {"msgspec", "numpy"},
     "gc": set(),
+    "controllers": {"msgspec"},
 }
 #: Packages that single modules may import beyond their room's: the extender calls a webhook.
 EXCEPTIONS = {"plugins/extender/client.py": {"aiohttp"}}

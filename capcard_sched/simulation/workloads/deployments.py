@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import (
+from capcard_sched.controllers.objects import (
     APPS_API,
     DEPLOYMENT,
     POD,
@@ -13,12 +13,13 @@ from capcard_sched.simulation.kinds import (
     JsonObject,
     annotations_of,
     controller_of,
+    key_of,
     meta,
+    owner_reference,
     spec,
     status,
 )
-from capcard_sched.simulation.store import key_of
-from capcard_sched.simulation.workloads.templates import POD_TEMPLATE_HASH, digest, owner_reference
+from capcard_sched.simulation.workloads.templates import POD_TEMPLATE_HASH, digest
 from capcard_sched.simulation.workloads.workqueue import Worklist
 
 if TYPE_CHECKING:

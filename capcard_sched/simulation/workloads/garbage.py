@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import NAMESPACE, kind_of, meta
-from capcard_sched.simulation.store import key_of
+from capcard_sched.controllers.objects import key_of, meta
+from capcard_sched.simulation.kinds import NAMESPACE, kind_of
 
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Change, Store

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capcard_sched.model.limits import format_quota_amount, quota_amounts
-from capcard_sched.model.objects import LabelSelector
-from capcard_sched.model.selectors import matches_labels
-from capcard_sched.simulation.kinds import (
-    DISRUPTION_BUDGET,
+from capcard_sched.controllers.objects import (
     POD,
     REPLICA_SET,
-    RESOURCE_QUOTA,
     STATEFUL_SET,
     JsonObject,
     controller_of,
+    key_of,
     labels_of,
     meta,
     spec,
     status,
 )
-from capcard_sched.simulation.store import key_of
-from capcard_sched.simulation.workloads.quota_usage import quota_usage
+from capcard_sched.controllers.quota_usage import quota_usage
+from capcard_sched.model.limits import format_quota_amount, quota_amounts
+from capcard_sched.model.objects import LabelSelector
+from capcard_sched.model.selectors import matches_labels
+from capcard_sched.simulation.kinds import DISRUPTION_BUDGET, RESOURCE_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import POD, REPLICA_SET, JsonObject, controller_of, labels_of, meta, spec, status
-from capcard_sched.simulation.store import ENDED_PHASES, key_of
-from capcard_sched.simulation.workloads.templates import owner_reference, pod_from, spelled
+from capcard_sched.controllers.jobs.pods import pod_from
+from capcard_sched.controllers.objects import (
+    ENDED_PHASES,
+    POD,
+    REPLICA_SET,
+    JsonObject,
+    controller_of,
+    key_of,
+    labels_of,
+    meta,
+    owner_reference,
+    spec,
+    status,
+)
+from capcard_sched.simulation.workloads.templates import spelled
 from capcard_sched.simulation.workloads.workqueue import Worklist
 
 if TYPE_CHECKING:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import CLAIM, POD, STATEFUL_SET, JsonObject, labels_of, meta, spec, status
-from capcard_sched.simulation.store import ENDED_PHASES, key_of
+from capcard_sched.controllers.jobs.pods import pod_from
+from capcard_sched.controllers.objects import (
+    CLAIM,
+    ENDED_PHASES,
+    POD,
+    STATEFUL_SET,
+    JsonObject,
+    key_of,
+    labels_of,
+    meta,
+    spec,
+    status,
+)
 from capcard_sched.simulation.workloads.replicas import is_live, is_ready
-from capcard_sched.simulation.workloads.templates import digest, pod_from
+from capcard_sched.simulation.workloads.templates import digest
 from capcard_sched.simulation.workloads.volumes import claim_from
 from capcard_sched.simulation.workloads.workqueue import Worklist
 

@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capcard_sched.controllers.objects import (
+    CLAIM,
+    POD,
+    JsonObject,
+    annotations_of,
+    key_of,
+    labels_of,
+    meta,
+    owner_reference,
+    spec,
+    status,
+)
 from capcard_sched.model.storage_facts import claim_facts, volume_facts
 from capcard_sched.model.volumes import (
     BIND_COMPLETED,
@@ -21,21 +33,7 @@ from capcard_sched.model.volumes import (
     PersistentVolumeClaimObject,
     PersistentVolumeObject,
 )
-from capcard_sched.simulation.kinds import (
-    CLAIM,
-    NODE,
-    POD,
-    STORAGE_CLASS,
-    VOLUME,
-    JsonObject,
-    annotations_of,
-    labels_of,
-    meta,
-    spec,
-    status,
-)
-from capcard_sched.simulation.store import key_of
-from capcard_sched.simulation.workloads.templates import owner_reference
+from capcard_sched.simulation.kinds import NODE, STORAGE_CLASS, VOLUME
 
 if TYPE_CHECKING:
     from capcard_sched.model.storage import PersistentVolume, VolumeClaim

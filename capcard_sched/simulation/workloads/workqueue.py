@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.simulation.kinds import controller_of
+from capcard_sched.controllers.objects import controller_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.simulation.kinds import JsonObject
+    from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.simulation.store import Change, Store
 
 

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from capcard_sched import config
 from capcard_sched.cli.validate import validate
+from capcard_sched.controllers.objects import JOB, POD
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import Timeline, render, timeline_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.duration import parse_duration
-from capcard_sched.simulation.kinds import JOB, POD
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import load_scenario
 from capcard_sched.testing import registry

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.controllers.objects import JsonObject
 from capcard_sched.model.annotations import SIMULATION_USAGE
 from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.simulation.checks import check_object
 from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.kinds import NODE, JsonObject
+from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.watch import StoreWatch
 
 

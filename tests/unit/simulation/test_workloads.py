@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.controllers.quota_usage import quota_usage
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.workloads.quota_usage import quota_usage
 
 POD_SPEC = {"schedulerName": "ours", "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
 
@@ -168,11 +168,18 @@ def test_group_annotations_come_from_the_owner_and_a_few_from_the_pod() -> None:
     of_pod = {"volcano.sh/preemptable": "false", "volcano.sh/service.type": "training", "volcano.sh/card.name": "A"}
     spec = {"replicas": 1, "template": {"metadata": {"annotations": of_pod}, "spec": POD_SPEC}}
     bench.create("ReplicaSet", "rs", apiVersion="apps/v1", metadata={"annotations": of_owner}, spec=spec)
-    assert bench.all("PodGroup")[0]["metadata"]["annotations"] == {
+    assert inherited(bench.all("PodGroup")[0]) == {
         "volcano.sh/card.request": '{"A": 1}',
         "volcano.sh/preemptable": "false",
         "volcano.sh/service.type": "training",
     }
+
+
+def inherited(group: dict[str, Any]) -> dict[str, str]:
+    """Annotations of a PodGroup without the record of the keys that were copied, which must name them all."""
+    notes = dict(group["metadata"]["annotations"])
+    assert notes.pop("capcard-sched.io/inherited-keys").split(",") == sorted(notes)
+    return notes
 
 
 UNGROUPED = [
@@ -198,7 +205,7 @@ def test_pods_of_an_owner_we_do_not_run_share_a_group_named_after_it() -> None:
     for name in "ab":
         bench.create("Pod", name, metadata={"ownerReferences": owners}, spec=POD_SPEC)
     assert bench.names("PodGroup") == ["podgroup-u"]
-    assert bench.all("PodGroup")[0]["metadata"]["annotations"] == {"volcano.sh/x": "1"}
+    assert inherited(bench.all("PodGroup")[0]) == {"volcano.sh/x": "1"}
 
 
 def test_an_orphaned_job_member_of_the_start_belongs_to_its_job_and_is_not_made_again() -> None:

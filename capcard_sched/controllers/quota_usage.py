@@ -1,4 +1,4 @@
-"""What pods count as in `spec.minResources`: the quota keys of the controllers reference §2.3."""
+"""What pods count as in `spec.minResources`: the keys of a ResourceQuota."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capcard_sched.model.quantity import amounts, format_amount
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capcard_sched.simulation.kinds import JsonObject
+    from capcard_sched.controllers.objects import JsonObject
 
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 

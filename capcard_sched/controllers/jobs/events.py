@@ -1,0 +1,132 @@
+"""The events of a Job, derived from what its pods and PodGroup are now: a lost or repeated watch event changes nothing.
+
+An event lasts as long as its cause. The action that follows outdates the cause (see `records`), so it happens once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.controllers.objects import JsonObject, is_terminating, meta, status
+from capcard_sched.model.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from capcard_sched.controllers.jobs.census import JobMember
+    from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
+
+POD_PENDING: Final = "PodPending"
+POD_RUNNING: Final = "PodRunning"
+POD_FAILED: Final = "PodFailed"
+POD_EVICTED: Final = "PodEvicted"
+TASK_COMPLETED: Final = "TaskCompleted"
+TASK_FAILED: Final = "TaskFailed"
+GROUP_UNKNOWN: Final = "Unknown"
+_LIVE = ("Pending", "Running", "Unknown")
+_ENDED = ("Succeeded", "Failed")
+
+
+class JobEvent(NamedTuple):
+    """Something happened to a Job."""
+
+    name: str
+    #: Unix seconds; 0.0 when the objects do not record it.
+    since: float
+    #: Task and pod it happened to, "" for an event of the whole Job.
+    task: str = ""
+    pod: str = ""
+    exit_codes: frozenset[int] = frozenset()
+
+
+def job_events(
+    job: JobSpec, members: Sequence[JobMember], group: JsonObject | None, recorded: JsonObject
+) -> list[JobEvent]:
+    """What is to be answered by policies. `recorded` is `status.taskStatusCount`, as last written."""
+    current = [member for member in members if member.current]
+    events = list(_pod_events(current))
+    for task in job.tasks:
+        own = [member for member in current if member.notes.task == task.name]
+        events += _task_events(task, own)
+        events += _lost_pods(job, task, members, ((recorded.get(task.name) or {}).get("phase")) or {})
+    if group is not None and status(group).get("phase") == GROUP_UNKNOWN:
+        events.append(JobEvent(GROUP_UNKNOWN, 0.0))
+    return events
+
+
+def _pod_events(current: Iterable[JobMember]) -> Iterator[JobEvent]:
+    for member in current:
+        pod, notes = member.pod, member.notes
+        if is_terminating(pod):
+            # A pod that ends during its grace period was evicted, whatever its exit code.
+            grace = float(meta(pod).get("deletionGracePeriodSeconds") or 0)
+            since = parse_time(meta(pod)["deletionTimestamp"]) - grace
+            yield JobEvent(POD_EVICTED, since, notes.task, notes.name)
+        elif member.phase == "Failed":
+            yield JobEvent(POD_FAILED, ended_at(pod), notes.task, notes.name, exit_codes(pod))
+        elif member.phase == "Pending":
+            yield JobEvent(POD_PENDING, parse_time(meta(pod).get("creationTimestamp")), notes.task, notes.name)
+
+
+def _task_events(task: TaskSpec, own: Sequence[JobMember]) -> Iterator[JobEvent]:
+    done = [member for member in own if member.phase == "Succeeded"]
+    if done and len(done) >= task.replicas:
+        last = max(done, key=lambda member: (ended_at(member.pod), member.notes.ordinal))
+        yield JobEvent(TASK_COMPLETED, ended_at(last.pod), task.name, last.notes.name)
+    live = [member for member in own if member.phase in ("Pending", "Running") and not is_terminating(member.pod)]
+    counts = [restarts(member.pod) for member in live]
+    if task.max_retry >= 0 and sum(counts) >= max(task.max_retry, 1):
+        worst = live[counts.index(max(counts))]
+        yield JobEvent(TASK_FAILED, ended_at(worst.pod), task.name, worst.notes.name)
+
+
+def _lost_pods(job: JobSpec, task: TaskSpec, members: Sequence[JobMember], recorded: JsonObject) -> Iterator[JobEvent]:
+    """Pods that were alive when the status was written and are gone: deleted at once, or while no controller ran."""
+    present = [member for member in members if member.notes.task == task.name]
+    ended = sum(member.phase in _ENDED for member in present)
+    live = len(present) - ended
+    was_live = sum(int(recorded.get(phase) or 0) for phase in _LIVE)
+    was_ended = sum(int(recorded.get(phase) or 0) for phase in _ENDED)
+    lost = was_live - live - max(0, ended - was_ended)
+    if lost <= 0:
+        return
+    names = {member.notes.name for member in present}
+    absent = [name for index in range(task.replicas) if (name := job.pod_name(task, index)) not in names]
+    for name in absent[:lost]:
+        yield JobEvent(POD_EVICTED, 0.0, task.name, name)
+
+
+def _container_rows(pod: JsonObject) -> list[JsonObject]:
+    """Statuses of all containers but sidecars."""
+    init = (pod.get("spec") or {}).get("initContainers") or ()
+    sidecars = {row.get("name") for row in init if row.get("restartPolicy") == "Always"}
+    rows = (*(status(pod).get("containerStatuses") or ()), *(status(pod).get("initContainerStatuses") or ()))
+    return [row for row in rows if row.get("name") not in sidecars]
+
+
+def _terminations(pod: JsonObject) -> Iterator[JsonObject]:
+    for row in _container_rows(pod):
+        for state in ("state", "lastState"):
+            found = (row.get(state) or {}).get("terminated")
+            if found:
+                yield found
+                break
+
+
+def restarts(pod: JsonObject) -> int:
+    """How often containers of a pod, init containers included, were restarted."""
+    rows = (*(status(pod).get("containerStatuses") or ()), *(status(pod).get("initContainerStatuses") or ()))
+    return sum(int(row.get("restartCount") or 0) for row in rows)
+
+
+def exit_codes(pod: JsonObject) -> frozenset[int]:
+    """The exit codes other than 0 of a pod's containers; those of sidecars do not count."""
+    codes = (
+        int(((row.get("state") or {}).get("terminated") or {}).get("exitCode") or 0) for row in _container_rows(pod)
+    )
+    return frozenset(code for code in codes if code)
+
+
+def ended_at(pod: JsonObject) -> float:
+    """When the last container of a pod ended (unix seconds); 0.0 when the status does not record it."""
+    return max((parse_time(found.get("finishedAt")) for found in _terminations(pod)), default=0.0)

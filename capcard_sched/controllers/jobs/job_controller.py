@@ -1,0 +1,113 @@
+"""The job controller: from changes of Jobs, pods, PodGroups and Commands to the Jobs to reconcile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.controllers.jobs.job_pass import JobPass, Request, Settings, job_event
+from capcard_sched.controllers.jobs.phases import FINISHED, TERMINATE
+from capcard_sched.controllers.objects import (
+    BATCH_API,
+    CLAIM,
+    COMMAND,
+    JOB,
+    POD,
+    POD_GROUP,
+    JsonObject,
+    Key,
+    controller_of,
+    is_terminating,
+    key_of,
+    meta,
+    status,
+)
+from capcard_sched.controllers.view import Create, Delete, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from capcard_sched.controllers.jobs.members import News
+    from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+    from capcard_sched.controllers.view import Failure, View
+    from capcard_sched.model.intents import EmitEvent
+
+#: Kind of an object that could not be created to the reason of the event.
+_CREATE_REASONS = {POD_GROUP: "PodGroupError", CLAIM: "PVCError", POD: "FailedCreate"}
+
+
+class JobController:
+    """Reconciles Jobs (`batch.volcano.sh`)."""
+
+    watches = frozenset({JOB, POD, POD_GROUP, COMMAND, CLAIM})
+
+    def __init__(self, scheduler_name: str, make_keys: Callable[[], KeyPair]) -> None:
+        """`scheduler_name` for Jobs that name none; `make_keys` for the ssh plugin."""
+        self._settings = Settings(scheduler_name, make_keys)
+        #: Job uid to the news emitted last.
+        self._emitted: dict[str, News] = {}
+        #: Namespace and name of a claim to the Jobs that wait for it.
+        self._awaiting: dict[tuple[str, str], dict[Key, None]] = {}
+
+    def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
+        """The Job itself, the Job that owns the object, or the target of a Command."""
+        obj = new if new is not None else old
+        assert obj is not None
+        if kind == JOB:
+            yield Key(JOB, *key_of(obj))
+            if new is None:
+                self._emitted.pop(meta(obj)["uid"], None)
+        elif kind in (POD, POD_GROUP):
+            owner = controller_of(obj)
+            if owner is not None and owner["kind"] == JOB and owner.get("apiVersion") == BATCH_API:
+                yield Key(JOB, key_of(obj)[0], owner["name"])
+        elif kind == COMMAND and new is not None:
+            target = new.get("target") or {}
+            if is_job_target(target):
+                yield Key(JOB, key_of(new)[0], target.get("name", ""))
+        elif kind == CLAIM and old is None:
+            yield from self._awaiting.pop(key_of(obj), {})
+
+    def reconcile(self, view: View, key: Key, now: float) -> Result:
+        """One pass over a Job. A Job that is being deleted is left to the garbage collector."""
+        job = view.get(JOB, key.namespace, key.name)
+        if job is None or is_terminating(job):
+            return Result([Delete(Key(COMMAND, *key_of(one)), meta(one)["uid"]) for one in view.targeting(key)])
+        return self._pass(view, job, now, None)
+
+    def _pass(self, view: View, job: JsonObject, now: float, forced: Request | None) -> Result:
+        run = JobPass(self._settings, view, job, now)
+        result = run.run(forced)
+        for claim in run.awaited:
+            self._awaiting.setdefault((key_of(job)[0], claim), {})[Key(JOB, *key_of(job))] = None
+        return result._replace(writes=[*result.writes, *self._events(job, run.news)])
+
+    def _events(self, job: JsonObject, news: News) -> list[EmitEvent]:
+        """Events for the news that were not emitted before."""
+        uid = meta(job)["uid"]
+        known = self._emitted.pop(uid, {})
+        if news:
+            self._emitted[uid] = news
+        fresh = [entry for about, entry in news.items() if known.get(about) != entry]
+        return [job_event(job, reason, text, warning=warning) for reason, text, warning in fresh]
+
+    def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
+        """An event; at the retry limit the Job is terminated, unless only its queue or a claim is in the way."""
+        job = view.get(JOB, key.namespace, key.name)
+        if job is None:
+            return Result()
+        kind = failure.write.object["kind"] if isinstance(failure.write, Create) else ""
+        reason = _CREATE_REASONS.get(kind, "JobStatusError")
+        if isinstance(failure.write, Delete):
+            reason = "FailedDelete"
+        events = [job_event(job, reason, failure.error, warning=True)]
+        phase = (status(job).get("state") or {}).get("phase")
+        if not failure.last or kind in (POD_GROUP, CLAIM) or phase in FINISHED:
+            return Result(events)
+        text = "Job failed on action SyncJob for retry limit reached"
+        result = self._pass(view, job, now, Request(TERMINATE, reason="RetryLimitReached"))
+        return result._replace(writes=[*events, job_event(job, "ExecuteAction", text, warning=True), *result.writes])
+
+
+def is_job_target(target: JsonObject) -> bool:
+    """Whether a Command is for a Job of ours."""
+    return target.get("kind") == JOB and target.get("apiVersion", BATCH_API) == BATCH_API

@@ -1,0 +1,323 @@
+"""One reconcile of a Job: at most one action or change of phase, then the objects of the phase.
+
+The status is written first: it records the action (see `records`), so that a controller which ends after any of the
+writes resumes with the rest of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.controllers.jobs.census import JobMember, census, members
+from capcard_sched.controllers.jobs.events import POD_EVICTED, JobEvent, job_events
+from capcard_sched.controllers.jobs.group import group_of, is_of_version
+from capcard_sched.controllers.jobs.job_spec import job_spec
+from capcard_sched.controllers.jobs.job_status import job_status
+from capcard_sched.controllers.jobs.members import MemberSync, News
+from capcard_sched.controllers.jobs.phases import (
+    ACTIVE,
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RESTART_POD,
+    RESTART_TASK,
+    RESTARTING,
+    SYNC,
+    Kill,
+    Transition,
+    following,
+    transition,
+)
+from capcard_sched.controllers.jobs.policies import Answer, answer
+from capcard_sched.controllers.jobs.records import Records
+from capcard_sched.controllers.objects import (
+    COMMAND,
+    JOB,
+    POD,
+    POD_GROUP,
+    JsonObject,
+    Key,
+    is_terminating,
+    key_of,
+    merge_diff,
+    meta,
+    status,
+)
+from capcard_sched.controllers.view import COMPONENT, Delete, Increment, Patch, Result, Write, soonest
+from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
+    from capcard_sched.controllers.view import View
+
+_COUNTED = {COMPLETED: "volcano_job_completed_phase_count", FAILED: "volcano_job_failed_phase_count"}
+#: Fields of the status that hold numbers only.
+_COUNTERS = frozenset({"pending", "running", "succeeded", "failed", "terminating", "unknown", "taskStatusCount"})
+
+
+class Settings(NamedTuple):
+    """What a job controller is configured with."""
+
+    scheduler_name: str
+    make_keys: Callable[[], KeyPair]
+
+
+class Request(NamedTuple):
+    """An action to execute, with its cause."""
+
+    action: str
+    event: JobEvent | None = None
+    command: JsonObject | None = None
+    #: Set when an administrative decision caused it.
+    reason: str = ""
+
+
+def job_event(job: JsonObject, reason: str, message: str, *, warning: bool = False) -> EmitEvent:
+    """An event on a Job."""
+    about = ObjectRef("Job", *key_of(job), meta(job)["uid"])
+    return EmitEvent(about, "Warning" if warning else "Normal", reason, message, COMPONENT)
+
+
+class JobPass:
+    """One reconcile of one Job. `run` once."""
+
+    def __init__(self, settings: Settings, view: View, job: JsonObject, now: float) -> None:
+        self._settings = settings
+        self._view = view
+        self._job = job
+        self._now = now
+        self._spec = job_spec(job, settings.scheduler_name)
+        self._phase = (status(job).get("state") or {}).get("phase") or PENDING
+        self._version = int(status(job).get("version") or 0)
+        self._retries = int(status(job).get("retryCount") or 0)
+        self._records = Records(status(job).get("controlledResources"))
+        self._pods = view.owned(self._spec.uid, POD)
+        self._group = group_of(view, self._spec)
+        self._writes: list[Write] = []
+        self._at: float | None = None
+        #: Events that are emitted once, by what they are about.
+        self.news: News = {}
+        #: Claims that the Job waits for.
+        self.awaited: tuple[str, ...] = ()
+
+    def run(self, forced: Request | None = None) -> Result:
+        """The writes of this pass."""
+        request = forced or self._request()
+        reason = ""
+        if request is not None:
+            reason = self._execute(request)
+        elif self._phase in ACTIVE:
+            return self._sync_members()
+        found = self._members()
+        before: list[Write] = []
+        group_deletes = self._group_deletes()
+        if request is None:
+            if self._kills_whole_job():
+                before = self._drop_plugins()
+            self._phase = following(self._phase, self._spec, census(found), self._retries)
+        self._write_status(before, found, reason)
+        if request is not None and request.command is not None:
+            self._writes.append(self._consume(request.command))
+        self._delete_doomed(found)
+        self._writes += group_deletes
+        return Result(self._writes, self._at)
+
+    # --- actions ---
+
+    def _request(self) -> Request | None:
+        """The action to execute now: that of the oldest command, else that of the first event that is due."""
+        for command in self._view.targeting(Key(JOB, self._spec.namespace, self._spec.name)):
+            action = str(command.get("action") or SYNC)
+            if meta(command)["uid"] != self._records.command and transition(self._phase, action) is not None:
+                request = Request(action, command=command)
+                if self._target(request) is not None:
+                    return request
+            self._writes.append(self._consume(command))
+        if self._phase not in (*ACTIVE, RESTARTING):
+            return None
+        if self._phase == RESTARTING and self._retries >= self._spec.max_retry:
+            return None
+        due: list[tuple[float, Request]] = []
+        for event, moment, (action, delay) in self._answers():
+            request = Request(action, event)
+            if self._target(request) is None:
+                continue
+            if moment <= self._now:
+                due.append((moment, request))
+            else:
+                self._at = soonest(self._at, moment)
+                text = f"Execute action {action} after {format_duration(delay)}"
+                self.news[f"{event.name} {event.pod}"] = ("ExecuteAction", text, False)
+        return min(due, key=lambda entry: entry[0])[1] if due else None
+
+    def _answers(self) -> list[tuple[JobEvent, float, Answer]]:
+        """Events that have an action, and when it is due."""
+        recorded = status(self._job).get("taskStatusCount") or {}
+        found = self._members()
+        delayed = self._records.evicted()
+        answers = []
+        for event in job_events(self._spec, found, self._group, recorded):
+            found_answer = answer(self._spec, event)
+            delay = found_answer.delay
+            if found_answer.action == SYNC:
+                continue
+            moment = event.since + delay
+            if event.name == POD_EVICTED and delay:
+                # The pod may be gone before the action is due.
+                moment = parse_time(delayed.pop(event.pod, "")) or float(math.ceil((event.since or self._now) + delay))
+                self._records.delay(event.pod, format_timestamp(moment))
+            answers.append((event, moment, found_answer))
+        running = {member.notes.name for member in found if member.current and member.phase == "Running"}
+        for pod, moment_text in delayed.items():
+            task = next((each for each in self._spec.tasks if _is_pod_of(self._spec.pod_name(each, 0), pod)), None)
+            event = JobEvent(POD_EVICTED, parse_time(moment_text), task.name if task is not None else "", pod)
+            found_answer = answer(self._spec, event)
+            if pod in running or found_answer.action == SYNC:
+                self._records.cancel(pod)
+            else:
+                answers.append((event, event.since, found_answer))
+        return answers
+
+    def _target(self, request: Request) -> Transition | None:
+        """The effect of a request; None when it has none, as that of a restart without a pod."""
+        if request.action in (RESTART_TASK, RESTART_POD) and (request.event is None or not request.event.task):
+            return None
+        return transition(self._phase, request.action)
+
+    def _execute(self, request: Request) -> str:
+        """Change phase, version, retry count and records; the reason of the change."""
+        effect = self._target(request)
+        if effect is None:
+            return ""
+        name = request.reason or (request.event.name if request.event is not None else "CommandIssued")
+        last = self._retries >= self._spec.max_retry - (1 if effect.retry else 0)
+        self._retries += effect.retry
+        if effect.kill in (Kill.SOFT, Kill.ALL):
+            self._version += 1
+            self._records.forget_actions()
+            if effect.kill is Kill.ALL and not last:
+                self._records.restart_job(self._retries)
+        elif request.event is not None:
+            self._outdate(request.action, request.event)
+        if request.command is not None:
+            self._records.command = meta(request.command)["uid"]
+            text = f"Start to execute command {request.action}, and clean it up to make sure executed not more than "
+            self._writes.append(job_event(self._job, "CommandIssued", f"{text}once."))
+        self._writes.append(job_event(self._job, "ExecuteAction", f"Start to execute action {request.action} "))
+        self._phase = effect.phase
+        return name
+
+    def _outdate(self, action: str, event: JobEvent) -> None:
+        if action == RESTART_POD:
+            self._records.restart_pod(event.pod, self._retries)
+            self._records.cancel(event.pod)
+            return
+        self._records.restart_task(event.task, self._retries)
+        task = self._spec.task(event.task)
+        for index in range(task.replicas if task is not None else 0):
+            assert task is not None
+            self._records.cancel(self._spec.pod_name(task, index))
+
+    def _consume(self, command: JsonObject) -> Delete:
+        return Delete(Key(COMMAND, *key_of(command)), meta(command)["uid"])
+
+    # --- phases that keep pods ---
+
+    def _sync_members(self) -> Result:
+        found = self._members()
+        sync = MemberSync(self._view, self._job, self._spec, self._records, self._group, found)
+        renaming = sync.rename_volumes()
+        if renaming:
+            return Result([*self._writes, *renaming])
+        if sync.prepare(self._settings.make_keys):
+            sync.sync_group(self._version)
+            sync.sync_pods()
+        self.awaited = sync.awaited
+        self.news.update(sync.news)
+        self._phase = following(self._phase, self._spec, census(found), self._retries)
+        self._write_status(sync.before, found, "")
+        if self._phase in ACTIVE:
+            self._writes += sync.after
+        return Result(self._writes, self._at)
+
+    # --- phases that delete pods ---
+
+    def _kills_whole_job(self) -> bool:
+        return self._phase != RESTARTING or self._records.restarts_job
+
+    def _drop_plugins(self) -> list[Write]:
+        """Delete the objects of plugins, once."""
+        present = self._records.plugins()
+        if not present:
+            return []
+        deletes = MemberSync(self._view, self._job, self._spec, self._records, None, []).plugin_deletes(
+            self._settings.make_keys
+        )
+        for name in present:
+            self._records.drop_plugin(name)
+        return list(deletes)
+
+    def _delete_doomed(self, found: list[JobMember]) -> None:
+        for member in found:
+            if member.doomed and not is_terminating(member.pod):
+                self._writes.append(Delete(Key(POD, *key_of(member.pod)), meta(member.pod)["uid"]))
+
+    def _group_deletes(self) -> list[Write]:
+        """A PodGroup of an earlier version goes with its pods: the next gang is admitted as a whole."""
+        if self._group is None or is_terminating(self._group):
+            return []
+        outdated = is_of_version(self._group, self._version) is False
+        if not outdated and not self._kills_whole_job():
+            return []
+        return [Delete(Key(POD_GROUP, *key_of(self._group)), meta(self._group)["uid"])]
+
+    # --- status ---
+
+    def _members(self) -> list[JobMember]:
+        return members(self._spec, self._pods, self._phase, self._version, self._records)
+
+    def _write_status(self, before: list[Write], found: list[JobMember], reason: str) -> None:
+        """Put the status before the other writes of the pass, behind `before`."""
+        present = status(self._job)
+        if (present.get("state") or {}).get("phase") != self._phase:
+            found = self._members()
+        wanted = job_status(
+            self._job,
+            self._spec,
+            census(found),
+            phase=self._phase,
+            version=self._version,
+            retries=self._retries,
+            records=self._records,
+            reason=reason,
+            now=self._now,
+        )
+        patch = merge_diff(present, wanted)
+        events, self._writes = self._writes, []
+        self._writes += before
+        if patch:
+            self._writes.append(
+                Patch(
+                    Key(JOB, self._spec.namespace, self._spec.name),
+                    {"status": patch},
+                    uid=self._spec.uid,
+                    version=meta(self._job).get("resourceVersion", ""),
+                    subresource="status",
+                    lazy=set(patch) <= _COUNTERS,
+                )
+            )
+        self._writes += events
+        counter = _COUNTED.get(self._phase)
+        if counter is not None and (present.get("state") or {}).get("phase") != self._phase:
+            labels = (("job_name", f"{self._spec.namespace}/{self._spec.name}"), ("queue_name", self._spec.queue))
+            self._writes.append(Increment(counter, labels))
+
+
+def _is_pod_of(first: str, name: str) -> bool:
+    """Whether a pod belongs to the task whose first pod is `first` (`<job>-<task>-0`)."""
+    prefix, _, index = name.rpartition("-")
+    return prefix == first.removesuffix("-0") and index.isdigit()

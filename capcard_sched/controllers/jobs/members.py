@@ -1,0 +1,189 @@
+"""The objects of a Job that is Pending or Running: those of its plugins, claims, PodGroup and pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
+from capcard_sched.controllers.jobs.plugins.job_plugin import PluginError
+from capcard_sched.controllers.jobs.plugins.registry import content_digest, job_plugins
+from capcard_sched.controllers.jobs.pods import job_pod
+from capcard_sched.controllers.jobs.volumes import (
+    create_claims,
+    created_claims,
+    missing_claims,
+    named_volumes,
+    unnamed_volumes,
+)
+from capcard_sched.controllers.objects import (
+    JOB,
+    POD,
+    POD_GROUP,
+    JsonObject,
+    Key,
+    is_terminating,
+    key_of,
+    meta,
+    status,
+)
+from capcard_sched.controllers.view import Create, Delete, Patch, Write
+from capcard_sched.model.annotations import CONTROLLER_OUT_OF_SYNC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capcard_sched.controllers.jobs.census import JobMember
+    from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
+    from capcard_sched.controllers.jobs.plugins.job_plugin import JobPlugin, KeyPair
+    from capcard_sched.controllers.jobs.records import Records
+    from capcard_sched.controllers.view import View
+
+
+#: What an event is about to its reason, text and whether it is a warning.
+News: TypeAlias = dict[str, tuple[str, str, bool]]
+
+
+class MemberSync:
+    """Collects the writes of one pass: those `before` the status, and those `after` it."""
+
+    def __init__(
+        self,
+        view: View,
+        job: JsonObject,
+        desired: JobSpec,
+        records: Records,
+        group: JsonObject | None,
+        members: Sequence[JobMember],
+    ) -> None:
+        self._view = view
+        self._job = job
+        self._spec = desired
+        self._records = records
+        self._group = group
+        self._members = members
+        self._plugins: list[JobPlugin] = []
+        self.before: list[Write] = []
+        self.after: list[Write] = []
+        self.news: News = {}
+        #: Claims that do not exist yet.
+        self.awaited: tuple[str, ...] = ()
+
+    # --- volumes and plugins ---
+
+    def rename_volumes(self) -> list[Write]:
+        """Create the claims of volumes that have none, and write their names into the spec."""
+        if not unnamed_volumes(self._spec):
+            return []
+        named = Patch(
+            Key(JOB, self._spec.namespace, self._spec.name),
+            {"spec": {"volumes": named_volumes(self._spec)}},
+            uid=self._spec.uid,
+            version=meta(self._job).get("resourceVersion", ""),
+        )
+        return [*create_claims(self._job, self._spec), named]
+
+    def prepare(self, make_keys: Callable[[], KeyPair]) -> bool:
+        """What must exist before the PodGroup; False when something is missing or wrong."""
+        missing = missing_claims(self._view, self._spec)
+        if missing:
+            self.awaited = tuple(missing)
+            self._warn("PVCError", f"PersistentVolumeClaim {', '.join(missing)} not found")
+            return False
+        for name in created_claims(self._spec):
+            self._records.add_claim(name)
+        try:
+            self._plugins = job_plugins(self._spec, make_keys)
+            self._sync_plugins()
+        except PluginError as error:
+            self._warn("PluginError", str(error))
+            return False
+        return True
+
+    def _sync_plugins(self) -> None:
+        present = self._records.plugins()
+        for plugin in self._plugins:
+            digest = content_digest(plugin)
+            if plugin.name not in present:
+                self.before += [Create(obj, adopt=True) for obj in plugin.objects(self._job)]
+            elif present[plugin.name] != digest:
+                self.before += [Patch(key, content) for key, content in plugin.contents().items()]
+            self._records.add_plugin(plugin.name, digest)
+
+    def plugin_deletes(self, make_keys: Callable[[], KeyPair]) -> list[Delete]:
+        """Delete the objects of plugins."""
+        try:
+            plugins = job_plugins(self._spec, make_keys)
+        except PluginError:
+            return []  # they were never created
+        return [Delete(Key(obj["kind"], *key_of(obj)), "") for plugin in plugins for obj in plugin.objects(self._job)]
+
+    def _warn(self, reason: str, text: str) -> None:
+        self.news[reason] = (reason, text, True)
+
+    # --- PodGroup and pods ---
+
+    def sync_group(self, version: int) -> None:
+        """The PodGroup exists before the first pod and follows the Job."""
+        if self._group is None:
+            self.after.append(Create(new_group(self._view, self._job, self._spec)))
+            return
+        key, uid = Key(POD_GROUP, *key_of(self._group)), meta(self._group)["uid"]
+        if is_of_version(self._group, version) is False:
+            if not is_terminating(self._group):
+                self.after.append(Delete(key, uid))
+            return
+        patch = group_patch(self._view, self._spec, self._group, version)
+        if patch:
+            self.after.append(Patch(key, patch, uid=uid))
+        self._report_pending(self._group)
+
+    def _report_pending(self, group: JsonObject) -> None:
+        if status(group).get("phase") not in (None, "", "Pending"):
+            return
+        for condition in status(group).get("conditions") or ():
+            if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
+                namespace, name = key_of(group)
+                text = f"PodGroup {namespace}:{name} unschedulable, reason: {condition.get('message', '')}"
+                self._warn("PodGroupPending", text)
+
+    def sync_pods(self) -> None:
+        """Create the pods that are missing once the PodGroup is admitted, and delete those that are not wanted."""
+        for member in self._members:
+            if member.doomed and not is_terminating(member.pod):
+                self._delete(member)
+        group = self._group
+        if group is None or is_terminating(group) or status(group).get("phase") in (None, "", "Pending"):
+            return
+        if is_of_version(group, int(status(self._job).get("version") or 0)) is False:
+            return
+        for task in self._spec.tasks:
+            if not self._may_start(task):
+                continue
+            for index in range(task.replicas):
+                if self._view.get(POD, self._spec.namespace, self._spec.pod_name(task, index)) is None:
+                    self.after.append(Create(self._pod(task, index, meta(group)["name"])))
+
+    def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:
+        pod = job_pod(self._job, self._spec, task, index, group)
+        for plugin in self._plugins:
+            plugin.change_pod(pod, task, index)
+        return pod
+
+    def _delete(self, member: JobMember) -> None:
+        key, uid = Key(POD, *key_of(member.pod)), meta(member.pod)["uid"]
+        if member.surplus:
+            # The Job may grow again before the pod is gone: its end must not count as an eviction then.
+            mark = {"metadata": {"annotations": {CONTROLLER_OUT_OF_SYNC: "true"}}}
+            self.after.append(Patch(key, mark, uid=uid))
+        self.after.append(Delete(key, uid))
+
+    def _may_start(self, task: TaskSpec) -> bool:
+        """Whether the tasks this one depends on are ready; pods that have succeeded are."""
+        if not task.depends_on:
+            return True
+        met = []
+        for name in task.depends_on:
+            needed = self._spec.task(name)
+            ready = sum(member.notes.task == name and member.ready for member in self._members)
+            met.append(needed is not None and ready >= needed.min_available)
+        return any(met) if task.depends_on_any else all(met)

@@ -1,0 +1,138 @@
+"""Records of a Job in `status.controlledResources`: which pods an action outdated, so that no restart repeats it.
+
+An action is one write of the status: phase, `retryCount`, version and record change together. Which pods are to be
+deleted, and which events are already answered, follows from the record and from the annotations of the pods. A
+controller that ends between two writes resumes there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.controllers.objects import JsonObject, annotations_of, meta
+from capcard_sched.model.annotations import JOB_RETRY_COUNT, JOB_VERSION, TASK_INDEX, TASK_SPEC
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Keys: pods of an earlier retry count than the value are outdated.
+_JOB, _TASK, _POD = "restart-job", "restart-task-", "restart-pod-"
+#: Key: the moment at which the delayed action for an evicted pod is due.
+_EVICTED = "evicted-"
+#: Key: the uid of the Command that was applied last.
+_COMMAND = "command"
+_PLUGIN, _CLAIM, _DIGEST = "plugin-", "volume-pvc-", "digest-"
+
+
+class MemberAnnotations(NamedTuple):
+    """The annotations of a pod by which it is matched with its Job."""
+
+    name: str
+    task: str
+    ordinal: int
+    version: int
+    retries: int
+
+
+def member_annotations(pod: JsonObject) -> MemberAnnotations:
+    """What a pod records of its Job; values that are no numbers count as 0, an unreadable index as -1."""
+    notes = annotations_of(pod)
+    index = notes.get(TASK_INDEX) or meta(pod)["name"].rpartition("-")[2]
+    return MemberAnnotations(
+        meta(pod)["name"],
+        notes.get(TASK_SPEC, ""),
+        int(index) if _is_number(index) else -1,
+        _number(notes.get(JOB_VERSION)),
+        _number(notes.get(JOB_RETRY_COUNT)),
+    )
+
+
+class Records:
+    """`status.controlledResources`, to be changed in place and written with the status."""
+
+    def __init__(self, entries: Mapping[str, str] | None) -> None:
+        self.entries = dict(entries or {})
+
+    # --- restarts ---
+
+    def outdated(self, pod: MemberAnnotations) -> bool:
+        """Whether a restart of the Job, the task or the pod came after the pod was created."""
+        keys = (_JOB, f"{_TASK}{pod.task}", f"{_POD}{pod.name}")
+        return any(pod.retries < _number(self.entries.get(key)) for key in keys)
+
+    @property
+    def restarts_job(self) -> bool:
+        """Whether the last whole-job action was a restart that keeps no pod."""
+        return _JOB in self.entries
+
+    def restart_job(self, retries: int) -> None:
+        """Every pod is outdated."""
+        self.entries[_JOB] = str(retries)
+
+    def restart_task(self, task: str, retries: int) -> None:
+        """The pods of a task are outdated."""
+        self.entries[f"{_TASK}{task}"] = str(retries)
+
+    def restart_pod(self, pod: str, retries: int) -> None:
+        """One pod is outdated."""
+        self.entries[f"{_POD}{pod}"] = str(retries)
+
+    def forget_actions(self) -> None:
+        """A whole-job action follows: what earlier ones outdated is deleted with the rest."""
+        self._drop(_JOB, _TASK, _POD, _EVICTED)
+
+    # --- delayed actions ---
+
+    def evicted(self) -> dict[str, str]:
+        """Pod name to the moment at which its delayed action is due."""
+        return {key.removeprefix(_EVICTED): value for key, value in self.entries.items() if key.startswith(_EVICTED)}
+
+    def delay(self, pod: str, moment: str) -> None:
+        """The action for an evicted pod is due then; the pod may be gone by that time."""
+        self.entries.setdefault(f"{_EVICTED}{pod}", moment)
+
+    def cancel(self, pod: str) -> None:
+        """No delayed action for this pod any more."""
+        self.entries.pop(f"{_EVICTED}{pod}", None)
+
+    # --- commands, plugins and volumes ---
+
+    @property
+    def command(self) -> str:
+        """The uid of the Command that was applied last."""
+        return self.entries.get(_COMMAND, "")
+
+    @command.setter
+    def command(self, uid: str) -> None:
+        self.entries[_COMMAND] = uid
+
+    def plugins(self) -> dict[str, str]:
+        """Plugin to the digest of the objects that exist for it."""
+        names = [key.removeprefix(_PLUGIN) for key in self.entries if key.startswith(_PLUGIN)]
+        return {name: self.entries.get(f"{_DIGEST}{name}", "") for name in names}
+
+    def add_plugin(self, name: str, digest: str) -> None:
+        """The objects of a plugin exist."""
+        self.entries[f"{_PLUGIN}{name}"] = name
+        if digest:
+            self.entries[f"{_DIGEST}{name}"] = digest
+
+    def drop_plugin(self, name: str) -> None:
+        """The objects of a plugin are deleted."""
+        self.entries.pop(f"{_PLUGIN}{name}", None)
+        self.entries.pop(f"{_DIGEST}{name}", None)
+
+    def add_claim(self, name: str) -> None:
+        """The Job uses a claim that was created for it."""
+        self.entries[f"{_CLAIM}{name}"] = name
+
+    def _drop(self, *prefixes: str) -> None:
+        self.entries = {key: value for key, value in self.entries.items() if not key.startswith(prefixes)}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and _is_number(text) else 0

@@ -1,0 +1,124 @@
+"""API objects as JSON: names of the kinds that controllers read and write, and access to the usual fields."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+#: An API object as JSON. Values in a view are never changed in place.
+JsonObject: TypeAlias = dict[str, Any]
+
+POD: Final = "Pod"
+SERVICE: Final = "Service"
+CONFIG_MAP: Final = "ConfigMap"
+SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
+CLAIM: Final = "PersistentVolumeClaim"
+EVENT: Final = "Event"
+NETWORK_POLICY: Final = "NetworkPolicy"
+DEPLOYMENT: Final = "Deployment"
+REPLICA_SET: Final = "ReplicaSet"
+STATEFUL_SET: Final = "StatefulSet"
+DAEMON_SET: Final = "DaemonSet"
+PRIORITY_CLASS: Final = "PriorityClass"
+QUEUE: Final = "Queue"
+POD_GROUP: Final = "PodGroup"
+JOB: Final = "Job"
+CRON_JOB: Final = "CronJob"
+COMMAND: Final = "Command"
+
+APPS_API: Final = "apps/v1"
+SCHEDULING_API: Final = "scheduling.volcano.sh/v1beta1"
+BATCH_API: Final = "batch.volcano.sh/v1alpha1"
+BUS_API: Final = "bus.volcano.sh/v1alpha1"
+NETWORKING_API: Final = "networking.k8s.io/v1"
+
+PENDING_POD: Final = "Pending"
+RUNNING_POD: Final = "Running"
+ENDED_PHASES: Final = ("Succeeded", "Failed")
+ROOT_QUEUE: Final = "root"
+
+
+class Key(NamedTuple):
+    """An object: kind, namespace ("" for cluster-scoped kinds), name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+def meta(obj: JsonObject) -> JsonObject:
+    """`metadata`."""
+    metadata: JsonObject = obj["metadata"]
+    return metadata
+
+
+def spec(obj: JsonObject) -> JsonObject:
+    """`spec`, {} when absent."""
+    return obj.get("spec") or {}
+
+
+def status(obj: JsonObject) -> JsonObject:
+    """`status`, {} when absent."""
+    return obj.get("status") or {}
+
+
+def annotations_of(obj: JsonObject) -> dict[str, str]:
+    """`metadata.annotations`, {} when absent."""
+    return meta(obj).get("annotations") or {}
+
+
+def labels_of(obj: JsonObject) -> dict[str, str]:
+    """`metadata.labels`, {} when absent."""
+    return meta(obj).get("labels") or {}
+
+
+def key_of(obj: JsonObject) -> tuple[str, str]:
+    """Namespace ("" for cluster-scoped kinds) and name."""
+    metadata = meta(obj)
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+def is_terminating(obj: JsonObject) -> bool:
+    """Whether a deletion timestamp is set."""
+    return bool(meta(obj).get("deletionTimestamp"))
+
+
+def has_ended(pod: JsonObject) -> bool:
+    """Whether the pod is Succeeded or Failed."""
+    return status(pod).get("phase") in ENDED_PHASES
+
+
+def controller_of(obj: JsonObject) -> JsonObject | None:
+    """The owner reference with `controller: true`, if it is complete: an API server accepts no other."""
+    for owner in meta(obj).get("ownerReferences") or ():
+        if owner.get("controller"):
+            return dict(owner) if owner.get("uid") and owner.get("kind") and owner.get("name") else None
+    return None
+
+
+def owner_reference(owner: JsonObject) -> JsonObject:
+    """The controller reference to `owner`."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": meta(owner)["name"],
+        "uid": meta(owner)["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def merge_diff(old: JsonObject, new: JsonObject) -> JsonObject:
+    """The JSON merge patch (RFC 7386) that makes `new` of `old`; {} when they are equal."""
+    patch: JsonObject = dict.fromkeys(key for key in old if key not in new)
+    for key, wanted in new.items():
+        present = old.get(key)
+        if isinstance(wanted, dict) and isinstance(present, dict):
+            inner = merge_diff(present, wanted)
+            if inner:
+                patch[key] = inner
+        elif key not in old or present != wanted or isinstance(present, bool) is not isinstance(wanted, bool):
+            patch[key] = wanted
+    return patch

@@ -1,0 +1,52 @@
+"""The garbage collector of Jobs: `ttlSecondsAfterFinished` after its end a Job is deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.controllers.jobs.phases import FINISHED
+from capcard_sched.controllers.objects import JOB, JsonObject, Key, is_terminating, key_of, meta, spec, status
+from capcard_sched.controllers.view import Delete, Result
+from capcard_sched.model.timestamps import parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capcard_sched.controllers.view import Failure, View
+
+
+class TtlController:
+    """Deletes finished Jobs; their objects are left to the garbage collector. An aborted Job may be resumed."""
+
+    watches = frozenset({JOB})
+
+    def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
+        """Jobs that exist and have a time to live."""
+        _ = kind, old
+        if new is not None and spec(new).get("ttlSecondsAfterFinished") is not None:
+            yield Key(JOB, *key_of(new))
+
+    def reconcile(self, view: View, key: Key, now: float) -> Result:
+        """Delete the Job when it is due; the write fails when the Job was changed meanwhile."""
+        job = view.get(*key)
+        due = None if job is None or is_terminating(job) else _due(job)
+        if job is None or due is None:
+            return Result()
+        if now < due:
+            return Result(at=due)
+        version = meta(job).get("resourceVersion", "")
+        return Result([Delete(key, meta(job)["uid"], foreground=True, version=version)])
+
+    def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
+        """The deletion is repeated."""
+        _ = view, key, now, failure
+        return Result()
+
+
+def _due(job: JsonObject) -> float | None:
+    """When a Job is to be deleted (unix seconds), None for never."""
+    state = status(job).get("state") or {}
+    kept = spec(job).get("ttlSecondsAfterFinished")
+    if kept is None or state.get("phase") not in FINISHED:
+        return None
+    return parse_time(state.get("lastTransitionTime") or meta(job).get("creationTimestamp")) + float(kept)

@@ -1,0 +1,109 @@
+"""The interface of a controller: it reads a `View`, returns a `Result` of writes, and never writes itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+from capcard_sched.model.intents import EmitEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from capcard_sched.controllers.objects import JsonObject, Key
+
+#: Source of the events of these controllers, as users of Volcano know it.
+COMPONENT = "vc-controller-manager"
+
+
+class View(Protocol):
+    """The objects of a cluster, read-only. It includes every write that was acknowledged before."""
+
+    def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
+        """The object, or None."""
+
+    def owned(self, uid: str, kind: str) -> Sequence[JsonObject]:
+        """Objects of a kind that have an owner reference to `uid`."""
+
+    def targeting(self, key: Key) -> Sequence[JsonObject]:
+        """Commands whose target is this object, oldest first."""
+
+    def group_phases(self, queue: str) -> Mapping[str, int]:
+        """Number of PodGroups of a queue by phase."""
+
+
+class Create(NamedTuple):
+    """Create an object. `adopt`: an existing one of that name is as good."""
+
+    object: JsonObject
+    adopt: bool = False
+
+
+class Patch(NamedTuple):
+    """Merge-patch an object. `uid` and `version` (resourceVersion) are preconditions unless ""."""
+
+    key: Key
+    patch: JsonObject
+    uid: str = ""
+    version: str = ""
+    #: `status`, or "" for the main resource.
+    subresource: Literal["", "status"] = ""
+    #: Only counters differ: the write may be delayed and merged with later ones.
+    lazy: bool = False
+
+
+class Delete(NamedTuple):
+    """Delete an object; one that is gone already is as good."""
+
+    key: Key
+    uid: str
+    foreground: bool = False
+    #: A precondition unless "": the object is as it was read.
+    version: str = ""
+
+
+class Increment(NamedTuple):
+    """Increment a counter."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+
+
+Write: TypeAlias = Create | Patch | Delete | EmitEvent | Increment
+
+
+class Result(NamedTuple):
+    """The writes to make, in order; the first that fails stops the rest. `at`: reconcile again then (unix seconds)."""
+
+    writes: Sequence[Write] = ()
+    at: float | None = None
+
+
+class Failure(NamedTuple):
+    """A write that failed."""
+
+    write: Write
+    #: The answer of the API server.
+    error: str
+    #: Whether the retry limit is reached.
+    last: bool
+
+
+class Controller(Protocol):
+    """Reconciles the objects of one kind."""
+
+    #: Kinds whose changes `keys` wants to see.
+    watches: frozenset[str]
+
+    def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterable[Key]:
+        """The objects to reconcile after a change; `old` is None for an added object, `new` for a deleted one."""
+
+    def reconcile(self, view: View, key: Key, now: float) -> Result:
+        """The writes that bring the object in line. `now` in unix seconds."""
+
+    def failed(self, view: View, key: Key, now: float, failure: Failure) -> Result:
+        """The writes that follow a write that failed, events mostly; the object is reconciled again with backoff."""
+
+
+def soonest(*moments: float | None) -> float | None:
+    """The earliest of the moments that are set."""
+    return min((moment for moment in moments if moment is not None), default=None)

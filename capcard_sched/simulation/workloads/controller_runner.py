@@ -1,0 +1,164 @@
+"""Runs the controllers on the simulated cluster: a view of the store, and a work queue per controller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from capcard_sched.controllers.objects import (
+    COMMAND,
+    JOB,
+    POD,
+    POD_GROUP,
+    JsonObject,
+    Key,
+    annotations_of,
+    controller_of,
+    key_of,
+    labels_of,
+    meta,
+    owner_reference,
+)
+from capcard_sched.controllers.queues import queue_and_phase
+from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Patch
+from capcard_sched.model.annotations import JOB_NAME
+from capcard_sched.model.intents import EmitEvent
+from capcard_sched.simulation.clock import EPOCH, SECOND
+from capcard_sched.simulation.kinds import kind_of
+from capcard_sched.simulation.store import AlreadyExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.controllers.view import Controller, Write
+    from capcard_sched.simulation.clock import Timer
+    from capcard_sched.simulation.events import EventRecorder
+    from capcard_sched.simulation.store import Change, Store
+
+
+class StoreView:
+    """The store as controllers read it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._phases: dict[str, Counter[str]] = {}
+
+    def observe(self, change: Change) -> None:
+        """Count PodGroups by queue and phase."""
+        if change.kind == POD_GROUP:
+            for group, step in ((change.old, -1), (change.new, 1)):
+                place = queue_and_phase(group)
+                if place is not None:
+                    self._phases.setdefault(place[0], Counter())[place[1]] += step
+
+    def get(self, kind: str, namespace: str, name: str) -> JsonObject | None:
+        """The object, or None."""
+        return self._store.get(kind, namespace, name)
+
+    def owned(self, uid: str, kind: str) -> Sequence[JsonObject]:
+        """Objects of a kind with an owner reference to `uid`, in order of creation."""
+        return self._store.owned(uid, kind)
+
+    def targeting(self, key: Key) -> Sequence[JsonObject]:
+        """Commands for an object, oldest first."""
+        found = []
+        for command in self._store.list(COMMAND):
+            target = command.get("target") or {}
+            if (target.get("kind"), target.get("name")) != (key.kind, key.name):
+                continue
+            if not key.namespace or meta(command)["namespace"] == key.namespace:
+                found.append(command)
+        return found
+
+    def group_phases(self, queue: str) -> Mapping[str, int]:
+        """Number of PodGroups of a queue by phase."""
+        return self._phases.get(queue, Counter())
+
+
+class ControllerRunner:
+    """Reconciles the objects of one controller, one after the other, in the order in which they changed."""
+
+    def __init__(self, store: Store, view: StoreView, recorder: EventRecorder, controller: Controller) -> None:
+        self._store = store
+        self._view = view
+        self._recorder = recorder
+        self._controller = controller
+        self._queue: dict[Key, None] = {}
+        self._timers: dict[Key, Timer] = {}
+
+    def observe(self, change: Change) -> None:
+        """Note the objects to reconcile."""
+        if change.kind in self._controller.watches:
+            for key in self._controller.keys(change.kind, change.old, change.new):
+                self._queue[key] = None
+
+    def reconcile(self) -> bool:
+        """Reconcile until nothing is queued; whether anything was."""
+        worked = bool(self._queue)
+        while self._queue:
+            key = next(iter(self._queue))
+            del self._queue[key]
+            timer = self._timers.pop(key, None)
+            if timer is not None:
+                timer.cancel()
+            result = self._controller.reconcile(self._view, key, self._store.clock.unix)
+            for write in result.writes:
+                error = self._write(write)
+                if error:
+                    failure = Failure(write, error, last=False)
+                    for event in self._controller.failed(self._view, key, self._store.clock.unix, failure).writes:
+                        self._write(event)
+                    break
+            if result.at is not None:
+                self._wake(key, result.at)
+        return worked
+
+    def _wake(self, key: Key, moment: float) -> None:
+        delay = max(0, round((moment - EPOCH) * SECOND) - self._store.clock.now)
+        self._timers[key] = self._store.clock.after(delay, lambda: self._queue.setdefault(key))
+
+    def _write(self, write: Write) -> str:
+        """Apply a write; the error, "" when there is none. What is gone already is no error."""
+        if isinstance(write, EmitEvent):
+            self._recorder.record(write)
+        elif isinstance(write, Create):
+            try:
+                self._store.create(kind_of(write.object), write.object)
+            except AlreadyExistsError as error:
+                return "" if write.adopt else str(error)
+        elif not isinstance(write, Increment):
+            present = self._store.get(*write.key)
+            if present is None or (write.uid and meta(present)["uid"] != write.uid):
+                return ""
+            if write.version and meta(present)["resourceVersion"] != write.version:
+                self._queue[write.key] = None
+                return f"{write.key} was changed meanwhile"
+            if isinstance(write, Patch):
+                self._store.patch(*write.key, write.patch)
+            elif isinstance(write, Delete):
+                self._store.delete(*write.key)
+        return ""
+
+
+class JobAdoption:
+    """Makes pods that name a Job, and have no controller when the Job is created, its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._jobs: dict[tuple[str, str], None] = {}
+
+    def observe(self, change: Change) -> None:
+        """Note new Jobs."""
+        if change.kind == JOB and change.old is None:
+            self._jobs[change.key] = None
+
+    def reconcile(self) -> bool:
+        """Adopt the pods of the noted Jobs; whether there were any."""
+        jobs, self._jobs = self._jobs, {}
+        for namespace, name in jobs:
+            job = self._store.get(JOB, namespace, name)
+            for pod in list(self._store.list(POD)) if job is not None else ():
+                named = annotations_of(pod).get(JOB_NAME) or labels_of(pod).get(JOB_NAME)
+                if job is not None and named == name and key_of(pod)[0] == namespace and controller_of(pod) is None:
+                    self._store.patch(POD, *key_of(pod), {"metadata": {"ownerReferences": [owner_reference(job)]}})
+        return bool(jobs)
