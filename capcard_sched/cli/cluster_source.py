@@ -1,4 +1,4 @@
-"""The cluster a question is about: manifests, simulated first, or a live cluster, read once and left alone."""
+"""Loads the cluster of `explain` and `queue list`: simulated manifests, or a live cluster, read only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.failures import FailureWatch
-from capcard_sched.cli.simulate import BadInputError, build_core, core_under, options_of
+from capcard_sched.cli.simulate import BadInputError, build_core, core_with_conf, options_of
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -29,10 +29,10 @@ INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
-#: Of a job's evictions so many are shown.
+#: Events: the most recent evictions of a job that are shown.
 _SHOWN_EVENTS: Final = 5
-#: Events of kinds that the scheduler can do without, in words.
-_UNREAD: Final = {"missing": "not known to the API server", "forbidden": "may not be listed"}
+#: Watch event of an optional kind to the text of its note.
+_UNREAD: Final = {"missing": "not served by the API server", "forbidden": "access denied"}
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
@@ -50,63 +50,63 @@ class _Events(msgspec.Struct):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Which cluster, under which scheduler-conf."""
+    """Flags that select the cluster and the scheduler-conf."""
 
     file: Annotated[
         tuple[str, ...],
         Parameter(name=["--file", "-f"], negative=(), allow_leading_hyphen=True, show_default=False, metavar="PATH"),
     ] = ()
-    """File, folder or `-` for standard input, YAML or JSON, to be simulated as `simulate` does. Repeatable. Without it
-    the question is about a live cluster."""
+    """File, folder or `-` for standard input, YAML or JSON; simulated as by `simulate`. Repeatable. Default: a live
+    cluster."""
 
     scheduler_conf: Path | None = None
-    """The scheduler-conf to use; when absent the installed one (live), else the built-in one."""
+    """Scheduler-conf file. Default: the installed one (live cluster), else the built-in one."""
 
     scheduler_name: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="NAME")] = ()
-    """Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent."""
+    """Schedule pods with this `schedulerName`. Repeatable. Default: capcard-sched and volcano."""
 
     default_queue: Annotated[str, Parameter(metavar="NAME")] = "default"
     """Queue of PodGroups that name none."""
 
     plugins_dir: Path | None = None
-    """Folder with further plugins and actions."""
+    """Folder with additional plugins and actions."""
 
     until: Annotated[str | None, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = None
-    """The cluster at this virtual time, such as 10m; when absent, when nothing can change any more."""
+    """Stop the simulation at this virtual time, such as 10m. Default: when no further change is possible."""
 
     schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = "1s"
     """Virtual time between sessions."""
 
     kubeconfig: Annotated[Path | None, Parameter(group=_LIVE)] = None
-    """Kubeconfig file; found as kubectl finds it when absent."""
+    """Kubeconfig file. Default: the one kubectl uses."""
 
     context: Annotated[str, Parameter(group=_LIVE, show_default=False, metavar="NAME")] = ""
-    """Context of the kubeconfig; its current one when absent."""
+    """Context of the kubeconfig. Default: its current context."""
 
     installed_conf: Annotated[str, Parameter(group=_LIVE, metavar="NAMESPACE/NAME")] = INSTALLED_CONF
-    """ConfigMap with the installed scheduler-conf, NAMESPACE/NAME, unless --scheduler-conf is given."""
+    """ConfigMap that holds the installed scheduler-conf; ignored with --scheduler-conf."""
 
 
 @dataclass(frozen=True)
 class ClusterSource:
-    """A core that knows the cluster and has held a session over it. `now` in Unix seconds."""
+    """A core that has loaded the cluster and run a session over it. `now` in Unix seconds."""
 
     core: Core
     now: float
-    #: Tells contained failures; returns the exit status.
+    #: Prints the errors of plugins that the core recovered from; returns the exit status.
     report: Callable[[], int]
     #: For messages: "the simulated cluster" or the address of the API server.
     where: str
-    #: What events of a live cluster tell of evictions of a job.
-    told: Callable[[Job], tuple[str, ...]] = lambda _: ()
+    #: Messages of a live cluster's `Evict` events about a job, oldest first.
+    eviction_events: Callable[[Job], tuple[str, ...]] = lambda _: ()
 
 
-def scene(source: Source, *, as_it_stands: bool = False) -> ClusterSource:
-    """Load it. Raises BadInputError when the input, the connection or the cluster's answer is no use.
+def load_cluster(source: Source, *, read_only: bool = False) -> ClusterSource:
+    """Load the cluster. Raises BadInputError when the input, the connection or a response is invalid.
 
-    `as_it_stands`: of a live cluster, what the session would decide is left out, and only what is there is shown.
+    `read_only`: run no actions over a live cluster, so that the core holds its present state only.
     """
-    return _simulated(source) if source.file else _live(source, as_it_stands=as_it_stands)
+    return _simulated(source) if source.file else _live(source, read_only=read_only)
 
 
 def _simulated(source: Source) -> ClusterSource:
@@ -125,7 +125,7 @@ def _simulated(source: Source) -> ClusterSource:
     return ClusterSource(core, EPOCH + outcome.end / SECOND, watched.report, "the simulated cluster")
 
 
-def _live(source: Source, *, as_it_stands: bool) -> ClusterSource:
+def _live(source: Source, *, read_only: bool) -> ClusterSource:
     import asyncio
     import time
 
@@ -138,10 +138,10 @@ def _live(source: Source, *, as_it_stands: bool) -> ClusterSource:
             str(source.kubeconfig) if source.kubeconfig is not None else None, None, source.context or None
         )
     except ConnectionConfigError as error:
-        why = str(error)
+        text = str(error)
         if source.kubeconfig is None:
-            why = f"{why.rstrip('.')}; a cluster in files is given with -f"
-        raise BadInputError(why) from None
+            text = f"{text.rstrip('.')}; or pass manifests with -f"
+        raise BadInputError(text) from None
     try:
         conf, facts = asyncio.run(_read(source, connection))
     except (ApiError, Unreachable) as error:
@@ -149,17 +149,19 @@ def _live(source: Source, *, as_it_stands: bool) -> ClusterSource:
     if conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
-        core = core_under(conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
-    if as_it_stands:
+        core = core_with_conf(conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
+    if read_only:
         core.reconfigure(msgspec.structs.replace(core.conf, actions=()))
     watched = FailureWatch(core)
     now = time.time()
     watched.step(facts, now)
-    return ClusterSource(core, now, watched.report, connection.server, lambda job: asyncio.run(_told(connection, job)))
+    return ClusterSource(
+        core, now, watched.report, connection.server, lambda job: asyncio.run(_eviction_events(connection, job))
+    )
 
 
 async def _read(source: Source, connection: Connection) -> tuple[str | None, list[Delta]]:
-    """The installed scheduler-conf, None when there is none to be had, and everything the scheduler would watch."""
+    """The installed scheduler-conf, or None when it is missing or not readable, and every object the daemon watches."""
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.informers import list_all
     from capcard_sched.kube.instrumentation import NullObserver
@@ -167,11 +169,11 @@ async def _read(source: Source, connection: Connection) -> tuple[str | None, lis
     unread: dict[str, list[str]] = {}
 
     class Notes(NullObserver):
-        """What is not there or not to be had is said in one line each."""
+        """Collects missing and forbidden kinds; prints undecodable objects."""
 
         def watch(self, resource: str, event: str, detail: str = "") -> None:
             if event == "undecodable":
-                print(f"warning: {detail}; left out", file=sys.stderr)
+                print(f"warning: {detail}; skipped", file=sys.stderr)
             elif event in _UNREAD:
                 unread.setdefault(event, []).append(resource)
 
@@ -179,12 +181,12 @@ async def _read(source: Source, connection: Connection) -> tuple[str | None, lis
         conf = None if source.scheduler_conf is not None else await _installed_conf(client, source.installed_conf)
         facts = await list_all(client, observer=Notes())
     for event, resources in unread.items():
-        print(f"note: {_UNREAD[event]}, taken as none: {', '.join(resources)}", file=sys.stderr)
+        print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
     return conf, facts
 
 
-async def _told(connection: Connection, job: Job) -> tuple[str, ...]:
-    """The messages of the last events `Evict` about a PodGroup, oldest first; none where events may not be read."""
+async def _eviction_events(connection: Connection, job: Job) -> tuple[str, ...]:
+    """Messages of the last `Evict` events of a PodGroup, oldest first; empty without the right to list events."""
     from capcard_sched.kube.client import ApiError, Client, Unreachable
     from capcard_sched.kube.paths import events_path
     from capcard_sched.model.reasons import GROUP_EVICTED
@@ -194,7 +196,7 @@ async def _told(connection: Connection, job: Job) -> tuple[str, ...]:
         async with Client(connection) as client:
             body = await client.request("GET", events_path(job.namespace), params={"fieldSelector": about})
     except (ApiError, Unreachable) as error:
-        print(f"note: events are left out: {error}", file=sys.stderr)
+        print(f"note: events not shown: {error}", file=sys.stderr)
         return ()
     found = sorted(msgspec.json.decode(body, type=_Events).items, key=lambda event: event.last_timestamp or "")
     return tuple(f"{event.message} ({event.last_timestamp})" for event in found[-_SHOWN_EVENTS:])
@@ -215,10 +217,10 @@ async def _installed_conf(client: Client, name: str) -> str | None:
     except ApiError as error:
         if error.status not in {_NOT_FOUND, _FORBIDDEN}:
             raise
-        why = "there is none" if error.status == _NOT_FOUND else "it may not be read"
-        print(f"note: ConfigMap {name}: {why}; the built-in scheduler-conf is used", file=sys.stderr)
+        reason = "not found" if error.status == _NOT_FOUND else "access denied"
+        print(f"note: ConfigMap {name}: {reason}; using the built-in scheduler-conf", file=sys.stderr)
         return None
     conf = msgspec.json.decode(body, type=ConfigMap).data.get(_CONF_KEY)
     if conf is None:
-        print(f"note: ConfigMap {name} has no key {_CONF_KEY}; the built-in scheduler-conf is used", file=sys.stderr)
+        print(f"note: ConfigMap {name} has no key {_CONF_KEY}; using the built-in scheduler-conf", file=sys.stderr)
     return conf

@@ -1,4 +1,4 @@
-"""Failures that the core contained during a run: a wrong answer must not look like a right one."""
+"""Collects plugin errors of a run and reports them, so that incomplete results never look complete."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class FailureWatch:
-    """Steps the core and keeps what failed inside: (plugin, hook, error) to how often it did."""
+    """Steps the core and counts plugin errors by (plugin, hook, error)."""
 
     def __init__(self, core: Core | Recorder[StepResult]) -> None:
         self._core = core
         self.failures: dict[tuple[str, str, str], int] = {}
-        #: The same of what others failed in or refused: told, but the run is right.
+        #: Errors of external systems, by the same key: reported, without effect on the exit status.
         self.outside: dict[tuple[str, str, str], int] = {}
 
     def step(self, deltas: Sequence[Delta], now: float) -> StepResult:
@@ -34,10 +34,10 @@ class FailureWatch:
         return result
 
     def report(self) -> int:
-        """Say what failed, a line each. Returns the exit status of the run."""
+        """Print one line per distinct error. Returns the exit status of the run."""
         for (plugin, hook, error), times in self.outside.items():
             print(f"warning: plugin {plugin}, {hook}: {error} ({times} times)", file=sys.stderr)
         for (plugin, hook, error), times in self.failures.items():
-            who = f"plugin {plugin}, {hook}" if plugin else hook
-            print(f"internal error: {who}: {error} ({times} times; the results may be incomplete)", file=sys.stderr)
+            origin = f"plugin {plugin}, {hook}" if plugin else hook
+            print(f"internal error: {origin}: {error} ({times} times; the results may be incomplete)", file=sys.stderr)
         return INTERNAL_ERROR if self.failures else 0

@@ -1,4 +1,4 @@
-"""How `--help` looks: flags stay whole, however narrow the terminal."""
+"""Format of `--help` pages: flags are never wrapped, however narrow the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def whole_flags(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """Print a panel of flags. A flag cut in two reads like another one, and cannot be searched for."""
+    """Print a panel of flags without wrapping them: a wrapped flag reads like another and cannot be searched for."""
     from cyclopts.help import DefaultFormatter
 
     DefaultFormatter(column_specs=_columns)(console, options, panel)

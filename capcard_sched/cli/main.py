@@ -1,4 +1,4 @@
-"""The command `capcard-sched`: its verbs by name. A verb's module is imported when the verb is used."""
+"""The command `capcard-sched` and its subcommands. The module of a subcommand is imported on first use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-# The scheduler multiplies no matrices: threads that the array library starts for it at import would only cost time.
+# The scheduler multiplies no matrices: the thread pool that OpenBLAS starts at import only costs time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import cyclopts
@@ -30,36 +30,36 @@ app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
 
 _HELP = ("-h", "--help")
-#: What a command line is told that holds words beside its flags.
-_UNUSED = "not understood: {words} (files and folders are given with -f)"
+#: Subcommand to its positional argument, for the error about a surplus one.
+_POSITIONAL = {"explain": "explain takes one NAME", "replay": "replay takes one FILE"}
 
 
 def run(arguments: list[str]) -> int:
-    """Exit status for a command line: 0, 2 when it or its input is wrong, 1 when we are."""
+    """Run one command line. Returns 0, 2 for invalid input, 1 for an internal error."""
     if not arguments or arguments[0] in _HELP:
         for verb in app:
-            app[verb]  # imported now, so that the list of verbs can say what each does
+            app[verb]  # imported now: the list of commands shows a summary of each
     try:
         status = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except cyclopts.CycloptsError as error:
         text = str(error)
         if isinstance(error, cyclopts.UnusedCliTokensError):
-            text = _UNUSED.format(words=" ".join(error.unused_tokens or ()))
+            words = ", ".join(f'"{word}"' for word in error.unused_tokens or ())
+            text = f"unexpected argument {words}: {_POSITIONAL.get(arguments[0], 'pass files and folders with -f')}"
         elif isinstance(error, cyclopts.CoercionError) and error.target_type is bool:
             text += " Accepted: true or false."
         print(f"error: {' '.join(text.split())}", file=sys.stderr)
         return BAD_INPUT
     except (BrokenPipeError, SystemExit) as error:
-        # Whoever read our output has seen enough (`| head`); nothing more can be said to them. The library that draws
-        # the tables makes an exit with status 1 of it.
+        # The reader of the pipe is gone (`| head`). rich turns the error into an exit with status 1.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001 - the last resort: say so, with the place, and give the right status
+    except Exception as error:  # noqa: BLE001 - last resort: traceback and the documented exit status
         import traceback
 
         traceback.print_exc()
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
 
 
 def main() -> None:
-    """The entry point. Output is UTF-8 whatever the locale says: the same input gives the same bytes everywhere."""
+    """The entry point. Output is UTF-8 in every locale: the same input gives the same bytes everywhere."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`capcard-sched queue`: what queues may use, and use."""
+"""`capcard-sched queue`: quotas and usage of queues."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.cluster_source import Source, scene
-from capcard_sched.cli.exit_codes import refuse
+from capcard_sched.cli.cluster_source import Source, load_cluster
+from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
 
-app = cyclopts.App(name="queue", help="Queues: what they may use, and use.", result_action="return_value")
+app = cyclopts.App(name="queue", help="Show queue quotas and usage.", result_action="return_value")
 
 
 @app.command(name="list", usage="capcard-sched queue list [OPTIONS] [NAMES...]")
@@ -21,28 +21,28 @@ def list_queues(
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """List queues: per card and resource the quota, what is allocated, promised to admitted jobs, and free.
+    """List queues with quota, allocated, reserved and free amounts per card and resource.
 
-    With -f of a cluster that is simulated first, else of a live one, which is only read.
+    With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
 
     Exit status: 0; 2 on bad input or an unknown queue; 1 on an internal error.
 
     Args:
-        names: Queues to list; all when absent.
-        output: What to print.
-        source: The cluster, and how to look at it.
+        names: Queues to list. Default: all.
+        output: Output format.
+        source: Flags that select the cluster.
     """
     try:
-        found = scene(source, as_it_stands=True)
+        found = load_cluster(source, read_only=True)
     except BadInputError as error:
-        return refuse(str(error))
+        return usage_error(str(error))
     from capcard_sched.framework.explain import queue_uses
 
     uses = queue_uses(found.core)
-    known = {use.name for use in uses}
-    unknown = [name for name in names if name not in known]
+    existing = {use.name for use in uses}
+    unknown = [name for name in names if name not in existing]
     if unknown:
-        return refuse(f"no such queue: {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
+        return usage_error(f"no such queue: {', '.join(unknown)}; existing queues: {', '.join(sorted(existing))}")
     shown = [use for use in uses if not names or use.name in names]
     if output == "json":
         import msgspec

@@ -1,4 +1,4 @@
-"""`capcard-sched replay`: a daemon's recorded decisions made again, offline."""
+"""`capcard-sched replay`: replays a daemon's recording offline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import BAD_INPUT, refuse
+from capcard_sched.cli.exit_codes import BAD_INPUT, usage_error
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
 
-#: The recorded conf came to other decisions.
-_DIFFERENT = 3
+#: Exit status: the recorded scheduler-conf leads to other decisions.
+_CHANGED = 3
 
 
 def replay(
@@ -31,42 +31,41 @@ def replay(
     most: Annotated[int, Parameter(metavar="N")] = 20,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
 ) -> int:
-    """Make the decisions of a recorded daemon (`run --record`) again, and say where they differ. Nothing is contacted.
+    """Replay a recording (`run --record`) offline and show where the decisions differ. Connects to nothing.
 
-    Every step is decided given the recorded history up to it. Without --scheduler-conf the recorded one is used, and
-    everything must come out the same.
+    Each step starts from the recorded history. Without --scheduler-conf the replay uses the recorded scheduler-conf and
+    every decision must be the same.
 
-    With --scheduler-conf the question to every step is: what would this scheduler-conf have decided here? Before the
-    next step everything is put back to what really happened, so a difference does not lead to others, and a pod counts
-    as bound earlier at the first step at which it would have been bound. How the day would have gone on from there is
-    not answered: the recorded facts contradict it. That is what `simulate` is for.
+    With --scheduler-conf the replay shows the decisions of that scheduler-conf at each step. After each step the state
+    returns to the recorded history, so that one difference causes no others; a pod counts as bound earlier at the first
+    step that would bind it. The replay does not continue from a changed decision: use `simulate` for that.
 
-    Exit status: 0 when everything is the same, or another scheduler-conf was tried; 3 when the recorded one decides
-    otherwise; 2 on bad input; 1 on an internal error.
+    Exit status: 0 when all decisions are the same, or with --scheduler-conf; 3 when the recorded scheduler-conf leads
+    to other decisions; 2 on bad input; 1 on an internal error.
 
     Args:
-        file: The recording; one that was cut off is replayed up to its last whole line.
-        scheduler_conf: Decide under this scheduler-conf instead of the recorded ones.
-        plugins_dir: Folder with further plugins and actions.
-        most: Differences to show.
-        output: What to print: a table for people, or one JSON object.
+        file: The recording. A truncated one is replayed up to its last complete line.
+        scheduler_conf: Scheduler-conf file to use instead of the recorded one.
+        plugins_dir: Folder with additional plugins and actions.
+        most: Maximum number of differences to show.
+        output: Output format.
     """
     from capcard_sched.daemon.recording import RecordingError, RecordingReader
-    from capcard_sched.daemon.replay import replay as decide_again
+    from capcard_sched.daemon.replay import replay as replay_recording
     from capcard_sched.framework.conf.registry import Registry, RegistryError
     from capcard_sched.gc import settle_memory
 
     if most < 0:
-        return refuse(f"--most: {most} is negative")
+        return usage_error(f"--most: {most} is negative")
     try:
         registry = Registry.load(plugins_dir)
         conf = None if scheduler_conf is None else _read_conf(scheduler_conf, registry)
         if conf is None and scheduler_conf is not None:
             return BAD_INPUT
         settle_memory()
-        found = decide_again(RecordingReader(file), registry, conf, most=most)
+        found = replay_recording(RecordingReader(file), registry, conf, most=most)
     except (RegistryError, RecordingError) as error:
-        return refuse(str(error))
+        return usage_error(str(error))
     if output == "json":
         import msgspec
 
@@ -78,35 +77,35 @@ def replay(
         console = console_for()
         for part in _rendered(found, other=conf is not None):
             console.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
-    return _DIFFERENT if conf is None and not found.same else 0
+    return _CHANGED if conf is None and not found.same else 0
 
 
 def _read_conf(path: Path, registry: Registry) -> Conf | None:
-    """The conf, or None after saying what is wrong."""
+    """The scheduler-conf; None after printing its errors."""
     from capcard_sched.framework.conf.scheduler_conf import parse_conf
 
     try:
         text = path.read_bytes()
     except OSError as error:
-        refuse(f"{path}: {error.strerror or error}")
+        usage_error(f"{path}: {error.strerror or error}")
         return None
     result = parse_conf(text, registry=registry)
     for problem in result.problems:
         print(f"{problem.severity}: {path}: {problem.render()}", file=sys.stderr)
     if result.conf is None:
-        refuse(f"{path}: this scheduler-conf cannot be used")
+        usage_error(f"{path}: invalid scheduler-conf")
     return result.conf
 
 
 def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
-    """What people read: notes, the verdict, the queues, the differences."""
+    """Notes, the result, the table of queues, the differences."""
     parts: list[RenderableType] = [f"note: {note}" for note in found.notes]
     size = f"{found.steps} steps, {found.sessions} sessions, {found.decisions} decisions"
     if found.same:
-        parts.append(f"same: {size}, each decided as recorded")
+        parts.append(f"unchanged: {size}")
     else:
         kinds = ", ".join(f"{count} {what}" for what, count in sorted(found.kinds.items(), key=lambda item: -item[1]))
-        parts.append(f"different: {size}; {found.found} difference{'' if found.found == 1 else 's'}: {kinds}")
+        parts.append(f"changed: {size}; {found.found} difference{'' if found.found == 1 else 's'}: {kinds}")
     if other and found.queues:
         parts.append(_queue_table(found))
     parts += map(_line, found.differences)
@@ -117,10 +116,11 @@ def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
 
 
 def _line(item: ReplayDifference) -> str:
-    """`step 3 at 2026-01-01T00:00:03Z: Pod default/p, queue q: bound elsewhere: n2 then, n1 here`."""
+    """`step 3 at 2026-01-01T00:00:03Z: Pod default/p, queue q: bound elsewhere: recorded n2, replayed n1`."""
     queue = f", queue {item.queue}" if item.queue else ""
-    told = ", ".join(f"{text} {when}" for text, when in ((item.then, "then"), (item.here, "here")) if text)
-    rest = "".join(f": {text}" for text in (told, item.why) if text)
+    sides = ((item.then, "recorded"), (item.here, "replayed"))
+    values = ", ".join(f"{side} {text}" for text, side in sides if text)
+    rest = "".join(f": {text}" for text in (values, item.why) if text)
     return f"step {item.step} at {format_timestamp(item.now)}: {item.object}{queue}: {item.what}{rest}"
 
 
@@ -130,7 +130,7 @@ def _queue_table(found: Replayed) -> RenderableType:
 
     table = Table(title="Pods by queue", title_justify="left", box=None, pad_edge=False)
     table.add_column("QUEUE")
-    for name in ("BOUND", "SAME", "ELSEWHERE", "EARLIER", "NOT BOUND", "ONLY HERE"):
+    for name in ("BOUND", "SAME", "ELSEWHERE", "EARLIER", "NOT BOUND", "EXTRA"):
         table.add_column(name, justify="right")
     for queue in sorted(found.queues):
         row = found.queues[queue]

@@ -1,4 +1,4 @@
-"""`capcard-sched simulate`: the scheduler on an in-memory cluster in virtual time."""
+"""`capcard-sched simulate`: runs the scheduler on an in-memory cluster in virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import Files, refuse
+from capcard_sched.cli.exit_codes import Files, usage_error
 from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BadInputError(Exception):
-    """The command line or a file cannot be used; the text is for the user."""
+    """Invalid flag or file; the text is printed."""
 
 
 def simulate(
@@ -38,20 +38,20 @@ def simulate(
 ) -> int:
     """Run manifests through the scheduler on an in-memory cluster, in virtual time.
 
-    Plain manifests exist at the start; a Scenario object holds the timeline. Nothing is contacted.
+    Manifests exist from the start; a Scenario object adds a timeline of changes. Connects to nothing.
 
-    Exit status: 0 when the simulation ran, whatever stayed pending; 2 on bad input; 1 on an internal error.
+    Exit status: 0 when the simulation completed, also with pending pods; 2 on bad input; 1 on an internal error.
 
     Args:
         file: File, folder or `-` for standard input, YAML or JSON. Repeatable.
-        scheduler_conf: The scheduler-conf to use; the built-in default when absent.
-        until: End at this virtual time, such as 10m; when absent, when nothing can change any more.
-        output: What to print: a table for people, or every object at the end as one List.
+        scheduler_conf: Scheduler-conf file. Default: the built-in one.
+        until: Stop at this virtual time, such as 10m. Default: when no further change is possible.
+        output: Output format: a summary table, or all objects at the end as one List.
         schedule_period: Virtual time between sessions.
-        scheduler_name: Pods of this `schedulerName` are ours. Repeatable; capcard-sched and volcano when absent.
+        scheduler_name: Schedule pods with this `schedulerName`. Repeatable. Default: capcard-sched and volcano.
         default_queue: Queue of PodGroups that name none; created if it does not exist.
-        plugins_dir: Folder with further plugins and actions.
-        timeline: Also show cards in use over time, waiting times, and which quota held whom; on standard error with
+        plugins_dir: Folder with additional plugins and actions.
+        timeline: Also show cards in use over time, waiting times, and jobs blocked by quota; on standard error with
             -o json and -o yaml.
     """
     try:
@@ -61,7 +61,7 @@ def simulate(
         scenario = load_scenario(file, existing_queues=(ROOT_QUEUE, default_queue))
         scheduler = build_core(scheduler_conf, plugins_dir, options)
     except (BadInputError, InputError) as error:
-        return refuse(str(error))
+        return usage_error(str(error))
     from capcard_sched.gc import settle_memory
     from capcard_sched.reports.recording import Recorder
     from capcard_sched.simulation.run import simulate as run
@@ -73,7 +73,7 @@ def simulate(
         with _progress() as progress:
             outcome = run(scenario, watched, options, progress)
     except InputError as error:
-        return refuse(str(error))
+        return usage_error(str(error))
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     _show(outcome, output)
@@ -87,11 +87,11 @@ def simulate(
 
 
 def options_of(until: str | None, period: str, names: tuple[str, ...], default_queue: str) -> SimulationOptions:
-    """The run options out of the flags. Raises BadInputError."""
+    """The run options from the flags. Raises BadInputError."""
     moments = {"until": None if until is None else _moment("--until", until)}
     step = _moment("--schedule-period", period)
     if not step:
-        raise BadInputError(f"--schedule-period: {period!r} is no time at all: expected {ACCEPTED}")
+        raise BadInputError(f"--schedule-period: {period!r}: must be > 0, expected {ACCEPTED}")
     if any(not name for name in names):
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
@@ -107,18 +107,20 @@ def _moment(flag: str, text: str) -> int:
 
 
 def build_core(conf_path: Path | None, plugins_dir: Path | None, options: SimulationOptions) -> Core:
-    """The core under the conf; the built-in one when there is no path. Raises BadInputError."""
+    """A core with the scheduler-conf of a file; the built-in one without a path. Raises BadInputError."""
     if conf_path is None:
-        return core_under(None, "", plugins_dir, options)
+        return core_with_conf(None, "", plugins_dir, options)
     try:
         text = conf_path.read_bytes()
     except OSError as error:
         raise BadInputError(f"{conf_path}: {error.strerror or error}") from None
-    return core_under(text, str(conf_path), plugins_dir, options)
+    return core_with_conf(text, str(conf_path), plugins_dir, options)
 
 
-def core_under(conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: SimulationOptions) -> Core:
-    """The core under the conf with this text, which messages call `where`; None is the built-in one.
+def core_with_conf(
+    conf_text: str | bytes | None, where: str, plugins_dir: Path | None, options: SimulationOptions
+) -> Core:
+    """A core with this scheduler-conf text; None is the built-in one. `where` names the text in messages.
 
     Raises BadInputError.
     """
@@ -137,13 +139,13 @@ def core_under(conf_text: str | bytes | None, where: str, plugins_dir: Path | No
         for problem in result.problems:
             print(f"{problem.severity}: {where}: {problem.render()}", file=sys.stderr)
         if result.conf is None:
-            raise BadInputError(f"{where}: this scheduler-conf cannot be used")
+            raise BadInputError(f"{where}: invalid scheduler-conf")
         conf = result.conf
     return Core(conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue)
 
 
 class _progress:  # noqa: N801 - used like a function
-    """A progress bar on a terminal, once a run takes longer than a second."""
+    """A progress bar on a terminal, for runs of more than a second."""
 
     def __enter__(self) -> Progress | None:
         if not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`capcard-sched trace`: recorded clusters as scenarios for `simulate`."""
+"""`capcard-sched trace`: converts cluster traces to scenarios for `simulate`."""
 
 import sys
 from collections import Counter
@@ -11,7 +11,7 @@ from capcard_sched.cli.exit_codes import BAD_INPUT
 from capcard_sched.simulation.openb import DEFAULT_QUOTA_SHARE, TraceScenario, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TracePod, read_nodes, read_pods
 
-app = App(name="trace", help="Turn recorded cluster traces into scenarios for `simulate`.")
+app = App(name="trace", help="Convert cluster traces to scenarios for `simulate`.")
 
 
 @app.command
@@ -23,19 +23,19 @@ def openb(
     sharing: Literal["whole"] = "whole",
     quota_share: float = DEFAULT_QUOTA_SHARE,
 ) -> int:
-    """Turn an openb trace (two CSV files) into one scenario file.
+    """Convert an openb trace (two CSV files) to one scenario file.
 
-    Every machine becomes a Node, every class of service a Queue with card quotas, every pod a Pod created at its time
-    and running as long as it ran in the trace. Run it with `capcard-sched simulate -f FILE`.
+    Each machine becomes a Node, each class of service a Queue with card quotas, each pod a Pod with the creation time
+    and duration of the trace. Run it with `capcard-sched simulate -f FILE`.
 
     Args:
         nodes: Node list, CSV with the columns sn, cpu_milli, memory_mib, gpu, model.
         pods: Pod list, CSV with the columns name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos,
             pod_phase, creation_time, deletion_time, scheduled_time.
-        output: Scenario to write: JSON when the name ends in .json, else YAML.
-        sharing: What a pod gets that asked for a part of a card; `whole`: a card of its own.
-        quota_share: Quota of a class per card model: its largest pod, and this share of what its peak would be above
-            that if nobody ever waited. Below 1 bursts wait.
+        output: Scenario file to write: JSON if the name ends in .json, else YAML.
+        sharing: Cards of a pod that requests a fraction of one; `whole`: one card.
+        quota_share: Quota of a class per card model: the size of its largest pod plus this share of the rest of its
+            unconstrained peak. Below 1, bursts are queued.
     """
     try:
         trace_pods = read_pods(pods)
@@ -68,5 +68,5 @@ def _summary(scenario: TraceScenario, pods: list[TracePod], output: Path, sharin
     shared = sum(1 for pod in pods if pod.cards and pod.share_milli < 1000)
     return (
         f"{output}: {kinds['Node']} nodes, {kinds['Queue']} queues, {len(scenario.operations)} pods "
-        f"({sum(1 for pod in pods if pod.cards)} with cards; {shared} asked for a part of a card: --sharing {sharing})"
+        f"({sum(1 for pod in pods if pod.cards)} with cards; {shared} request part of a card: --sharing {sharing})"
     )

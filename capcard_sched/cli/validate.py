@@ -1,4 +1,4 @@
-"""`capcard-sched validate`: what is wrong with manifests and scheduler-confs, before a cluster sees them."""
+"""`capcard-sched validate`: checks manifests and scheduler-confs before they reach a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from capcard_sched.cli.exit_codes import BAD_INPUT, Files, refuse
+from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.checks import Severity
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
-#: `FILE: document N: the rest`, as the simulator's loader words its problems.
+#: `FILE: document N: the rest`, the form of the simulator's loader.
 _PLACED = re.compile(r"(?P<file>.*?): document (?P<number>[0-9]+)(?:: (?P<rest>.*))?", re.DOTALL)
 #: `[place in the document: ]Kind name: field: text`.
 _OBJECT = re.compile(
@@ -35,7 +35,7 @@ _OBJECT = re.compile(
 
 
 class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finding with its place, as `-o json` prints it."""
+    """One finding with its location, as printed by `-o json`."""
 
     severity: Severity
     message: str
@@ -49,7 +49,7 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _CheckedObject(NamedTuple):
-    """One API object and where it was written."""
+    """One API object and its location."""
 
     document: ManifestDocument
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
@@ -78,25 +78,24 @@ def validate(
     plugins_dir: Path | None = None,
     output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
 ) -> int:
-    """Check manifests and scheduler-confs, and say what is wrong, where, and what is accepted.
+    """Check manifests and scheduler-confs; report each problem with its location and the accepted form.
 
-    Queues, nodes, jobs and pods are checked for their card annotations, alone and against each other: a card without
-    quota in the job's queue, a quota for more cards than there are, device resources that make no card. A
-    scheduler-conf is recognised by its content, also inside a ConfigMap. Exit status 2 when anything is an error, else
-    0.
+    Checks queues, nodes, jobs and pods for their fields and card annotations, alone and against each other: a card
+    without quota in the job's queue, a quota above the cards of the cluster, device resources without a card label.
+    Detects a scheduler-conf by its content, also inside a ConfigMap. Exit status: 2 on errors, else 0.
 
     Args:
         file: File, folder or `-` for standard input, YAML or JSON. Repeatable.
-        scheduler_conf: A scheduler-conf to check as such.
-        plugins_dir: Folder with further plugins and actions that the scheduler-conf may name.
-        output: table for people, json for programs.
+        scheduler_conf: Scheduler-conf file to check.
+        plugins_dir: Folder with additional plugins and actions that the scheduler-conf may name.
+        output: Output format.
     """
     if not file and scheduler_conf is None:
-        return refuse("nothing to check: give -f FILE or --scheduler-conf FILE")
+        return usage_error("nothing to check: pass -f FILE or --scheduler-conf FILE")
     try:
         checker = _Checker(Registry.load(plugins_dir))
     except RegistryError as error:
-        return refuse(str(error))
+        return usage_error(str(error))
     for name in file:
         checker.read(name)
     if scheduler_conf is not None:
@@ -113,19 +112,19 @@ def validate(
 
 
 class _Checker:
-    """Reads everything, then checks everything: objects are judged in the light of each other."""
+    """Reads all input first, then checks it: some checks compare objects with each other."""
 
     def __init__(self, registry: Registry) -> None:
         self.rows: list[FindingRow] = []
         self.objects: list[_CheckedObject] = []
         self.confs = 0
         self._registry = registry
-        #: Files for the simulator's loader, and the bytes of standard input, if that is among them.
+        #: Files for the simulator's loader, and the bytes of standard input if it is one of them.
         self._manifests: list[str] = []
         self._standard_input = b""
 
     def read(self, name: str) -> None:
-        """One `-f`."""
+        """Read one `-f` argument."""
         if name == "-":
             self._standard_input = sys.stdin.buffer.read()
         try:
@@ -143,7 +142,7 @@ class _Checker:
             self.objects += _objects(document, "", document.value)
 
     def read_conf(self, path: Path) -> None:
-        """The file of `--scheduler-conf`."""
+        """Read the file of `--scheduler-conf`."""
         try:
             text = path.read_bytes()
         except OSError as error:
@@ -152,7 +151,7 @@ class _Checker:
         self._conf(text, FindingRow("error", "", file=str(path), document=1))
 
     def check(self) -> None:
-        """Everything that was read."""
+        """Check all input."""
         try:
             scenario = load_scenario(self._manifests, io.BytesIO(self._standard_input), BUILT_IN_QUEUES)
         except InputError as error:
@@ -166,11 +165,11 @@ class _Checker:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
-            if row not in self.rows:  # the loader warns of misspelt annotations too
+            if row not in self.rows:  # the loader also warns about misspelled annotations
                 self.rows.append(row)
 
     def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
-        """What the loader says; of several sentences about one field the first is enough."""
+        """Add the loader's findings: the first one per field."""
         found: dict[tuple[str, int, str, str], FindingRow] = {}
         for number, sentence in enumerate(sentences):
             row = _placed(severity, sentence)
@@ -209,7 +208,7 @@ def _is_conf(value: Any) -> bool:
 
 
 def _objects(document: ManifestDocument, place: str, value: Any) -> Iterator[_CheckedObject]:
-    """The objects of one document: those of a List and those a Scenario creates included."""
+    """The objects of one document, including items of a List and objects that a Scenario creates."""
     if not isinstance(value, dict):
         return
     spec = value.get("spec")
@@ -230,7 +229,7 @@ def _inside(place: str, step: str) -> str:
 
 
 def _unread(text: str) -> FindingRow:
-    """What the reader says of a file; it begins with the file's name."""
+    """A reader's error, `FILE: text`, as a row."""
     row = _placed("error", text)
     if row.file:
         return row
@@ -239,11 +238,11 @@ def _unread(text: str) -> FindingRow:
 
 
 def _placed(severity: Severity, text: str) -> FindingRow:
-    """A sentence of the loader, taken apart as far as it can be."""
+    """A loader's sentence split into location, object, field and message, as far as it has them."""
     placed = _PLACED.fullmatch(text)
     if placed is None:
         return FindingRow(severity, text)
-    rest = placed["rest"] or "cannot be read"
+    rest = placed["rest"] or "unreadable"
     row = FindingRow(severity, rest, placed["file"], int(placed["number"]))
     about = _OBJECT.fullmatch(rest)
     if about is None:
@@ -269,4 +268,4 @@ def _print_table(checker: _Checker, counts: Counter[Severity]) -> None:
     found = [f"{counts[word]} {word}{'' if counts[word] == 1 else 's'}" for word in styles if counts[word]]
     confs = f" and {checker.confs} scheduler-conf{'s' if checker.confs > 1 else ''}" if checker.confs else ""
     objects = f"{len(checker.objects)} object{'' if len(checker.objects) == 1 else 's'}"
-    console.print(f"checked {objects}{confs}: {', '.join(found) or 'nothing to complain about'}")
+    console.print(f"checked {objects}{confs}: {', '.join(found) or 'no problems found'}")

@@ -94,10 +94,10 @@ def _of_pod(job: Job, name: str) -> str:
     if task is None:
         return ""
     if task.status is TaskStatus.PENDING:
-        return f"scheduling gates keep {name} back" if task.gated else ""
+        return f"{name} has scheduling gates" if task.gated else ""
     where = f" on {task.node.name}" if task.node is not None else ""
-    state = "leaving" if task.status is TaskStatus.RELEASING else task.status.title
-    return f"nothing waits: {name} is {state}{where}"
+    state = "terminating" if task.status is TaskStatus.RELEASING else task.status.title
+    return f"not pending: {name} is {state}{where}"
 
 
 def _summary(
@@ -113,13 +113,13 @@ def _summary(
         if job.tasks:
             gated = sum(task.gated and task.status is TaskStatus.PENDING for task in job.tasks.values())
             if gated:
-                return f"scheduling gates keep {gated} of {len(job.tasks)} pods back"
+                return f"{gated} of {len(job.tasks)} pods have scheduling gates"
             leaving = sum(task.status is TaskStatus.RELEASING for task in job.tasks.values())
             if leaving:
-                return f"nothing waits: {leaving} of {len(job.tasks)} pods are leaving"
+                return f"not pending: {leaving} of {len(job.tasks)} pods are terminating"
             ended = all(task.status in COMPLETED_STATUSES for task in job.tasks.values())
-            return "nothing waits: every pod has ended" if ended else "nothing waits: every pod is placed"
-        return "no pod exists yet" if job.phase is not PodGroupPhase.PENDING else "waits to be enqueued"
+            return "not pending: all pods have finished" if ended else "not pending: all pods are scheduled"
+        return "no pods created yet" if job.phase is not PodGroupPhase.PENDING else "waiting for admission (enqueue)"
     for kind in ("refused", "unfit"):
         for item in pending:
             if item.outcome == kind:
@@ -154,7 +154,8 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Tas
     names = tuple(task.name for task in tasks)
     if outcome is None:
         return TaskExplanation(names, "untried", "not tried in the last session")
-    first = session.outcomes[tasks[0].uid]
+    fitting = {session.outcomes[task.uid].node for task in tasks}
+    node = fitting.pop() if len(fitting) == 1 else ""
     reasons: tuple[NodeReason, ...] = ()
     evictable = 0
     queue = session.queues.get(tasks[0].job.queue) if tasks[0].job is not None else None
@@ -165,7 +166,7 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Tas
             for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))
         )
         evictable = int(np.count_nonzero(diagnosis.codes == Code.UNSCHEDULABLE))
-    return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, first.node, reasons, evictable)
+    return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, node, reasons, evictable)
 
 
 def queue_uses(core: Core) -> tuple[QueueUse, ...]:

@@ -75,7 +75,7 @@ def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[
             continue
         close = difflib.get_close_matches(key, known, n=1, cutoff=0.85) if len(key) < _LONG_KEY else []
         if close:
-            message = f'nobody reads this annotation; did you mean "{close[0]}"?'
+            message = f'unknown annotation; did you mean "{close[0]}"?'
             findings.append(Finding("warning", annotation_field(key, at), message))
     return findings
 
@@ -205,7 +205,8 @@ def check_node(labels: Mapping[str, str], allocatable: Amounts) -> list[Finding]
     for resource in sorted(allocatable):
         if allocatable[resource] > 0 and is_card_resource(resource) and resource not in named:
             message = (
-                f"{allocatable[resource] // CARD} x {resource} make no card: pods with a card name never come here"
+                f"{allocatable[resource] // CARD} x {resource}: no card label: pods that name a card cannot be "
+                "scheduled on this node"
             )
             findings.append(Finding("warning", f'status.allocatable["{resource}"]', message, _needed_labels(resource)))
     return findings

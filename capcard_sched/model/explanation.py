@@ -118,5 +118,5 @@ class Explanation(msgspec.Struct, frozen=True):
     victims: tuple[VictimsConsidered, ...] = ()
     #: Pods of the job that were evicted last, oldest first.
     evicted: tuple[EvictedPod, ...] = ()
-    #: What events on the PodGroup of a live cluster say of evictions, oldest first.
-    told: tuple[str, ...] = ()
+    #: Messages of `Evict` events of the PodGroup on a live cluster, oldest first.
+    eviction_events: tuple[str, ...] = ()

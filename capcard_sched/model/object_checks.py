@@ -6,6 +6,7 @@ nothing here raises.
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model import annotations as keys
@@ -246,7 +247,10 @@ def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str
         accepted = ", ".join(quota) or "none: the queue has no card quota"
         yield Finding("warning", field, f"queue {queue} has no quota for card {shown}", accepted)
     if inventory.has_nodes and not any(card in inventory.cards for card in cards):
-        yield Finding("warning", field, f"no node read offers card {shown}", ", ".join(sorted(inventory.cards)))
+        close = difflib.get_close_matches(cards[0], inventory.cards, n=1)
+        meant = f'; did you mean "{close[0]}"?' if close else ""
+        message = f"no node in the input provides card {shown}{meant}"
+        yield Finding("warning", field, message, ", ".join(sorted(inventory.cards)))
 
 
 def _cards(template: Template, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:

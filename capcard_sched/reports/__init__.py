@@ -1,1 +1,1 @@
-"""Tables for people: renderings of Kubernetes objects and model records."""
+"""Renders Kubernetes objects and model records as terminal tables."""

@@ -1,4 +1,4 @@
-"""`explain` as text: why a job waits, who says so, with figures per card."""
+"""Renders an `Explanation` as text: the reason, the plugin that rejects the job, numbers per card."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from capcard_sched.model.timestamps import span
-from capcard_sched.reports.queues import card_row
-from capcard_sched.reports.terminal import amount_for_people
+from capcard_sched.reports.queues import CARD_COLUMNS, card_row
+from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from capcard_sched.model.explanation import CardUse, EvictedPod, Explanation, TaskExplanation, VictimsConsidered
     from capcard_sched.model.refusal import Figures, Refusal
 
-_WORDS = {
-    "refused": "refused",
-    "unfit": "no node can take it",
-    "schedulable": "has room, waits for the rest of its gang",
-    "pipelined": "is promised room that is being released",
+#: Outcome of the last attempt to its text; `gang` is scheduled and minimum count.
+_OUTCOMES = {
+    "refused": "rejected",
+    "unfit": "no node fits",
+    "schedulable": "fits{on}; waiting for gang ({gang})",
+    "pipelined": "nominated{to}; waiting for victims to terminate",
     "untried": "not tried in the last session",
 }
+#: Names: pods or jobs listed before "and N more".
 _SHOWN_NAMES = 4
 
 
@@ -34,26 +36,31 @@ def _figures(refusal: Refusal) -> Table | None:
         rows.insert(0, refusal.figures)
     if not rows:
         return None
-    table = Table("resource or card", "requested", "total would be", "limit", "over by", box=None, pad_edge=False)
+    table = Table("RESOURCE OR CARD", "REQUESTED", "TOTAL", "LIMIT", "OVER BY", box=None, pad_edge=False)
     for row in rows:
         over = row.total - row.limit
         table.add_row(
             row.resource,
-            amount_for_people(row.resource, row.requested),
-            amount_for_people(row.resource, row.total),
-            amount_for_people(row.resource, row.limit),
-            amount_for_people(row.resource, over) if over > 0 else "-",
+            format_base_amount(row.resource, row.requested),
+            format_base_amount(row.resource, row.total),
+            format_base_amount(row.resource, row.limit),
+            format_base_amount(row.resource, over) if over > 0 else "-",
         )
     return table
 
 
 def _refusal(refusal: Refusal) -> list[RenderableType]:
-    who = f"{refusal.plugin or 'scheduler'} / {refusal.hook}"
-    parts: list[RenderableType] = [Text.assemble(("  said by ", "dim"), who, ("  reason ", "dim"), refusal.reason)]
+    parts: list[RenderableType] = [
+        Text.assemble(("  rejected by ", "dim"), f"{_source(refusal.plugin, refusal.hook)}: {refusal.reason}")
+    ]
     table = _figures(refusal)
     if table is not None:
         parts.append(_indented(table))
     return parts
+
+
+def _source(plugin: str, hook: str) -> str:
+    return f"{plugin or 'scheduler'} ({hook})"
 
 
 def _indented(table: Table) -> RenderableType:
@@ -68,22 +75,25 @@ def _names(names: tuple[str, ...]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _task(item: TaskExplanation, told: tuple[Refusal, ...]) -> list[RenderableType]:
-    """`told`: what the job was refused for, which is not said again of its pods."""
-    if item.refusal is not None and item.refusal in told:
-        return [Text.assemble((f"{_names(item.names)}: ", "bold"), "refused with their job")]
-    where = f" ({item.node})" if item.node else ""
-    parts: list[RenderableType] = [Text.assemble((f"{_names(item.names)}: ", "bold"), f"{_WORDS[item.outcome]}{where}")]
+def _task(item: TaskExplanation, of_job: tuple[Refusal, ...], gang: str) -> list[RenderableType]:
+    """The reasons of pods with one template. `of_job`: refusals of the job, not repeated for its pods."""
+    if item.refusal is not None and item.refusal in of_job:
+        return [Text.assemble((f"{_names(item.names)}: ", "bold"), "PodGroup not admitted")]
+    on, to = (f" on {item.node}", f" to {item.node}") if item.node else ("", "")
+    outcome = _OUTCOMES[item.outcome].format(on=on, to=to, gang=gang)
+    parts: list[RenderableType] = [Text.assemble((f"{_names(item.names)}: ", "bold"), outcome)]
     if item.message and item.outcome in ("refused", "unfit"):
         parts.append(Text(f"  {item.message}"))
     if item.refusal is not None:
         parts.extend(_refusal(item.refusal))
     if item.nodes:
-        table = Table("nodes", "reason", "plugin / hook", box=None, pad_edge=False)
+        table = Table("NODES", "REASON", "PLUGIN (HOOK)", box=None, pad_edge=False)
         for reason in item.nodes:
-            table.add_row(str(reason.nodes), reason.reason, f"{reason.plugin or 'scheduler'} / {reason.hook}")
+            table.add_row(str(reason.nodes), reason.reason, _source(reason.plugin, reason.hook))
         parts.append(_indented(table))
-        parts.append(Text(f"  on {item.evictable_nodes} of these nodes evicting something could help", style="dim"))
+        if item.evictable_nodes:
+            on = f"{item.evictable_nodes} node{'' if item.evictable_nodes == 1 else 's'}"
+            parts.append(Text(f"  preemption might help on {on}", style="dim"))
     return parts
 
 
@@ -91,22 +101,23 @@ def _victims(considered: tuple[VictimsConsidered, ...]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for item in considered:
         parts.append(Text(""))
-        found = f"no room can be taken for {item.pod} on any of {item.nodes} nodes"
-        parts.append(Text.assemble((f"{item.action}: ", "bold"), found))
+        nodes = f"{item.nodes} node{'' if item.nodes == 1 else 's'}"
+        parts.append(Text.assemble((f"{item.action}: ", "bold"), f"no preemption victims for {item.pod} on {nodes}"))
         if item.kept or item.not_enough:
-            table = Table("pods", "protected by", box=None, pad_edge=False)
+            table = Table("PODS", "PROTECTED BY", box=None, pad_edge=False)
             for cause, count in item.kept:
                 table.add_row(str(count), cause)
             parts.append(_indented(table))
         if item.not_enough:
-            parts.append(Text(f"  on {item.not_enough} nodes all that may go is not enough"))
+            on = f"{item.not_enough} node{'' if item.not_enough == 1 else 's'}"
+            parts.append(Text(f"  on {on} evicting every possible victim frees too little"))
     return parts
 
 
 def _evicted(pods: tuple[EvictedPod, ...]) -> list[RenderableType]:
     if not pods:
         return []
-    table = Table("evicted", "by", "from node", "for", "of queue", box=None, pad_edge=False)
+    table = Table("EVICTED", "ACTION", "NODE", "PREEMPTOR", "QUEUE", box=None, pad_edge=False)
     for pod in pods:
         table.add_row(pod.pod, pod.action, pod.node, pod.by or "-", pod.queue or "-")
     return [Text(""), table]
@@ -114,24 +125,26 @@ def _evicted(pods: tuple[EvictedPod, ...]) -> list[RenderableType]:
 
 def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
     table = Table(title=f"Cards of queue {queue}", title_justify="left", box=None, pad_edge=False)
-    for column in ("card", "quota", "allocated", "in queue", "free", "in cluster"):
-        table.add_column(column, justify="left" if column == "card" else "right")
+    for column in CARD_COLUMNS:
+        table.add_column(column, justify="left" if column == "CARD" else "right")
     for use in cards:
-        table.add_row(*card_row(use, absent="not in cluster"))
+        table.add_row(*card_row(use))
     return table
 
 
 def render(explanation: Explanation) -> RenderableType:
-    """The whole answer, the one line that matters first."""
+    """The whole explanation; the third line is the most important reason."""
     e = explanation
     queue = f"queue {e.queue} ({e.queue_state})" if e.queue else "no queue"
-    counts = f"{e.placed} placed, minimum {e.minimum}, {e.tasks} pod{'' if e.tasks == 1 else 's'}"
+    counts = f"scheduled {e.placed}/{e.tasks}, minAvailable {e.minimum}"
     if e.pending or e.refusals or e.placed < e.minimum:
-        counts += f", waiting {span(e.waiting_seconds)}"
+        counts += f", pending for {span(e.waiting_seconds)}"
+    fitting = sum(len(item.names) for item in e.pending if item.outcome in ("schedulable", "pipelined"))
+    gang = f"{e.placed + fitting} of {e.minimum}"
     parts: list[RenderableType] = [
         Text.assemble((f"{e.namespace}/{e.name}", "bold"), f"  {queue}  phase {e.phase}"),
         Text(counts),
-        Text.assemble(("Why: ", "bold"), e.summary),
+        Text.assemble(("Reason: ", "bold"), e.summary),
     ]
     for refusal in e.refusals:
         parts.append(Text(""))
@@ -139,12 +152,12 @@ def render(explanation: Explanation) -> RenderableType:
         parts.extend(_refusal(refusal))
     for item in e.pending:
         parts.append(Text(""))
-        parts.extend(_task(item, e.refusals))
+        parts.extend(_task(item, e.refusals, gang))
     parts.extend(_victims(e.victims))
     parts.extend(_evicted(e.evicted))
-    if e.told:
+    if e.eviction_events:
         parts.append(Text(""))
-        parts.extend(Text(f"Evicted before, says an event: {text}") for text in e.told)
+        parts.extend(Text(f"Evicted earlier: {text}") for text in e.eviction_events)
     if e.ahead and (e.pending or e.refusals):
         parts.append(Text(""))
         parts.append(Text(f"Ahead in the queue: {_names(e.ahead)}"))

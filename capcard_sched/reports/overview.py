@@ -1,6 +1,6 @@
-"""What a person asks first about a cluster, worked out from its objects: jobs, queues, cards.
+"""Computes a cluster overview from its objects: jobs, queues, cards.
 
-Reads Kubernetes JSON as an API server would list it, so that it serves a simulation's end and a live cluster alike.
+Reads Kubernetes JSON as listed by an API server, from the end of a simulation or from a live cluster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 JsonObject: TypeAlias = dict[str, Any]
-_ENDED = ("Succeeded", "Failed")
+_FINISHED = ("Succeeded", "Failed")
 _ORIGIN = "Origin reason is "
-#: Event reasons that only repeat what a condition says.
+#: Event reasons whose text repeats a condition.
 _ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
 
 
@@ -38,16 +38,17 @@ class JobRow(NamedTuple):
     kind: str
     queue: str
     phase: str
-    placed: int
+    scheduled: int
+    pods: int
     minimum: int
-    #: Seconds from its creation until its minimum was placed, or until now; None when that cannot be told.
+    #: Seconds from its creation until its minimum was scheduled, or until now; None when unknown.
     waited: float | None
-    #: What holds it back; "" when nothing does.
+    #: Why pods are pending; "" when none is.
     reason: str
 
 
 class Use(NamedTuple):
-    """How much of a limit is used, in words and as a share; `share` is None without a limit."""
+    """Usage of one limit, as text and as a fraction; `share` is None without a limit."""
 
     name: str
     used: str
@@ -56,7 +57,7 @@ class Use(NamedTuple):
 
 
 class QueueRow(NamedTuple):
-    """One queue and what its pods hold."""
+    """One queue and the usage of its pods."""
 
     name: str
     state: str
@@ -74,7 +75,7 @@ class CardRow(NamedTuple):
 
 
 class EvictionRow(NamedTuple):
-    """One pod taken off its node."""
+    """One evicted pod."""
 
     #: Seconds since the start.
     at: float
@@ -84,7 +85,7 @@ class EvictionRow(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Everything to show."""
+    """Contents of all tables."""
 
     #: Seconds from the start to now.
     elapsed: float
@@ -92,15 +93,18 @@ class Overview(NamedTuple):
     queues: tuple[QueueRow, ...]
     cards: tuple[CardRow, ...]
     evictions: tuple[EvictionRow, ...]
+    #: Pods without a node.
+    pending: int
 
 
 def survey(items: Iterable[JsonObject], now: float, start: float, evictions: Sequence[EvictionRow] = ()) -> Overview:
-    """Look at all objects of a cluster. `now` and `start` in unix seconds."""
+    """The overview of all objects of a cluster. `now` and `start` in Unix seconds."""
     by_kind: dict[str, list[JsonObject]] = {}
     for item in items:
         by_kind.setdefault(item["kind"], []).append(item)
     cluster = _Cluster(by_kind)
-    return Overview(now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions))
+    pending = sum(map(_is_pending, by_kind.get("Pod", ())))
+    return Overview(now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions), pending)
 
 
 class _Cluster:
@@ -122,15 +126,15 @@ class _Cluster:
             self._owned.setdefault((_controller(pod) or {}).get("uid", ""), []).append(pod)
         self._replica_sets = {one["metadata"].get("uid"): one for one in by_kind.get("ReplicaSet", ())}
         #: Node to card to (milli-cards, resource).
-        self._offered: dict[str, dict[str, tuple[int, str]]] = {}
+        self._node_cards: dict[str, dict[str, tuple[int, str]]] = {}
         #: Card to (resource, milli-cards, nodes).
-        self._offers: dict[str, tuple[str, int, int]] = {}
+        self._cards: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
-            offered = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
-            self._offered[_name(node)] = offered.cards
-            for card, (amount, resource) in offered.cards.items():
-                _, total, nodes = self._offers.get(card, (resource, 0, 0))
-                self._offers[card] = (resource, total + amount, nodes + 1)
+            found = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
+            self._node_cards[_name(node)] = found.cards
+            for card, (amount, resource) in found.cards.items():
+                _, total, nodes = self._cards.get(card, (resource, 0, 0))
+                self._cards[card] = (resource, total + amount, nodes + 1)
 
     # --- jobs ---
 
@@ -142,7 +146,7 @@ class _Cluster:
             with_group.add((owner or {}).get("uid", ""))
             rows.append(self._group_row(group, owner, now))
         rows += [
-            self._ended_row(job)
+            self._finished_row(job)
             for job in self._kinds.get("Job", ())
             if "tasks" in (job.get("spec") or {}) and job["metadata"].get("uid") not in with_group
         ]
@@ -152,34 +156,34 @@ class _Cluster:
         namespace = _namespace(group)
         kind, name = self._workload(group, owner)
         pods = self._members.get((namespace, group["metadata"]["name"]), [])
-        placed = sorted(filter(None, map(_placed_at, pods)))
+        scheduled = sorted(filter(None, map(_scheduled_at, pods)))
         minimum = int((group.get("spec") or {}).get("minMember") or 0)
         created = _moment(group["metadata"].get("creationTimestamp"))
-        ready = len(placed) >= minimum
-        until = placed[max(minimum, 1) - 1] if ready and placed else now
+        ready = len(scheduled) >= minimum
+        until = scheduled[max(minimum, 1) - 1] if ready and scheduled else now
         waited = None if created is None else max(0.0, until - created)
         phase = _status(group).get("phase") or "Pending"
-        waiting = not ready or any(_is_waiting(pod) for pod in pods)
-        reason = self._reason(group, pods) if waiting and phase != "Completed" else ""
+        pending = not ready or any(map(_is_pending, pods))
+        reason = self._reason(group, pods) if pending and phase != "Completed" else ""
         queue = (group.get("spec") or {}).get("queue", "")
-        return JobRow(namespace, name, kind, queue, phase, len(placed), minimum, waited, reason)
+        return JobRow(namespace, name, kind, queue, phase, len(scheduled), len(pods), minimum, waited, reason)
 
-    def _ended_row(self, job: JsonObject) -> JobRow:
-        """A Job whose PodGroup is gone: it ended, or is being restarted."""
+    def _finished_row(self, job: JsonObject) -> JobRow:
+        """A Job without a PodGroup: finished, or restarting."""
         status, spec = _status(job), job["spec"]
-        placed = sorted(filter(None, map(_placed_at, self._owned.get(job["metadata"].get("uid") or "-", ()))))
+        pods = self._owned.get(job["metadata"].get("uid") or "-", ())
+        scheduled = sorted(filter(None, map(_scheduled_at, pods)))
         phase = (status.get("state") or {}).get("phase", "")
         minimum = int(spec.get("minAvailable") or 0)
         created = _moment(job["metadata"].get("creationTimestamp"))
         waited = None
-        if created is not None and minimum and len(placed) >= minimum:
-            waited = max(0.0, placed[minimum - 1] - created)
-        return JobRow(
-            _namespace(job), _name(job), "Job", spec.get("queue", ""), phase, len(placed), minimum, waited, ""
-        )
+        if created is not None and minimum and len(scheduled) >= minimum:
+            waited = max(0.0, scheduled[minimum - 1] - created)
+        queue = spec.get("queue", "")
+        return JobRow(_namespace(job), _name(job), "Job", queue, phase, len(scheduled), len(pods), minimum, waited, "")
 
     def _workload(self, group: JsonObject, owner: JsonObject | None) -> tuple[str, str]:
-        """The workload a user wrote: the owner of the group, or its owner's owner."""
+        """Kind and name of the workload: the owner of the group, or the owner of its ReplicaSet."""
         if owner is None:
             return "PodGroup", _name(group)
         replica_set = self._replica_sets.get(owner.get("uid"))
@@ -189,10 +193,10 @@ class _Cluster:
         return owner.get("kind", ""), owner.get("name", "")
 
     def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
-        """One sentence: what most waiting pods say, else what the group says, else the last event about it."""
-        said = Counter(filter(None, map(_pod_reason, sorted(pods, key=_name))))
-        if said:
-            return said.most_common(1)[0][0]
+        """The most frequent condition message of pending pods, else that of the group, else its last warning event."""
+        reasons = Counter(filter(None, map(_pod_reason, sorted(pods, key=_name))))
+        if reasons:
+            return reasons.most_common(1)[0][0]
         for condition in _status(group).get("conditions") or ():
             if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
                 return _origin(condition.get("message") or condition.get("reason") or "")
@@ -204,24 +208,24 @@ class _Cluster:
     # --- queues and cards ---
 
     def _charges(self) -> dict[str, Counter[str]]:
-        """Queue to card or resource to what its placed pods hold: milli-cards, and base units of cpu and memory."""
+        """Queue to card or resource to the usage of its scheduled pods: milli-cards, base units of cpu and memory."""
         queue_of = {
             (_namespace(group), _name(group)): (group.get("spec") or {}).get("queue", "")
             for group in self._kinds.get("PodGroup", ())
         }
-        held: dict[str, Counter[str]] = {}
+        usage: dict[str, Counter[str]] = {}
         for (namespace, group), pods in self._members.items():
             queue = queue_of.get((namespace, group), "")
             for pod in pods:
-                if _holds(pod):
-                    held.setdefault(queue, Counter()).update(self._charge(pod))
-        return held
+                if _is_charged(pod):
+                    usage.setdefault(queue, Counter()).update(self._charge(pod))
+        return usage
 
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         requests = _requests(pod)
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
         card = self._card_of(pod)
-        resource = self._offers.get(card, ("", 0, 0))[0]
+        resource = self._cards.get(card, ("", 0, 0))[0]
         if requests.get(resource):
             charge[f"card {card}"] = requests[resource]
         return charge
@@ -241,41 +245,41 @@ class _Cluster:
         jobs = Counter((group.get("spec") or {}).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
         for queue in sorted(self._kinds.get("Queue", ()), key=_name):
-            held = charges.get(_name(queue), Counter())
+            charge = charges.get(_name(queue), Counter())
             rows.append(
-                QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], _uses(queue, held))
+                QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], _uses(queue, charge))
             )
         return tuple(rows)
 
     def cards(self) -> tuple[CardRow, ...]:
         used: Counter[str] = Counter()
         for pod in self._kinds.get("Pod", ()):
-            offered = self._offered.get((pod.get("spec") or {}).get("nodeName") or "")
-            if not offered or _status(pod).get("phase") in _ENDED:
+            provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "")
+            if not provided or _status(pod).get("phase") in _FINISHED:
                 continue
             requests = _requests(pod)
-            for card, (_, resource) in offered.items():
+            for card, (_, resource) in provided.items():
                 used[card] += requests.get(resource, 0)
         return tuple(
             CardRow(card, count, total / CARD, used[card] / CARD)
-            for card, (_, total, count) in sorted(self._offers.items())
+            for card, (_, total, count) in sorted(self._cards.items())
         )
 
 
-def _uses(queue: JsonObject, held: Counter[str]) -> tuple[Use, ...]:
+def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
     try:
         quota = parse_card_quota(_annotations(queue).get(CARD_QUOTA))
     except CardSyntaxError:
         quota = {}
     capability = _amounts((queue.get("spec") or {}).get("capability"))
-    cards = {key.removeprefix("card "): amount for key, amount in held.items() if key.startswith("card ")}
+    cards = {key.removeprefix("card "): amount for key, amount in charge.items() if key.startswith("card ")}
     uses = []
     for card in sorted({*quota, *cards}):
         used, limit = cards.get(card, 0), quota.get(card)
         shown = "-" if limit is None else f"{limit / CARD:g}"
         uses.append(Use(card, f"{used / CARD:g}", shown, _share(used, limit)))
     for name in ("cpu", "memory"):
-        used, limit = held.get(name, 0), capability.get(name)
+        used, limit = charge.get(name, 0), capability.get(name)
         if used or limit is not None:
             shown = "-" if limit is None else format_amount(name, limit)
             uses.append(Use(name, format_amount(name, used), shown, _share(used, limit)))
@@ -328,7 +332,7 @@ def _amounts(raw: Any) -> dict[str, int]:
 
 
 def _requests(pod: JsonObject) -> dict[str, int]:
-    """Sum over containers, the init peak where it is higher."""
+    """Sum over containers, or the largest init container where that is more."""
     spec = pod.get("spec") or {}
     total: Counter[str] = Counter()
     for container in spec.get("containers") or ():
@@ -339,14 +343,14 @@ def _requests(pod: JsonObject) -> dict[str, int]:
     return total
 
 
-def _holds(pod: JsonObject) -> bool:
-    """Counts against its queue: on a node, neither ended nor leaving."""
-    placed = bool((pod.get("spec") or {}).get("nodeName"))
-    return placed and _status(pod).get("phase") not in _ENDED and not pod["metadata"].get("deletionTimestamp")
+def _is_charged(pod: JsonObject) -> bool:
+    """Charged to its queue: bound, neither finished nor terminating."""
+    bound = bool((pod.get("spec") or {}).get("nodeName"))
+    return bound and _status(pod).get("phase") not in _FINISHED and not pod["metadata"].get("deletionTimestamp")
 
 
-def _placed_at(pod: JsonObject) -> float | None:
-    """When the pod got its node; None while it has none, or has been taken off it."""
+def _scheduled_at(pod: JsonObject) -> float | None:
+    """When the pod was bound; None for an unbound or terminating pod."""
     if not (pod.get("spec") or {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
         return None
     for condition in _status(pod).get("conditions") or ():
@@ -355,12 +359,12 @@ def _placed_at(pod: JsonObject) -> float | None:
     return _moment(pod["metadata"].get("creationTimestamp"))
 
 
-def _is_waiting(pod: JsonObject) -> bool:
+def _is_pending(pod: JsonObject) -> bool:
     return not (pod.get("spec") or {}).get("nodeName") and _status(pod).get("phase") in (None, "Pending")
 
 
 def _pod_reason(pod: JsonObject) -> str:
-    if not _is_waiting(pod):
+    if not _is_pending(pod):
         return ""
     for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -371,6 +375,6 @@ def _pod_reason(pod: JsonObject) -> str:
 
 
 def _origin(message: str) -> str:
-    """The cause inside a job's text: what follows `Origin reason is <task>: `."""
+    """The cause inside a job's message: the part after `Origin reason is <task>: `."""
     _, found, cause = message.partition(_ORIGIN)
     return cause.partition(": ")[2] if found else message

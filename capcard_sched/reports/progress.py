@@ -9,14 +9,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from capcard_sched.model.timestamps import span
 
-#: Runs shorter than this show nothing.
+#: Seconds: shorter runs show no bar.
 _PATIENCE_SECONDS = 1.0
 _REFRESH_SECONDS = 0.1
 _MICROS = 1_000_000
 
 
 class SimulationProgress:
-    """Told the time of a run again and again, draws a bar on standard error when the run takes long."""
+    """Draws a progress bar on standard error for runs longer than a second."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -24,7 +24,7 @@ class SimulationProgress:
         self._bar: Progress | None = None
 
     def update(self, now: int, horizon: int) -> None:
-        """The run has come to `now` and knows of things to come until `horizon` (virtual microseconds)."""
+        """The run is at `now`; scheduled changes reach to `horizon` (virtual microseconds)."""
         wall = time.monotonic()
         if wall - self._started < _PATIENCE_SECONDS or wall - self._drawn < _REFRESH_SECONDS:
             return
@@ -39,6 +39,6 @@ class SimulationProgress:
         self._bar.refresh()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

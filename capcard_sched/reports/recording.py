@@ -1,7 +1,7 @@
-"""What happened over a simulated run: cards in use and by whom, waiting times, evictions, which quota held whom.
+"""Records a simulated run: cards in use per pod, waiting times, evictions, jobs blocked by quota.
 
-A `Recorder` stands around the core: it sees the facts that go in and the decisions that come out, and changes
-neither. Nothing here knows the simulator, so a daemon's history could be recorded the same way.
+A `Recorder` wraps the core: it reads the deltas that go in and the intents that come out, and changes neither. It does
+not depend on the simulator.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.objects import NodeObject, PodObject
     from capcard_sched.model.refusal import Refusal
 
-_ENDED = ("Succeeded", "Failed")
+_FINISHED = ("Succeeded", "Failed")
 
 
 class _Report(Protocol):
@@ -59,10 +59,10 @@ _R_co = TypeVar("_R_co", bound=_Result, covariant=True)
 
 
 class Stepper(Protocol[_R_co]):
-    """What is recorded: the core, or anything that steps like it."""
+    """The core, or a wrapper with the same `step`."""
 
     def step(self, deltas: Sequence[Delta], now: float) -> _R_co:
-        """Facts in, decisions out; `now` in Unix seconds."""
+        """Deltas in, intents and report out; `now` in Unix seconds."""
         ...
 
 
@@ -72,27 +72,27 @@ class PodRecord(msgspec.Struct):
     key: str
     job: str
     created: float
-    #: When it got its node; None while it waits.
+    #: When it was bound; None while pending.
     bound: float | None = None
-    #: What it holds: a card and how many; "" for a pod without cards.
+    #: Card model and count; "" for a pod without cards.
     card: str = ""
     cards: int = 0
-    holds: bool = False
+    has_cards: bool = False
 
 
-class Stay(msgspec.Struct):
-    """Cards in the hands of one pod, from its binding until it was gone or had ended. Times are Unix seconds."""
+class CardInterval(msgspec.Struct):
+    """Cards of one pod, from its binding until it is deleted or finished. Times are Unix seconds."""
 
     job: str
     card: str
     cards: int
     since: float
-    #: None while it lasts.
+    #: None while the pod exists.
     until: float | None = None
 
 
-class Departure(msgspec.Struct, frozen=True):
-    """One pod that the scheduler took off its node."""
+class EvictionRecord(msgspec.Struct, frozen=True):
+    """One pod that the scheduler evicted."""
 
     #: Unix seconds.
     at: float
@@ -100,48 +100,48 @@ class Departure(msgspec.Struct, frozen=True):
     pod: str
     job: str
     node: str
-    #: Which action, for whom and for what.
+    #: Action, preemptor and cause.
     message: str
 
 
-class Hold(msgspec.Struct):
-    """One job held back by one quota."""
+class QuotaWait(msgspec.Struct):
+    """One job blocked by one quota."""
 
     queue: str
     #: Card, `A|B`, cpu or memory.
     resource: str
-    #: The limit that was met, in base units, as last seen.
+    #: The limit that blocks the job, in base units, as last seen.
     limit: int
     job: str
     #: Sum over its waits: each from the first refusal to the next placement, or the end of the run.
     seconds: float = 0.0
-    #: Since when it is held now; None when it is not.
+    #: Start of the current wait; None when not blocked.
     since: float | None = None
 
 
 class Recorder(Generic[_R]):
-    """Steps the core and takes notes. Cost per step: O(deltas + intents + refusals)."""
+    """Steps the core and records the run. Cost per step: O(deltas + intents + refusals)."""
 
     def __init__(self, core: Stepper[_R]) -> None:
         self._core = core
         self.pods: dict[str, PodRecord] = {}
-        self.holds: dict[tuple[str, str, str], Hold] = {}
+        self.quota_waits: dict[tuple[str, str, str], QuotaWait] = {}
         self.queues: dict[str, str] = {}
-        #: Job to what its PodGroup says of its kind: `inference`, `training`, or "" when it says neither.
+        #: Job to the service type of its PodGroup: `inference`, `training`, or "".
         self.services: dict[str, str] = {}
-        #: In order of their beginning.
-        self.stays: list[Stay] = []
-        #: In order of time; evictions that were refused are not among them.
-        self.departures: list[Departure] = []
+        #: In order of `since`.
+        self.card_intervals: list[CardInterval] = []
+        #: In order of time, without failed evictions.
+        self.evictions: list[EvictionRecord] = []
         #: Card to its changes of use: (Unix seconds, cards in use from then on).
         self.use: dict[str, list[tuple[float, int]]] = {}
         self.totals: dict[str, int] = {}
         self.begin: float | None = None
         self.end = 0.0
         self._nodes: dict[str, NodeCards] = {}
-        self._open: dict[str, list[Hold]] = {}
+        self._open_waits: dict[str, list[QuotaWait]] = {}
         self._objects: dict[str, PodObject] = {}
-        self._open_stays: dict[str, Stay] = {}
+        self._open_intervals: dict[str, CardInterval] = {}
 
     def step(self, deltas: Sequence[Delta], now: float) -> _R:
         """Step the core; exceptions pass through."""
@@ -159,7 +159,7 @@ class Recorder(Generic[_R]):
         return result
 
     def finish(self, end: float) -> None:
-        """The run went on to `end` (Unix seconds) without a step: what was in use stayed so, who waited still waits."""
+        """End the recording at `end` (Unix seconds): cards in use and pending pods last until then."""
         self.end = max(self.end, end)
 
     # --- facts ------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Recorder(Generic[_R]):
                     if uid in self.pods:
                         self.pods[uid].bound = None
                 case EvictFailed(_, _, uid, _):
-                    self._stayed(uid)
+                    self._drop_eviction(uid)
                 case _:
                     pass
 
@@ -213,7 +213,7 @@ class Recorder(Generic[_R]):
         if group:
             record.job = f"{meta.namespace or 'default'}/{group}"
         self._objects[meta.uid] = pod
-        if pod.status.phase in _ENDED:
+        if pod.status.phase in _FINISHED:
             self._release(meta.uid, now)
             self._objects.pop(meta.uid)
         elif pod.spec.node_name and record.bound is None:
@@ -228,8 +228,8 @@ class Recorder(Generic[_R]):
             self._release(gone, now)
             self._objects.pop(gone, None)
             if record.bound is None:
-                del self.pods[gone]  # it never ran: its wait has no end to measure
-                self._close_holds(record.job, now)
+                del self.pods[gone]  # never bound: its wait has no end to measure
+                self._end_waits(record.job, now)
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -238,50 +238,50 @@ class Recorder(Generic[_R]):
         if record is None or pod is None or record.bound is not None:
             return
         record.bound = now
-        self._close_holds(record.job, now)
-        card, count = self._held(pod, node, assigned)
+        self._end_waits(record.job, now)
+        card, count = self._cards_on(pod, node, assigned)
         if count:
-            record.card, record.cards, record.holds = card, count, True
-            self._open_stays[uid] = Stay(record.job, card, count, now)
-            self.stays.append(self._open_stays[uid])
+            record.card, record.cards, record.has_cards = card, count, True
+            self._open_intervals[uid] = CardInterval(record.job, card, count, now)
+            self.card_intervals.append(self._open_intervals[uid])
             self._change(card, count, now)
 
-    def _held(self, pod: PodObject, node: str, assigned: str) -> tuple[str, int]:
-        """The card a pod holds on a node and how many; ("", 0) without one."""
+    def _cards_on(self, pod: PodObject, node: str, assigned: str) -> tuple[str, int]:
+        """Card model and count of a pod on a node; ("", 0) without cards."""
         notes = pod.metadata.annotations or {}
         try:
             names = parse_card_name(notes.get(CARD_NAME, notes.get(CARD_NAME_ALIAS)))
         except CardSyntaxError:
             return "", 0
-        offered = self._nodes[node].cards if node in self._nodes else {}
-        card = assigned if assigned in names else next((name for name in names if name in offered), "")
-        if card not in offered:
+        provided = self._nodes[node].cards if node in self._nodes else {}
+        card = assigned if assigned in names else next((name for name in names if name in provided), "")
+        if card not in provided:
             return "", 0
-        resource, count = offered[card][1], 0
+        resource, count = provided[card][1], 0
         for container in pod.spec.containers:
             if container.resources is not None:
-                asked = {**(container.resources.requests or {}), **(container.resources.limits or {})}
-                count += units(asked.get(resource, 0))
+                requested = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+                count += units(requested.get(resource, 0))
         return card, count
 
     def _release(self, uid: str, now: float) -> None:
         record = self.pods.get(uid)
-        if record is not None and record.holds:
-            record.holds = False
-            self._open_stays.pop(uid).until = now
+        if record is not None and record.has_cards:
+            record.has_cards = False
+            self._open_intervals.pop(uid).until = now
             self._change(record.card, -record.cards, now)
 
     def _evicted(self, intent: Evict, now: float) -> None:
         record = self.pods.get(intent.uid)
         key = f"{intent.namespace}/{intent.name}"
         job = key if record is None else record.job
-        self.departures.append(Departure(now, intent.uid, key, job, intent.node, intent.message))
+        self.evictions.append(EvictionRecord(now, intent.uid, key, job, intent.node, intent.message))
 
-    def _stayed(self, uid: str) -> None:
-        """An eviction was refused: the last one of this pod did not happen."""
-        for position in range(len(self.departures) - 1, -1, -1):
-            if self.departures[position].uid == uid:
-                del self.departures[position]
+    def _drop_eviction(self, uid: str) -> None:
+        """Remove the last eviction of a pod: it failed."""
+        for position in range(len(self.evictions) - 1, -1, -1):
+            if self.evictions[position].uid == uid:
+                del self.evictions[position]
                 return
 
     def _change(self, card: str, count: int, now: float) -> None:
@@ -298,22 +298,23 @@ class Recorder(Generic[_R]):
             record = self.pods.get(ref.uid) if ref.kind == "Pod" else None
             job = record.job if record is not None else f"{ref.namespace}/{ref.name}"
             key = (refusal.queue, refusal.figures.resource, job)
-            hold = self.holds.get(key)
-            if hold is None:
-                hold = self.holds[key] = Hold(refusal.queue, refusal.figures.resource, refusal.figures.limit, job)
-            hold.limit = refusal.figures.limit
-            if hold.since is None:
-                hold.since = now
-                self._open.setdefault(job, []).append(hold)
+            wait = self.quota_waits.get(key)
+            if wait is None:
+                figures = refusal.figures
+                wait = self.quota_waits[key] = QuotaWait(refusal.queue, figures.resource, figures.limit, job)
+            wait.limit = refusal.figures.limit
+            if wait.since is None:
+                wait.since = now
+                self._open_waits.setdefault(job, []).append(wait)
 
-    def _close_holds(self, job: str, now: float) -> None:
-        for hold in self._open.pop(job, ()):
-            if hold.since is not None:
-                hold.seconds += now - hold.since
-                hold.since = None
+    def _end_waits(self, job: str, now: float) -> None:
+        for wait in self._open_waits.pop(job, ()):
+            if wait.since is not None:
+                wait.seconds += now - wait.since
+                wait.since = None
 
 
 def _service_of(annotations: Mapping[str, str] | None) -> str:
-    """`inference` or `training` as a PodGroup says it, else ""."""
-    said = (annotations or {}).get(SERVICE_TYPE, "")
-    return said if said in ("inference", "training") else ""
+    """`inference` or `training`, else ""."""
+    value = (annotations or {}).get(SERVICE_TYPE, "")
+    return value if value in ("inference", "training") else ""

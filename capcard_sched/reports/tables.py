@@ -1,4 +1,4 @@
-"""An overview on the terminal."""
+"""Prints an overview on the terminal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Overview, QueueRow, Use
 
 _BAR_CELLS = 10
-#: On a narrower terminal reasons get a table of their own instead of a column of ten characters.
+#: Columns: on a narrower terminal, reasons are a table of their own instead of a column of ten characters.
 _WIDE = 140
-#: More jobs than this are not listed; those that wait longest come first then.
+#: Jobs: the maximum listed; with more, the longest pending ones come first.
 _MOST_JOBS = 100
 _GOOD, _BUSY, _OVER = "green", "yellow", "red"
 
 
 def print_overview(overview: Overview, console: Console | None = None) -> None:
-    """Jobs, queues, cards and evictions; tables that would be empty are left out."""
+    """Print jobs, queues, cards and evictions; empty tables are omitted."""
     console = console or console_for()
     if overview.jobs:
         shown = _most_urgent(overview.jobs)
@@ -33,16 +33,18 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
         if len(shown) < len(overview.jobs):
             console.print(f"... and {len(overview.jobs) - len(shown)} more jobs", highlight=False)
         if not wide and any(row.reason for row in shown):
-            console.print(_held(shown))
+            console.print(_reasons(shown))
     if overview.queues:
         console.print(_queues(overview.queues))
     if overview.cards:
         console.print(_cards(overview.cards))
     if overview.evictions:
         console.print(_evictions(overview.evictions))
-    placed = sum(1 for job in overview.jobs if job.placed >= job.minimum)
+    ready = sum(1 for job in overview.jobs if job.scheduled >= job.minimum)
     console.print(
-        f"{placed} of {len(overview.jobs)} jobs have what they need after {span(overview.elapsed)}.", highlight=False
+        f"After {span(overview.elapsed)}: {ready}/{len(overview.jobs)} jobs reached minAvailable; "
+        f"{overview.pending} pod{'' if overview.pending == 1 else 's'} pending.",
+        highlight=False,
     )
 
 
@@ -51,40 +53,41 @@ def _table(title: str) -> Table:
 
 
 def _most_urgent(rows: tuple[JobRow, ...]) -> tuple[JobRow, ...]:
-    """All rows, or the first hundred when there are more: waiting ones before placed ones, the longest wait first."""
+    """At most `_MOST_JOBS` rows; with more, pending jobs before scheduled ones, the longest wait first."""
     if len(rows) <= _MOST_JOBS:
         return rows
-    return tuple(sorted(rows, key=lambda row: (row.placed >= row.minimum, -(row.waited or 0.0)))[:_MOST_JOBS])
+    return tuple(sorted(rows, key=lambda row: (row.scheduled >= row.minimum, -(row.waited or 0.0)))[:_MOST_JOBS])
 
 
 def _jobs(rows: tuple[JobRow, ...], *, reasons: bool) -> Table:
     table = _table("Jobs")
-    for name in ("Namespace", "Job", "Queue"):
+    for name in ("NAMESPACE", "JOB", "QUEUE"):
         table.add_column(name, overflow="fold")
-    table.add_column("Phase", no_wrap=True)
-    table.add_column("Placed", justify="right", no_wrap=True)
-    table.add_column("Waited", justify="right", no_wrap=True)
+    table.add_column("PHASE", no_wrap=True)
+    for name in ("SCHEDULED", "MIN", "WAIT"):
+        table.add_column(name, justify="right", no_wrap=True)
     if reasons:
-        table.add_column("Held back by", ratio=1, overflow="fold")
+        table.add_column("REASON", ratio=1, overflow="fold")
     for row in rows:
-        style = _GOOD if row.placed >= row.minimum else _BUSY
+        style = _GOOD if row.scheduled >= row.minimum else _BUSY
         table.add_row(
             Text(row.namespace),
             Text(_title(row)),
             Text(row.queue),
             Text(row.phase),
-            Text(f"{row.placed}/{row.minimum}", style=style),
+            Text(f"{row.scheduled}/{row.pods}", style=style),
+            str(row.minimum),
             "-" if row.waited is None else span(row.waited),
             *([Text(row.reason)] if reasons else []),
         )
     return table
 
 
-def _held(rows: tuple[JobRow, ...]) -> Table:
-    """The reasons alone, as wide as they can be."""
-    table = _table("Held back")
-    table.add_column("Job", overflow="fold", max_width=24)
-    table.add_column("By", ratio=1, overflow="fold")
+def _reasons(rows: tuple[JobRow, ...]) -> Table:
+    """The reasons in a table of their own, for narrow terminals."""
+    table = _table("Pending jobs")
+    table.add_column("JOB", overflow="fold", max_width=24)
+    table.add_column("REASON", ratio=1, overflow="fold")
     several = len({row.namespace for row in rows}) > 1
     for row in rows:
         if row.reason:
@@ -98,11 +101,11 @@ def _title(row: JobRow) -> str:
 
 def _queues(rows: tuple[QueueRow, ...]) -> Table:
     table = _table("Queues")
-    for name in ("Queue", "State"):
+    for name in ("QUEUE", "STATE"):
         table.add_column(name, overflow="fold")
-    table.add_column("Jobs", justify="right")
-    table.add_column("Card or resource", overflow="fold")
-    table.add_column("Used/quota", justify="right", no_wrap=True)
+    table.add_column("JOBS", justify="right")
+    table.add_column("CARD OR RESOURCE", overflow="fold")
+    table.add_column("USED/QUOTA", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
         first = True
@@ -126,8 +129,8 @@ def _bar(use: Use) -> Text:
 
 def _cards(rows: tuple[CardRow, ...]) -> Table:
     table = _table("Cards")
-    table.add_column("Card", overflow="fold")
-    for name in ("Nodes", "Total", "Used", "Free"):
+    table.add_column("CARD", overflow="fold")
+    for name in ("NODES", "TOTAL", "USED", "FREE"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         free = row.total - row.used
@@ -137,8 +140,8 @@ def _cards(rows: tuple[CardRow, ...]) -> Table:
 
 def _evictions(rows: tuple[EvictionRow, ...]) -> Table:
     table = _table("Evictions")
-    table.add_column("At", justify="right", no_wrap=True)
-    for name in ("Pod", "Node", "Because of"):
+    table.add_column("AT", justify="right", no_wrap=True)
+    for name in ("POD", "NODE", "PREEMPTOR"):
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(span(row.at), Text(row.pod), Text(row.node), Text(row.reason))

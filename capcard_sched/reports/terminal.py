@@ -1,4 +1,4 @@
-"""How reports write to a terminal, or to a file: the width, and amounts of resources."""
+"""Terminal width and formatting of resource amounts, shared by all reports."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from rich.console import Console
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.resources import PODS
 
-#: Width when the output is no terminal: long reasons stay on few lines.
+#: Columns: the width when the output is not a terminal; long reasons stay on few lines.
 _PLAIN_WIDTH = 160
 _MEBI, _GIBI = 2**20, 2**30
 
 
 def console_for(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or of a fixed width where there is none."""
+    """A console as wide as the terminal, or of a fixed width without a terminal."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
 
 
-def amount_for_people(resource: str, amount: int) -> str:
+def format_base_amount(resource: str, amount: int) -> str:
     """A base-unit amount of a resource or card: cores, cards and pods as plain numbers, bytes in Gi or Mi."""
     if is_in_bytes(resource):
         size, unit = (_GIBI, " Gi") if not amount % _GIBI else (_MEBI, " Mi")
@@ -27,5 +27,5 @@ def amount_for_people(resource: str, amount: int) -> str:
 
 
 def _plain(number: float) -> str:
-    """At most three decimals, and never an exponent."""
+    """At most three decimals, never an exponent."""
     return f"{number:.3f}".rstrip("0").rstrip(".")

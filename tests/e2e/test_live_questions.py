@@ -25,7 +25,7 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 
 A10, H200 = "A10", "NVIDIA-H200"
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
-_NO_CONF = f"note: ConfigMap {INSTALLED_CONF}: there is none; the built-in scheduler-conf is used\n"
+_NO_CONF = f"note: ConfigMap {INSTALLED_CONF}: not found; using the built-in scheduler-conf\n"
 _SHORT = "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <6000>, but capability is <4000>"
 
 
@@ -118,8 +118,8 @@ async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: 
     assert (answer.status, answer.err) == (0, _NO_CONF)
     lines = answer.out.splitlines()
     assert lines[0] == f"{cluster.namespace}/waits  queue q (Open)  phase Pending"
-    assert lines[1].startswith("0 placed, minimum 2, 2 pods, waiting ")
-    assert lines[2] == f"Why: {_SHORT}"
+    assert lines[1].startswith("scheduled 0/2, minAvailable 2, pending for ")
+    assert lines[2] == f"Reason: {_SHORT}"
     rows = [line.split() for line in lines]
     assert ["A10", "2", "6", "4", "2"] in rows, "requested, total, limit, over by"
     assert ["A10", "4", "4", "0", "0", "8"] in rows, "quota, allocated, in queue, free, in cluster"
@@ -144,9 +144,9 @@ async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> N
 @pytest.mark.asyncio
 async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Cluster, ask: Asking) -> None:
     await _set_the_scene(cluster)
-    assert "Why: nothing waits: every pod is placed\n" in (await ask.explain("runs")).out
+    assert "Reason: not pending: all pods are scheduled\n" in (await ask.explain("runs")).out
     answer = await ask.explain("fits")
-    assert answer.err == _NO_CONF + "note: a session held here would bind 2 of its pods now\n"
+    assert answer.err == _NO_CONF + "note: a session over this state would bind 2 of its pods\n"
     assert not await cluster.list("events", fieldSelector="involvedObject.name=fits"), "and it does not"
     assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)]
 
@@ -162,11 +162,11 @@ async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Ask
     for asked in ("chat", "deployment/chat"):
         head, *rest = (await ask.explain(asked)).out.splitlines()
         assert head.startswith(f"{cluster.namespace}/deployment/chat (podgroup-")
-        assert "chat-5d8f-aaaaa: refused with their job" in rest
+        assert "chat-5d8f-aaaaa: PodGroup not admitted" in rest
     missing = await ask.explain("deployment/chad")
     assert missing.status == 2
-    assert "in namespace" in missing.err
-    assert "there are deployment/chat, deployment/chat-v2, early, fits, runs, waits\n" in missing.err
+    assert "namespace" in missing.err
+    assert "has deployment/chat, deployment/chat-v2, early, fits, runs, waits\n" in missing.err
 
 
 @pytest.mark.asyncio
@@ -177,12 +177,10 @@ async def test_an_unknown_name_offers_what_there_is(cluster: Cluster, ask: Askin
     answer = await ask.explain("wait")
     assert (answer.status, answer.out) == (2, "")
     shown = "waits, early, fits, more-0, more-1, more-2, more-3, more-4 and 5 more"
-    there = (
-        f"{cluster.namespace}/wait: no such job or pod at {where}; in namespace {cluster.namespace} there are {shown}"
-    )
+    there = f"{cluster.namespace}/wait: no such job or pod at {where}; namespace {cluster.namespace} has {shown}"
     assert answer.err == f"{_NO_CONF}error: {there}\n"
     elsewhere = await ask("explain", "waits", "-n", "elsewhere")
-    assert f"none in namespace elsewhere; namespaces with some: {cluster.namespace}\n" in elsewhere.err
+    assert f"namespace elsewhere has no jobs; namespaces with jobs: {cluster.namespace}\n" in elsewhere.err
 
 
 # --- queue list -----------------------------------------------------------------------------------------------------
@@ -194,11 +192,12 @@ async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster,
     answer = await ask("queue", "list")
     assert (answer.status, answer.err) == (0, _NO_CONF)
     rows = [line.split() for line in answer.out.splitlines()]
-    assert " ".join(rows[0]) == "Queue State Jobs Card or resource Quota Allocated In queue Free In cluster"
+    columns = "QUEUE STATE JOBS PENDING JOBS TOTAL CARD OR RESOURCE QUOTA ALLOCATED RESERVED QUOTA FREE CLUSTER TOTAL"
+    assert rows[0] == columns.split()
     # What a session would bind is not held: `fits` waits.
-    assert ["other", "Open", "1/2", "A10", "2", "0", "0", "2", "8"] in rows
+    assert ["other", "Open", "1", "2", "A10", "2", "0", "0", "2", "8"] in rows
     assert [H200, "2", "0", "2", "2", "2"] in rows
-    assert ["q", "Open", "1/2", "A10", "4", "4", "0", "0", "8"] in rows
+    assert ["q", "Open", "1", "2", "A10", "4", "4", "0", "0", "8"] in rows
     assert ["X", "1", "0", "0", "1", "none"] in rows, "a quota of what is not in the cluster"
     assert ["cpu", "32", "4", "28"] in rows
 
@@ -216,7 +215,7 @@ async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) ->
     assert only["resources"]["cpu"] == [32000, 4000]
     unknown = await ask("queue", "list", "q", "nope")
     assert (unknown.status, unknown.out) == (2, "")
-    assert unknown.err == f"{_NO_CONF}error: no such queue: nope; there are: other, q\n"
+    assert unknown.err == f"{_NO_CONF}error: no such queue: nope; existing queues: other, q\n"
 
 
 @pytest.mark.asyncio
@@ -254,23 +253,25 @@ async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Askin
     await _install(cluster, {"scheduler.yaml": deny})
     answer = await ask.explain("unnamed")
     assert answer.err == ""
-    assert "Why: Get request resource failed, Queue <q>, error: <card resource" in answer.out
+    assert "Reason: Get request resource failed, Queue <q>, error: <card resource" in answer.out
     given = tmp_path / "conf.yaml"
     given.write_text(CARD_CONF)
     answer = await ask.explain("unnamed", f"--scheduler-conf={given}")
-    assert answer.err == "note: a session held here would bind 1 of its pods now\n", "the conf that is given goes first"
+    assert answer.err == "note: a session over this state would bind 1 of its pods\n", (
+        "the conf that is given goes first"
+    )
     answer = await ask.explain("unnamed", "--installed-conf=capcard-system/another")
-    assert "ConfigMap capcard-system/another: there is none; the built-in scheduler-conf is used\n" in answer.err
+    assert "ConfigMap capcard-system/another: not found; using the built-in scheduler-conf\n" in answer.err
 
 
 @pytest.mark.parametrize(
     "content, status, told",
     [
-        ({"other.yaml": ""}, 0, f"note: ConfigMap {INSTALLED_CONF} has no key scheduler.yaml; the built-in"),
+        ({"other.yaml": ""}, 0, f"note: ConfigMap {INSTALLED_CONF} has no key scheduler.yaml; using the built-in"),
         (
             {"scheduler.yaml": "actions: ["},
             2,
-            f"error: ConfigMap {INSTALLED_CONF}: this scheduler-conf cannot be used\n",
+            f"error: ConfigMap {INSTALLED_CONF}: invalid scheduler-conf\n",
         ),
     ],
     ids=["another key", "not readable"],
@@ -320,7 +321,7 @@ async def test_who_may_read_little_is_told_what_is_missing(
     answer = await ask("queue", "list", kubeconfig=somebody)
     assert (answer.status, answer.out) == (2, "")
     note, error = answer.err.splitlines()
-    assert note == f"note: ConfigMap {INSTALLED_CONF}: it may not be read; the built-in scheduler-conf is used"
+    assert note == f"note: ConfigMap {INSTALLED_CONF}: access denied; using the built-in scheduler-conf"
     assert error.startswith(f"error: {control_plane.server}: 403 Forbidden: nodes is forbidden")
     needed = {"": ["nodes", "pods"], "scheduling.volcano.sh": ["podgroups", "queues"]}
     rules = [{"apiGroups": [group], "resources": names, "verbs": ["list"]} for group, names in needed.items()]
@@ -328,9 +329,9 @@ async def test_who_may_read_little_is_told_what_is_missing(
     answer = await ask("queue", "list", "q", kubeconfig=somebody)
     assert answer.status == 0
     note, left_out = answer.err.splitlines()
-    assert left_out.startswith("note: may not be listed, taken as none: ")
+    assert left_out.startswith("note: access denied, assumed empty: ")
     assert "priorityclasses" in left_out
-    assert ["q", "Open", "1/2", "A10", "4", "4", "0", "0", "8"] in [line.split() for line in answer.out.splitlines()]
+    assert ["q", "Open", "1", "2", "A10", "4", "4", "0", "0", "8"] in [line.split() for line in answer.out.splitlines()]
 
 
 @pytest.mark.parametrize("words", [["explain", "x"], ["queue", "list"]], ids=["explain", "queue list"])
@@ -354,7 +355,7 @@ def test_without_a_kubeconfig_files_are_offered(
     assert run(["queue", "list"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: no kubeconfig was named, KUBECONFIG is not set")
-    assert err.endswith("; a cluster in files is given with -f\n")
+    assert err.endswith("; or pass manifests with -f\n")
     assert err.count("\n") == 1
 
 

@@ -48,10 +48,10 @@ async def test_a_pod_that_gets_no_room_names_what_protected_whom(
         await until_told(cluster, [Told("Pod", "r-w-0", "Warning", "ReclaimFailed", why)])
 
         said = await explain("r")
-        assert "reclaim: no room can be taken for r-w-0 on any of 2 nodes" in said
+        assert "reclaim: no preemption victims for r-w-0 on 2 nodes" in said
         assert re.search(r"^ *3 +service-type *$", said, re.MULTILINE), said
         assert re.search(r"^ *1 +not-preemptable *$", said, re.MULTILINE), said
-        assert "on 1 nodes all that may go is not enough" in said
+        assert "on 1 node evicting every possible victim frees too little" in said
         found = json.loads(await explain("r", "--output=json"))
         assert [(item["action"], item["pod"], item["nodes"], item["not_enough"]) for item in found["victims"]] == [
             ("reclaim", "r-w-0", 2, 1)
@@ -62,7 +62,7 @@ async def test_a_pod_that_gets_no_room_names_what_protected_whom(
         # Who may go after all goes, and nothing is left to explain.
         await cluster.patch("pods", "safe-w-0", {"metadata": {"annotations": {"volcano.sh/preemptable": "true"}}})
         await until_running(cluster, everybody - {"safe-w-0"} | {"r-w-0"})
-        assert "no room can be taken" not in await explain("r")
+        assert "no preemption victims" not in await explain("r")
         taker = f"reclaim: 1 pods evicted for {cluster.namespace}/r-w-0 of queue"
-        assert f"Evicted before, says an event: {taker}" in await explain("safe")
+        assert f"Evicted earlier: {taker}" in await explain("safe")
         assert await daemon.stop() == 0

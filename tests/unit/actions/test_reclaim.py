@@ -647,9 +647,9 @@ def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
     w.run("a", 4, "n1").run("i", 4, "n1", queue="qj").want(6)
     w.h.step()
     told = text("r")
-    assert "reclaim: no room can be taken for r-w-0 on any of 1 nodes" in told
+    assert "reclaim: no preemption victims for r-w-0 on 1 node" in told
     assert "service-type" in told
-    assert "on 1 nodes all that may go is not enough" in told
+    assert "on 1 node evicting every possible victim frees too little" in told
     w = _World()
     w.run("a", 8, "n1").want(4)
     w.h.step()

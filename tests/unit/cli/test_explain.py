@@ -1,4 +1,4 @@
-"""`capcard-sched explain` on the demo: the line that matters, and who waits how long."""
+"""`capcard-sched explain` on the demo: the reason line, counts and waiting time."""
 
 from pathlib import Path
 
@@ -9,23 +9,28 @@ from capcard_sched.cli.main import run
 DEMO = Path(__file__).parents[3] / "config" / "examples" / "demo"
 
 ANSWERS = [
-    ("chat", "10m", "4 placed, minimum 1, 6 pods, waiting 10m", "Queue <serving> has insufficient <NVIDIA-H200> quota"),
-    ("tracker", "2m", "0 placed, minimum 2, 0 pods, waiting 2m", "Queue <vision> has insufficient"),
-    ("llm-pretrain-xl", "10m", "0 placed, minimum 2, 2 pods, waiting 10m", "0/5 nodes are unavailable"),
-    ("detector", "10m", "4 placed, minimum 4, 4 pods", "nothing waits: every pod is placed"),
-    ("etl", "10m", "3 placed, minimum 3, 3 pods", "nothing waits: every pod has ended"),
+    (
+        "chat",
+        "10m",
+        "scheduled 4/6, minAvailable 1, pending for 10m",
+        "Queue <serving> has insufficient <NVIDIA-H200> quota",
+    ),
+    ("tracker", "2m", "scheduled 0/0, minAvailable 2, pending for 2m", "Queue <vision> has insufficient"),
+    ("llm-pretrain-xl", "10m", "scheduled 0/2, minAvailable 2, pending for 10m", "0/5 nodes are unavailable"),
+    ("detector", "10m", "scheduled 4/4, minAvailable 4", "not pending: all pods are scheduled"),
+    ("etl", "10m", "scheduled 3/3, minAvailable 3", "not pending: all pods have finished"),
 ]
 
 
 @pytest.mark.parametrize("name, until, counts, why", ANSWERS, ids=[case[0] for case in ANSWERS])
-def test_the_first_lines_say_who_waits_how_long_and_why(
+def test_the_first_lines_show_counts_waiting_time_and_reason(
     name: str, until: str, counts: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["explain", name, "-f", str(DEMO), "--until", until]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("default/")
     assert lines[1] == counts
-    assert lines[2].startswith(f"Why: {why}")
+    assert lines[2].startswith(f"Reason: {why}")
 
 
 def test_a_job_whose_group_is_gone_names_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,9 +43,9 @@ def test_a_job_whose_group_is_gone_names_no_queue(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("nobody", id="of nobody"),
-        pytest.param("llm", id="the beginning of a Job's"),
-        pytest.param("etl-worker", id="the beginning of a pod's"),
+        pytest.param("missing", id="of no object"),
+        pytest.param("llm", id="the prefix of a Job's"),
+        pytest.param("etl-worker", id="the prefix of a pod's"),
         pytest.param("job/chat", id="of another kind"),
     ],
 )
@@ -81,18 +86,18 @@ def test_a_job_that_has_no_pods_yet_is_found_by_its_name(
 
 
 TIDAL = DEMO.parent / "tidal"
-TIDE_TAKES = ["-f", str(TIDAL), "--scheduler-conf", str(TIDAL / "conf" / "scheduler.yaml"), "--until", "8h10s"]
+DURING_RECLAIM = ["-f", str(TIDAL), "--scheduler-conf", str(TIDAL / "conf" / "scheduler.yaml"), "--until", "8h10s"]
 
 
-def test_a_job_whose_pods_were_told_to_go_is_not_called_placed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", "job/pretrain", *TIDE_TAKES]) == 0
+def test_a_job_with_evicted_pods_is_not_reported_as_scheduled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "job/pretrain", *DURING_RECLAIM]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "Why: nothing waits: 2 of 2 pods are leaving"
+    assert lines[2] == "Reason: not pending: 2 of 2 pods are terminating"
 
 
 @pytest.mark.parametrize("name", ["default/pretrain", "default/job/pretrain", "default/pretrain-worker-1"])
-def test_a_name_may_be_given_as_we_print_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain", name, "-n", "elsewhere", *TIDE_TAKES]) == 0
+def test_a_name_is_accepted_in_every_printed_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", name, "-n", "elsewhere", *DURING_RECLAIM]) == 0
     assert capsys.readouterr().out.startswith("default/job/pretrain (")
 
 
@@ -115,26 +120,26 @@ metadata: {name: NAME, annotations: {scheduling.k8s.io/group-name: GROUP}}
 spec: {schedulerName: volcano, MORE containers: [{name: c, resources: {requests: {cpu: 2}}}]}
 """
 MEMBERS = [
-    ("first", "g", "", "first", "nothing waits: first is Running on n1"),
-    ("gated", "g", "schedulingGates: [{name: later}],", "gated", "scheduling gates keep gated back"),
-    ("gated", "g", "schedulingGates: [{name: later}],", "g", "scheduling gates keep 1 of 1 pods back"),
-    ("lost", "nobody", "", "lost", "PodGroup <default/nobody> does not exist"),
+    ("first", "g", "", "first", "not pending: first is Running on n1"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "gated", "gated has scheduling gates"),
+    ("gated", "g", "schedulingGates: [{name: later}],", "g", "1 of 1 pods have scheduling gates"),
+    ("lost", "missing", "", "lost", "PodGroup <default/missing> does not exist"),
 ]
 
 
 @pytest.mark.parametrize(
-    "pod, group, more, asked, why", MEMBERS, ids=["placed", "gated pod", "gated job", "without a group"]
+    "pod, group, more, name, why", MEMBERS, ids=["scheduled", "gated pod", "gated job", "without a group"]
 )
-def test_a_pod_is_answered_for_itself(
-    pod: str, group: str, more: str, asked: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_pod_has_its_own_reason(
+    pod: str, group: str, more: str, name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     member = MEMBER.replace("NAME", pod).replace("GROUP", group).replace("MORE", more)
     second = MEMBER.replace("NAME", "second").replace("GROUP", "g").replace("MORE", "") if pod == "first" else ""
     path = tmp_path / "crowd.yaml"
     path.write_text(CROWD + member + second)
-    assert run(["explain", asked, "-f", str(path)]) == 0
+    assert run(["explain", name, "-f", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == f"Why: {why}"
+    assert lines[2] == f"Reason: {why}"
     assert "20454d" not in lines[1]  # since 1970
 
 
@@ -151,7 +156,7 @@ CLAIM = """
 """
 
 
-def test_a_claim_to_either_of_two_cards_has_no_quota_of_its_own(
+def test_a_reservation_for_either_of_two_cards_has_no_quota_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "claim.yaml"
@@ -160,4 +165,39 @@ def test_a_claim_to_either_of_two_cards_has_no_quota_of_its_own(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["A100", "4", "0", "0", "4", "4"] in rows
     assert ["A100|H100", "-", "0", "2", "-", "-"] in rows
-    assert ["H100", "2", "0", "0", "2", "not", "in", "cluster"] in rows
+    assert ["H100", "2", "0", "0", "2", "none"] in rows
+
+
+GANG = """
+{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {allocatable: {cpu: 3, memory: 8Gi, pods: 9}}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, status: {allocatable: {cpu: 3, memory: 8Gi, pods: 9}}}
+---
+{apiVersion: scheduling.volcano.sh/v1beta1, kind: PodGroup, metadata: {name: g}, spec: {minMember: 2}}
+"""
+
+
+RUNNING = MEMBER.replace("NAME", "other").replace("GROUP", "").replace("MORE", "nodeName: n1,")
+
+
+def explain_gang(other: str, more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    members = (MEMBER.replace("NAME", name).replace("GROUP", "g").replace("MORE", more) for name in ("a", "b"))
+    file = tmp_path / "gang.yaml"
+    file.write_text(GANG + other + "".join(members), "utf-8")
+    assert run(["explain", "g", "-f", str(file)]) == 0
+    return capsys.readouterr().out
+
+
+def test_pods_that_fit_wait_for_the_rest_of_the_gang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = explain_gang(RUNNING, "", tmp_path, capsys)
+    assert "a: fits on n2; waiting for gang (1 of 2)\n" in text
+    assert "b: no node fits\n" in text
+    assert "preemption might help on 1 node\n" in text
+
+
+def test_preemption_is_not_suggested_without_a_node_on_which_it_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = explain_gang("", "nodeSelector: {rack: missing},", tmp_path, capsys)
+    assert "no node fits\n" in text
+    assert "preemption might help" not in text

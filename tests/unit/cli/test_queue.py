@@ -1,4 +1,4 @@
-"""`capcard-sched queue list -f` as a user meets it: the table, the JSON, the refusals."""
+"""`capcard-sched queue list -f`: the table, the JSON, the errors."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ def work(tmp_path: Path) -> str:
 def test_cards_and_resources_have_a_row_each(work: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue", "list", "-f", work]) == 0
     found = rows(capsys.readouterr().out)
-    # In the order: quota, allocated, in queue, free, in cluster. Cards that are free of both are still promised.
-    assert ["team", "Open", "1/3", "NVIDIA-H100", "1", "0", "0", "1", "none"] in found
+    # In the order: quota, allocated, reserved, quota free, cluster total. Reserved cards count as free.
+    assert ["team", "Open", "1", "3", "NVIDIA-H100", "1", "0", "0", "1", "none"] in found
     assert ["NVIDIA-H200", "3", "2", "1", "1", "4"] in found
     assert ["cpu", "6", "1.5", "4.5"] in found
     assert ["memory", "32", "Gi", "1", "Gi", "31", "Gi"] in found
-    assert ["plain", "Open", "0/0", "memory", "1536", "Mi", "0", "Gi", "1536", "Mi"] in found
+    assert ["plain", "Open", "0", "0", "memory", "1536", "Mi", "0", "Gi", "1536", "Mi"] in found
 
 
-def test_a_resource_without_a_limit_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resource_without_a_limit_has_no_quota(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "work.yaml"
     path.write_text(WORK.replace("spec: {capability: {cpu: '6', memory: 32Gi}}", "spec: {}"))
     assert run(["queue", "list", "team", "-f", str(path)]) == 0
@@ -113,17 +113,17 @@ def test_time_makes_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     assert held == [0, 8]
 
 
-def test_what_is_promised_of_alternatives_has_no_quota_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_reserved_for_alternatives_have_no_quota_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue", "list", "vision", "-f", str(DEMO), "--until", "0s"]) == 0
     claim = "NVIDIA-GeForce-RTX-4090|NVIDIA-A100-80GB"
     assert [claim, "-", "0", "4", "-", "-"] in rows(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
-        (["list", "nope"], "error: no such queue: nope; there are: default, plain, root, team\n"),
-        (["list", "team", "a", "b"], "error: no such queue: a, b; there are: default, plain, root, team\n"),
+        (["list", "nope"], "error: no such queue: nope; existing queues: default, plain, root, team\n"),
+        (["list", "team", "a", "b"], "error: no such queue: a, b; existing queues: default, plain, root, team\n"),
         (["list", "--until", "soon"], "error: --until: "),
         (["list", "-o", "yaml"], "error: Invalid value"),
         (["list", "--scheduler-conf", "/nowhere.yaml"], "error: /nowhere.yaml: No such file or directory\n"),
@@ -131,20 +131,20 @@ def test_what_is_promised_of_alternatives_has_no_quota_of_its_own(capsys: pytest
     ],
     ids=["an unknown queue", "unknown queues", "no time", "no output", "no conf", "no command"],
 )
-def test_bad_input_is_told_and_has_its_status(
-    words: list[str], told: str, work: str, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_reported_and_has_its_status(
+    words: list[str], message: str, work: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["queue", *words, "-f", work]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(told)
+    assert captured.err.startswith(message)
 
 
-def test_without_a_subcommand_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_subcommand_it_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue"]) == 0
     out = capsys.readouterr().out
     assert "Usage: capcard-sched queue COMMAND" in out
-    assert "List queues: per card and resource the quota" in out
+    assert "List queues with quota, allocated, reserved and free amounts" in out
 
 
 def test_help_names_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,10 +155,10 @@ def test_help_names_what_each_flag_takes(capsys: pytest.CaptureFixture[str]) -> 
         ("validate",): [],
     }
     source = ["--until DURATION", "--schedule-period DURATION", "--scheduler-name NAME", "--default-queue NAME"]
-    for words, told in expected.items():
+    for words, texts in expected.items():
         assert run([*words, "--help"]) == 0
         out = capsys.readouterr().out
-        for text in [*told, "--file -f PATH", *(source if words != ("validate",) else [])]:
+        for text in [*texts, "--file -f PATH", *(source if words != ("validate",) else [])]:
             assert text in out, words
         assert " STR" not in out, words
 
@@ -175,4 +175,4 @@ def test_help_keeps_apart_what_is_for_files_and_for_a_live_cluster(
         out.index("─ Without -f: a live cluster"),
     )
     assert first < out.index("--scheduler-conf") < simulated < out.index("--until") < live < out.index("--kubeconfig")
-    assert out.index("--output") < out.index("--file"), "what is asked goes before where"
+    assert out.index("--output") < out.index("--file"), "flags of the command come before flags of the cluster"

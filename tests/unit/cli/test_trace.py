@@ -20,7 +20,7 @@ def test_the_ending_of_the_output_decides_its_form(tmp_path: Path, capsys: pytes
     documents = list(yaml.load_all(as_yaml.read_bytes(), Loader=yaml.CSafeLoader))
     assert documents == json.loads(as_json.read_bytes())["items"]
     assert capsys.readouterr().err.splitlines()[0] == (
-        f"{as_yaml}: 5 nodes, 2 queues, 6 pods (5 with cards; 2 asked for a part of a card: --sharing whole)"
+        f"{as_yaml}: 5 nodes, 2 queues, 6 pods (5 with cards; 2 request part of a card: --sharing whole)"
     )
 
 
@@ -42,7 +42,7 @@ def test_bad_input_ends_with_status_2_and_the_reason(
     assert not (tmp_path / "s.yaml").exists()
 
 
-def test_a_trace_runs_and_tells_which_quota_held_whom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_runs_and_shows_jobs_blocked_by_quota(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenario = str(tmp_path / "s.yaml")
     assert (
         run(["trace", "openb", "--nodes", str(NODES), "--pods", str(PODS), "-o", scenario, "--quota-share", ".5"]) == 0
@@ -52,8 +52,8 @@ def test_a_trace_runs_and_tells_which_quota_held_whom(tmp_path: Path, capsys: py
     # pod-3 wants the one P100 of queue ls that pod-2 holds from 100 s to 400 s.
     waits = next(line for line in timeline.splitlines() if "default/pod-3" in line)
     assert waits.split()[:3] == ["ls", "3", "0"]
-    held = timeline.partition("Which quota held whom")[2]
-    assert held.splitlines()[2].split()[:5] == ["ls", "P100", "1", "1", "0"]
+    blocked = timeline.partition("Jobs blocked by quota")[2]
+    assert blocked.splitlines()[2].split()[:5] == ["ls", "P100", "1", "1", "0"]
 
 
 def test_with_objects_on_standard_output_the_timeline_goes_to_standard_error(

@@ -31,7 +31,7 @@ def report(capsys: pytest.CaptureFixture[str], *files: str, **options: Any) -> t
 def test_well_formed_input_is_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "queue.yaml", QUEUE % '{"A": 1}')
     assert validate(file=(path,)) == 0
-    assert capsys.readouterr().out == "checked 1 object: nothing to complain about\n"
+    assert capsys.readouterr().out == "checked 1 object: no problems found\n"
 
 
 def test_an_error_names_file_document_object_field_and_accepted_form(
@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_an_error(
 
 def test_nothing_to_check_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate() == 2
-    assert "give -f FILE or --scheduler-conf FILE" in capsys.readouterr().err
+    assert "pass -f FILE or --scheduler-conf FILE" in capsys.readouterr().err
 
 
 def test_a_plugins_dir_that_cannot_be_used_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

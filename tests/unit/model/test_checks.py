@@ -134,10 +134,15 @@ NODES = [
     ("a whole card", H200, {"nvidia.com/gpu": 8000}, []),
     ("no device", {}, {"cpu": 8000, "rdma/hca": 1000}, []),
     ("unhealthy devices", {}, {"nvidia.com/gpu": 0}, []),
-    ("no labels", {}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu make no card")]),
-    ("no memory label", {"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "make no card")]),
-    ("MPS without replicas", H200, {"nvidia.com/gpu.shared": 4000}, [("status", "4 x nvidia.com/gpu.shared make no")]),
-    ("MIG without a product", {}, {"nvidia.com/mig-1g": 1000}, [("status", "make no card")]),
+    ("no labels", {}, {"nvidia.com/gpu": 8000}, [("status", "8 x nvidia.com/gpu: no card label")]),
+    ("no memory label", {"nvidia.com/gpu.product": "A"}, {"nvidia.com/gpu": 1000}, [("status", "no card label")]),
+    (
+        "MPS without replicas",
+        H200,
+        {"nvidia.com/gpu.shared": 4000},
+        [("status", "4 x nvidia.com/gpu.shared: no card label")],
+    ),
+    ("MIG without a product", {}, {"nvidia.com/mig-1g": 1000}, [("status", "no card label")]),
     (
         "a label that is no number",
         {**H200, "nvidia.com/gpu.replicas": "two"},
@@ -240,7 +245,7 @@ SETS = [
     ("a queue that is not there", [Q8, job("other")], ['queue "other" is not among the queues read']),
     ("the default queue", [Q8, job("default")], []),
     ("no queue at hand", [job("other")], []),
-    ("a card that no node has", [node(), job(card="A")], ["no node read offers card A"]),
+    ("a card that no node has", [node(), job(card="A")], ["no node in the input provides card A"]),
     ("one alternative is enough", [Q8, node(), job(card="A|NVIDIA-H200")], []),
     (
         "more quota than cards",
@@ -299,5 +304,5 @@ def test_a_misspelt_annotation_is_told_with_the_right_spelling(key: str, meant: 
     if meant is None:
         assert found == []
     else:
-        message = f'nobody reads this annotation; did you mean "{meant}"?'
+        message = f'unknown annotation; did you mean "{meant}"?'
         assert found == [(f'metadata.annotations["{key}"]', message)]

@@ -1,4 +1,4 @@
-"""The overview: what is read out of objects, and how it is shown."""
+"""The overview: figures computed from objects, and their tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capcard_sched.model.timestamps import span
 from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Use, survey
 from capcard_sched.reports.progress import SimulationProgress
 from capcard_sched.reports.tables import print_overview
-from capcard_sched.reports.terminal import amount_for_people
+from capcard_sched.reports.terminal import format_base_amount
 
 START = 1_767_225_600
 
@@ -56,18 +56,18 @@ def job(*items: dict[str, Any], now: float = 60) -> JobRow:
     return survey(items, START + now, START).jobs[0]
 
 
-def test_a_waiting_gang_tells_how_far_it_is_and_what_most_members_say() -> None:
+def test_a_pending_gang_shows_its_progress_and_the_most_frequent_reason() -> None:
     pods = [
         member("a", "2026-01-01T00:00:05Z"),
-        *(member(name, message="no room") for name in "bcd"),
+        *(member(name, message="no node fits") for name in "bcd"),
         member("e", message="x"),
     ]
-    assert job(group(5), *pods) == JobRow("ns", "g", "PodGroup", "q", "Pending", 1, 5, 60.0, "no room")
+    assert job(group(5), *pods) == JobRow("ns", "g", "PodGroup", "q", "Pending", 1, 5, 5, 60.0, "no node fits")
 
 
-def test_a_placed_gang_waited_until_its_minimum_was_there() -> None:
+def test_a_scheduled_gang_waited_until_its_minimum_was_scheduled() -> None:
     pods = [member(name, f"2026-01-01T00:00:{second:02}Z") for name, second in (("a", 5), ("b", 9), ("c", 30))]
-    assert job(group(2, "Running"), *pods) == JobRow("ns", "g", "PodGroup", "q", "Running", 3, 2, 9.0, "")
+    assert job(group(2, "Running"), *pods) == JobRow("ns", "g", "PodGroup", "q", "Running", 3, 3, 2, 9.0, "")
 
 
 def unschedulable(status: str, message: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ REASONS = [
 
 
 @pytest.mark.parametrize("items, reason", [pytest.param(*case[1:], id=case[0]) for case in REASONS])
-def test_the_one_reason_of_a_waiting_job(items: list[dict[str, Any]], reason: str) -> None:
+def test_the_one_reason_of_a_pending_job(items: list[dict[str, Any]], reason: str) -> None:
     assert job(*items).reason == reason
 
 
@@ -115,7 +115,7 @@ def test_a_job_whose_group_is_gone_is_still_shown() -> None:
     )
     pod = member("j-0", "2026-01-01T00:00:07Z")
     pod["metadata"]["ownerReferences"] = owned("Job", "j")
-    assert job(ended, pod) == JobRow("ns", "j", "Job", "q", "Completed", 1, 1, 7.0, "")
+    assert job(ended, pod) == JobRow("ns", "j", "Job", "q", "Completed", 1, 1, 1, 7.0, "")
     assert survey([obj("Job", "batch", spec={"template": {}})], START, START).jobs == ()
 
 
@@ -161,10 +161,10 @@ def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
     assert "1m30s" in shown
     assert "Queues" not in shown
     assert "Cards" not in shown
-    assert "0 of 1 jobs have what they need after 1m." in shown
+    assert "After 1m: 0/1 jobs reached minAvailable; 1 pod pending." in shown
 
 
-@pytest.mark.parametrize("width, title", [(80, "Held back"), (120, "Held back"), (160, "Held back by")])
+@pytest.mark.parametrize("width, title", [(80, "Pending jobs"), (120, "Pending jobs"), (160, "REASON")])
 def test_a_reason_takes_few_lines_on_any_terminal(width: int, title: str) -> None:
     message = (
         "Queue <online> has insufficient <NVIDIA-GeForce-RTX-4090> quota: requested <4000>, total would be <12000>, "
@@ -200,7 +200,7 @@ def test_of_many_jobs_those_that_wait_longest_are_shown() -> None:
 def test_an_empty_cluster_is_one_line() -> None:
     output = io.StringIO()
     print_overview(survey([], START, START), Console(file=output))
-    assert output.getvalue() == "0 of 0 jobs have what they need after 0s.\n"
+    assert output.getvalue() == "After 0s: 0/0 jobs reached minAvailable; 0 pods pending.\n"
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0s"), (59.9, "59s"), (61, "1m1s"), (3600, "1h"), (90_000, "1d1h")])
@@ -222,7 +222,7 @@ def test_spans_have_two_units_at_most(seconds: float, text: str) -> None:
     ],
 )
 def test_amounts_are_in_the_unit_of_their_resource(resource: str, amount: int, text: str) -> None:
-    assert amount_for_people(resource, amount) == text
+    assert format_base_amount(resource, amount) == text
 
 
 def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:

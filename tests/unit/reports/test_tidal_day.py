@@ -1,4 +1,4 @@
-"""The tidal day that is shipped as an example, told by the reports (tidal reference §10)."""
+"""The reports of the tidal example: training yields its cards to inference by day and runs again at night."""
 
 from __future__ import annotations
 
@@ -42,9 +42,11 @@ def day() -> tuple[Timeline, SimulationOutcome]:
     return run("24h")
 
 
-def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timeline, SimulationOutcome]) -> None:
-    told = [(one.at, one.pod, one.queue, one.card, one.cards) for one in day[0].evictions]
-    assert told == [
+def test_three_pods_of_two_jobs_are_evicted_and_each_event_names_the_preemptor(
+    day: tuple[Timeline, SimulationOutcome],
+) -> None:
+    evictions = [(one.at, one.pod, one.queue, one.card, one.cards) for one in day[0].evictions]
+    assert evictions == [
         (8 * HOUR, "default/pretrain-worker-1", "training", H200, 4),
         (8 * HOUR, "default/pretrain-worker-0", "training", H200, 4),
         (11 * HOUR, "default/tuning-worker-0", "training", H200, 4),
@@ -54,7 +56,7 @@ def test_three_pods_of_two_jobs_leave_and_each_knows_for_whom(day: tuple[Timelin
         assert eviction.message.endswith(" of queue serving")
 
 
-def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, SimulationOutcome]) -> None:
+def test_inference_reclaims_cards_by_day_and_training_runs_at_night(day: tuple[Timeline, SimulationOutcome]) -> None:
     serving, training = day[0].services
     assert (serving.service, training.service) == ("inference", "training")
     by_hour = [(round(mine), round(theirs)) for mine, theirs in zip(serving.means, training.means, strict=True)]
@@ -63,15 +65,17 @@ def test_the_tide_comes_in_and_goes_out(day: tuple[Timeline, SimulationOutcome])
     assert training.card_hours == pytest.approx(152, abs=0.2)
 
 
-def test_what_is_beyond_the_quota_takes_nothing(day: tuple[Timeline, SimulationOutcome]) -> None:
-    """The fifth replica waits an hour for the quota of 12 to be raised, while training holds four cards."""
-    (hold,) = day[0].holds
-    assert (hold.queue, hold.resource, hold.limit, hold.held_at_end) == ("serving", H200, 12_000, 0)
-    assert hold.seconds == HOUR + 30, "the pod that left took half a minute to go"
-    assert hold.longest_job.startswith("default/chat-")
+def test_a_pod_above_the_quota_reclaims_nothing(day: tuple[Timeline, SimulationOutcome]) -> None:
+    """The fifth replica waits an hour for the quota of 12 to be raised, while training has four cards."""
+    (wait,) = day[0].quota_waits
+    assert (wait.queue, wait.resource, wait.limit, wait.blocked_at_end) == ("serving", H200, 12_000, 0)
+    assert wait.seconds == HOUR + 30, "the victim terminated for half a minute"
+    assert wait.longest_job.startswith("default/chat-")
 
 
-def test_the_gang_is_whole_or_waits_and_is_back_in_the_evening(day: tuple[Timeline, SimulationOutcome]) -> None:
+def test_the_gang_runs_whole_or_not_at_all_and_returns_in_the_evening(
+    day: tuple[Timeline, SimulationOutcome],
+) -> None:
     jobs = {job["metadata"]["name"]: job["status"] for job in day[1].store.list(JOB)}
     assert {name: status["state"]["phase"] for name, status in jobs.items()} == {
         "pretrain": "Running",
@@ -82,11 +86,11 @@ def test_the_gang_is_whole_or_waits_and_is_back_in_the_evening(day: tuple[Timeli
     pods = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in store.list(POD)}
     assert pods["pretrain-worker-0"]
     assert pods["pretrain-worker-1"]
-    assert not pods["tuning-worker-0"], "resumed, but no cards are free, and training takes none"
+    assert not pods["tuning-worker-0"], "resumed, but no cards are free, and training reclaims none"
 
 
 @pytest.mark.parametrize("moment", ["8h1m", "12h"])
-def test_no_half_of_a_gang_runs_while_the_tide_is_in(moment: str) -> None:
+def test_no_part_of_a_gang_runs_while_inference_has_the_cards(moment: str) -> None:
     store = run(moment)[1].store
     placed = [pod for pod in store.list(POD) if pod["spec"].get("nodeName")]
     assert not [pod for pod in placed if pod["metadata"]["name"].startswith("pretrain")]
@@ -96,11 +100,11 @@ def test_the_day_prints_as_tables(day: tuple[Timeline, SimulationOutcome]) -> No
     console = Console(record=True, width=160)
     console.print(render(day[0]))
     text = console.export_text()
-    for expected in ("Cards by kind of service", "card-hours", "202.0", "152.0", "pretrain-worker-0", "reclaim: "):
+    for expected in ("Cards by service type", "card-hours", "202.0", "152.0", "pretrain-worker-0", "reclaim: "):
         assert expected in text
 
 
-def test_the_example_has_nothing_to_complain_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert validate(file=(str(FOLDER),), scheduler_conf=FOLDER / "conf" / "scheduler.yaml", output="json") == 0
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert [row for row in findings if row["severity"] != "note"] == []

@@ -1,4 +1,4 @@
-"""The recorder around a scripted core, and the sums over what it noted."""
+"""The recorder around a scripted core, and the summary of its records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import (
     EvictionEntry,
     QueueWaits,
-    QuotaHolds,
+    QuotaWaits,
     ServiceUse,
     TimeBucket,
     Timeline,
@@ -58,7 +58,7 @@ class Result:
 
 
 class Script:
-    """A core that answers what it was told to, in order; then nothing."""
+    """A core that returns the given results in order, then empty ones."""
 
     def __init__(self, *results: Result) -> None:
         self._results = list(results)
@@ -119,7 +119,7 @@ def recorded(*steps: tuple[float, Sequence[Delta], Result]) -> Recorder[Result]:
 NODES = (node("a", H200, 8), node("b", H100, 4))
 
 
-def test_the_core_sees_everything_and_its_answers_come_back() -> None:
+def test_the_core_gets_every_delta_and_its_result_comes_back() -> None:
     answer = Result([bind("p", "a")])
     script = Script(answer)
     assert Recorder(script).step([pod("p")], 5.0) is answer
@@ -160,7 +160,7 @@ def test_a_choice_of_cards_counts_for_the_one_taken(
     assert recorder.use == expected
 
 
-def test_a_binding_that_failed_gives_the_cards_back_and_the_wait_goes_on() -> None:
+def test_a_failed_binding_returns_the_cards_and_the_wait_continues() -> None:
     recorder = recorded(
         (0.0, [*NODES, group("job-x", "q"), pod("x", H200)], Result([bind("x", "a")])),
         (1.0, [BindFailed("default", "x", "uid-x", "gone")], Result()),
@@ -185,7 +185,7 @@ def test_waits_are_summed_up_per_queue() -> None:
     assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, "default/z")]
 
 
-def test_waits_go_on_to_the_end_of_the_run_though_nothing_happens() -> None:
+def test_waits_last_until_the_end_of_the_run() -> None:
     deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x")]
     recorder = recorded((0.0, deltas, Result()), (4.0, [], Result()))
     recorder.finish(600.0)
@@ -200,7 +200,7 @@ def test_a_pod_deleted_while_it_waited_is_no_measured_wait() -> None:
     assert timeline_of(recorder).waits == []
 
 
-def test_a_quota_holds_a_job_from_the_refusal_to_the_placement() -> None:
+def test_a_quota_blocks_a_job_from_the_refusal_to_the_placement() -> None:
     deltas: list[Delta] = [*NODES, *(group(f"job-{name}", "q") for name in "xyz"), *(pod(name, H200) for name in "xyz")]
     refusals = Report([refuse("x", H200, 2000), refuse("y", H200, 2000, "Pod"), refuse("z", H100, 0)])
     recorder = recorded(
@@ -211,19 +211,19 @@ def test_a_quota_holds_a_job_from_the_refusal_to_the_placement() -> None:
         (11.0, [PodGone("default", "z", "uid-z")], Result()),
         (21.0, [], Result()),
     )
-    assert timeline_of(recorder).holds == [
-        QuotaHolds("q", H200, 3000, 2, 1, 25.0, 20.0, "default/x"),
-        QuotaHolds("q", H100, 0, 1, 0, 10.0, 10.0, "default/job-z"),
+    assert timeline_of(recorder).quota_waits == [
+        QuotaWaits("q", H200, 3000, 2, 1, 25.0, 20.0, "default/x"),
+        QuotaWaits("q", H100, 0, 1, 0, 10.0, 10.0, "default/job-z"),
     ]
 
 
-def test_a_service_is_told_by_what_its_pods_have_in_common() -> None:
+def test_a_service_is_named_by_the_common_prefix_of_its_pods() -> None:
     pods = [pod(f"chat-5d-{name}", H200) for name in "ab"]
     for change in pods:
         change.pod.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[index]
     refusals = [(ObjectRef("PodGroup", "default", "podgroup-7"), refuse("x", H200, 2000)[1])]
     recorder = recorded((0.0, [*NODES, *pods], Result([], Report(refusals))), (5.0, [], Result()))
-    assert [hold.longest_job for hold in timeline_of(recorder).holds] == ["default/chat-5d-*"]
+    assert [hold.longest_job for hold in timeline_of(recorder).quota_waits] == ["default/chat-5d-*"]
 
 
 def test_totals_follow_the_nodes() -> None:
@@ -231,8 +231,8 @@ def test_totals_follow_the_nodes() -> None:
     assert timeline_of(recorder).cards == {H200: 6}
 
 
-def test_the_tide_is_told_by_kind_in_card_hours_and_over_time() -> None:
-    """A pod counts for its kind until it is gone: cards of a pod that is leaving are nobody else's yet."""
+def test_cards_are_summed_up_by_service_type_in_card_hours_and_over_time() -> None:
+    """A pod counts for its service type until it is deleted: a terminating pod still has its cards."""
     recorder = recorded(
         (
             0.0,
@@ -257,12 +257,12 @@ def test_the_tide_is_told_by_kind_in_card_hours_and_over_time() -> None:
     ]
 
 
-def test_no_kinds_are_told_where_nobody_says_his() -> None:
+def test_without_a_service_type_there_is_no_sum_by_type() -> None:
     recorder = recorded((0.0, [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a")], Result()), (9.0, [], Result()))
     assert timeline_of(recorder).services == []
 
 
-def test_evictions_are_told_with_what_was_held_and_why() -> None:
+def test_evictions_are_listed_with_their_cards_and_reason() -> None:
     deltas: list[Delta] = [*NODES, group("job-x", "q"), pod("x", H200, 3, on="a", phase="Running"), pod("y", on="b")]
     recorder = recorded(
         (5.0, deltas, Result()),
@@ -288,19 +288,19 @@ def test_an_empty_run_is_three_sentences() -> None:
     console = Console(record=True, width=120)
     console.print(render(timeline_of(Recorder(Script()))))
     assert console.export_text().splitlines() == [
-        "No card was in use at any time.",
+        "No card was in use.",
         "No pod waited for a node.",
-        "No quota held anyone back.",
+        "No job was blocked by quota.",
     ]
 
 
-def test_tables_show_the_figures_in_units_of_people() -> None:
+def test_tables_show_figures_in_readable_units() -> None:
     timeline = Timeline(
         seconds=86_400.0,
         cards={H200: 8},
         buckets=[TimeBucket(3600.0, 86_400.0, {H200: 2.26}, {H200: 5})],
         waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 90_000.0, "default/z")],
-        holds=[QuotaHolds("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
+        quota_waits=[QuotaWaits("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
     )
     console = Console(record=True, width=120)
     console.print(render(timeline))
@@ -309,13 +309,13 @@ def test_tables_show_the_figures_in_units_of_people() -> None:
         assert expected in text
 
 
-def test_the_tide_and_the_evictions_have_tables_of_their_own() -> None:
+def test_service_types_and_evictions_have_tables_of_their_own() -> None:
     timeline = Timeline(
         seconds=7200.0,
         cards={H200: 8},
         buckets=[TimeBucket(0.0, 3600.0, {H200: 4.0}, {H200: 4}), TimeBucket(3600.0, 7200.0, {H200: 2.0}, {H200: 4})],
         waits=[],
-        holds=[],
+        quota_waits=[],
         services=[ServiceUse("inference", H200, 2.04, [0.0, 2.0]), ServiceUse("", H200, 4.0, [4.0, 0.0])],
         evictions=[EvictionEntry(3600.0, "ml/t-0", "train", "n1", H200, 4, "reclaim: [bold] for ml/chat")] * 51,
     )
@@ -323,7 +323,7 @@ def test_the_tide_and_the_evictions_have_tables_of_their_own() -> None:
     console.print(render(timeline))
     text = console.export_text()
     for expected in (
-        "Cards by kind of service", f"inference: {H200}", f"neither: {H200}", "card-hours", "2.0", "4.0",
-        "Who had to leave", "1h", "ml/t-0", "train", f"4 {H200} on n1", "reclaim: [bold] for ml/chat", "and 1 more",
+        "Cards by service type", f"inference: {H200}", f"neither: {H200}", "card-hours", "2.0", "4.0",
+        "Evictions", "1h", "ml/t-0", "train", f"4 {H200} on n1", "reclaim: [bold] for ml/chat", "and 1 more",
     ):  # fmt: skip
         assert expected in text
