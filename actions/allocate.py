@@ -1,4 +1,4 @@
-"""allocate: nodes for pending tasks, gang by gang (core reference §4.3, with W-07, W-08, W-13 and W-17 to W-19)."""
+"""allocate: nodes for pending tasks, gang by gang."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Allocate(Action):
-    """Takes the best queue, in it the best job, and places its tasks on a statement; then looks at the order again.
+    """Places the tasks of the best job of the best queue on a statement, then evaluates the order again.
 
-    A ready job is committed, one that is promised room keeps it until the session ends, any other is undone. A job
-    has one full attempt per session; an elastic one comes back for more after the others had their turn.
+    A ready job is committed, a pipelined one keeps its placements until the session ends, any other is undone. A job
+    has one full attempt per session; an elastic one returns for more after the attempts of the others.
     """
 
     name = "allocate"
@@ -60,7 +60,7 @@ class Allocate(Action):
 
     @staticmethod
     def _collect(session: Session) -> Rounds:
-        """Jobs that may be placed now, by queue. Without `enqueue` in the conf, waiting jobs enter here."""
+        """Schedulable jobs by queue. Without `enqueue` in the conf, pending jobs are admitted here."""
         rounds = Rounds(session)
         if "enqueue" not in session.actions:
             for job in session.in_phase_pending():
@@ -83,7 +83,7 @@ class Allocate(Action):
 
     @staticmethod
     def _refuse_all(session: Session, queue: Queue, waiting: KeyHeap[Job]) -> None:
-        """An overused queue gets nothing more in this session; its jobs are told (W-19)."""
+        """Refuses all jobs of an overused queue, which gets nothing more in this session."""
         row = reasons.QUEUE_OVERUSED
         refusal = Refusal("overused", "", row.code, row.render(queue=queue.name), queue=queue.name)
         session.refuse_all(waiting, refusal)
@@ -92,9 +92,9 @@ class Allocate(Action):
     def _visit(
         session: Session, queue: Queue, job: Job, tasks: Sequence[Task] | None, *, alone: bool
     ) -> Sequence[Task]:
-        """Try to place the tasks: what an earlier visit left, or all that pend.
+        """Tries to place the tasks: the rest of an earlier visit, or all pending ones.
 
-        Returns those to come back for: only a job that got what it asked for comes back.
+        Returns the tasks to return for: only a ready job returns.
         """
         session.report.visited_jobs += 1
         statement = Statement(session)
@@ -104,12 +104,12 @@ class Allocate(Action):
             if not tasks:
                 return ()
             if job.topology is None or not job.topology.hard:
-                dealt_with = GangAllocator(session, statement, queue, job, tasks).run(alone=alone)
+                processed = GangAllocator(session, statement, queue, job, tasks).run(alone=alone)
             else:
-                dealt_with = place_in_hyper_node(session, statement, queue, job, tasks, alone=alone)
+                processed = place_in_hyper_node(session, statement, queue, job, tasks, alone=alone)
             if session.job_ready(job):
                 statement.commit()
-                return tasks[dealt_with:] if dealt_with else ()
+                return tasks[processed:] if processed else ()
             if session.job_pipelined(job):
                 statement.keep()
             else:

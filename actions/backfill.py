@@ -1,4 +1,4 @@
-"""backfill: nodes for pods that request nothing (core reference §4.4)."""
+"""backfill: nodes for pods that request nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Backfill(Action):
-    """Places best-effort tasks of admitted, valid jobs, queue by queue and job by job, on any node that passes.
+    """Places best-effort tasks of admitted, valid jobs, queue by queue and job by job, on any feasible node.
 
-    Such pods take nothing of a quota, but its plugins are asked all the same: one that names a card and requests none
-    must not start without it, and a closed queue starts nothing. A job is committed when it is ready afterwards.
+    Such pods consume no quota, but its plugins are called all the same: one that names a card without a request must
+    not start without it, and a closed queue starts nothing. A job is committed when it is ready afterwards.
     """
 
     name = "backfill"
@@ -60,7 +60,7 @@ class Backfill(Action):
 
 
 def place_best_effort(session: Session, statement: Statement, queue: Queue, job: Job, task: Task) -> None:
-    """Put one task on the best node that passes, or record why there is none."""
+    """Places one task on the best feasible node, or records the reason why there is none."""
     engine = session.engine
     signature = engine.signature(queue, task)
     refusal = session.dispatch.refusal("allocatable", queue, task)

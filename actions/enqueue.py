@@ -1,4 +1,4 @@
-"""enqueue: which waiting jobs may have their pods created (core reference §4.1, with R27 and W-15)."""
+"""enqueue: admission of pending jobs, whose pods are then created."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
-    #: An admitted job none of whose pods got a node for so long goes back to Pending, when others of its queue wait,
-    #: and stays there as long. 0: never, as in the reference.
+    #: Seconds after which an admitted job without a placed pod returns to Pending when others of its queue wait, and
+    #: for which it stays there. 0 disables it, as in Volcano.
     inqueue_timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         name="inqueueTimeoutSeconds", default=0.0
     )
 
 
 class Enqueue(Action):
-    """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job asked once per session.
+    """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job once per session.
 
-    A refused job does not hold up the ones behind it; why it was refused is recorded on it. A job that is admitted and
-    gets nowhere keeps what was reserved for it from others: after a time it has to stand back for a while.
+    A refused job does not block the jobs behind it; its refusal is recorded. An admitted job without progress holds its
+    reservation against others: after a timeout it is requeued with a backoff.
     """
 
     name = "enqueue"
@@ -53,14 +53,14 @@ class Enqueue(Action):
             if not waiting:
                 continue
             job = waiting.pop()
-            self._ask(session, job)
+            self._admit(session, job)
             if queue.strict_fifo and session.is_pending_phase(job):
                 session.refuse_behind_head(queue, job, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)
 
     def _requeue_stuck(self, session: Session) -> None:
-        """Admitted jobs without progress make room for those that wait behind them (W-15)."""
+        """Requeues admitted jobs without progress for the jobs that wait behind them."""
         memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
         memory.backoff_until = {key: end for key, end in memory.backoff_until.items() if end > session.now}
         waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.backoff_until}
@@ -72,7 +72,7 @@ class Enqueue(Action):
                 del memory.stuck_since[key]
                 session.requeue(job)
 
-    def _ask(self, session: Session, job: Job) -> None:
+    def _admit(self, session: Session, job: Job) -> None:
         try:
             if job.key in session.carry_over.backoff_until:
                 session.refuse(job, self._backoff_refusal(job))

@@ -1,6 +1,6 @@
-"""preempt: room for starving jobs from others of their queue, then from their own pods (core reference §4.5).
+"""preempt: capacity for starving jobs from others of their queue, then from their own pods.
 
-With W-05, W-09 (minimal victims, gangs whole), W-11 (inside a job once, after all queues), W-14 and W-34.
+Victims are minimal and gangs are evicted whole; preemption within a job runs once, after all queues.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 class PreemptArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
-    #: Accepted, so that files load: refusals are known per class here, there is nothing to switch off.
+    #: Accepted for compatibility: refusals are cached per class here, there is nothing to switch off.
     predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)
-    #: Compare only some nodes, by the priorities of their victims, instead of all by what leaves.
+    #: Compares only some nodes, by the priorities of their victims, instead of all by their eviction cost.
     topology_aware: bool = msgspec.field(name="enableTopologyAwarePreemption", default=False)
-    #: Accepted, so that files load: nodes are tried out one after the other.
+    #: Accepted for compatibility: nodes are tried one after the other.
     workers: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="topologyAwarePreemptWorkerNum", default=16)
-    #: How many nodes are compared: this percentage of all, but within the two bounds.
+    #: Percentage of nodes that are compared, within the two bounds below.
     candidate_percentage: Annotated[int, msgspec.Meta(ge=0, le=100)] = msgspec.field(
         name="minCandidateNodesPercentage", default=10
     )
-    #: No fewer than so many, if there are.
+    #: Minimum number of compared nodes.
     fewest_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="minCandidateNodesAbsolute", default=1)
-    #: No more than so many.
+    #: Maximum number of compared nodes.
     most_candidates: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="maxCandidateNodesAbsolute", default=100)
-    #: Room that was made is kept for its pod for so long after the victims should be gone.
+    #: Seconds for which capacity stays nominated after the victims' grace period.
     reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
 
 
 class Preempt(Action):
-    """Lets starving jobs take room from jobs of their own queue, then lets pods of a job make way for others of it.
+    """Lets starving jobs preempt jobs of their own queue, then a job's own pods of lower priority.
 
-    Who may be taken is what the `preemptable` hooks say. A job below its minimum takes all it needs or nothing.
+    The `preemptable` hooks select the candidates. A job below its minimum gets all its missing members or none.
     """
 
     name = "preempt"
@@ -57,7 +57,7 @@ class Preempt(Action):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        """The arguments; bounds that contradict each other are told, and the upper one holds."""
+        """The arguments; contradictory bounds produce a warning, and the upper one applies."""
         arguments = super().parse_arguments(raw, problems)
         assert isinstance(arguments, PreemptArguments)
         if arguments.fewest_candidates > arguments.most_candidates:
@@ -70,26 +70,26 @@ class Preempt(Action):
     def execute(self, session: Session) -> None:
         """Run the action."""
         rounds = contenders(session, session.job_starving)
-        between = self._evictor(session, Scope("jobs", "preemptable", self.name))
+        between = self._evictor(session, Scope("within-queue", "preemptable", self.name))
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
             visited.append((queue, self._drain(session, between, queue, waiting)))
-        inside = self._evictor(session, Scope("inside", "preemptable", self.name))
+        inside = self._evictor(session, Scope("within-job", "preemptable", self.name))
         for queue, jobs in visited:
             for job in jobs:
-                inside.turn(queue, job, session.pending_tasks(job), session.job_starving)
+                inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
 
     def _evictor(self, session: Session, scope: Scope) -> Evictor:
         arguments = self.arguments
         max_candidates = 0
-        if arguments.topology_aware and scope.kind == "jobs":
+        if arguments.topology_aware and scope.kind == "within-queue":
             wanted = len(session.nodes) * arguments.candidate_percentage // 100
             max_candidates = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
         return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, max_candidates=max_candidates)
 
     def _drain(self, session: Session, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]) -> list[Job]:
-        """Give each job of a queue its turns, the best first. Returns the jobs in the order of their first turn."""
+        """Attempts each job of a queue, best first. Returns the jobs in the order of their first attempt."""
         rest: dict[str, Sequence[Task]] = {}
         visited: dict[str, Job] = {}
         while waiting:
@@ -97,7 +97,7 @@ class Preempt(Action):
             visited[job.key] = job
             tasks = rest.get(job.key)
             tasks = session.pending_tasks(job) if tasks is None else tasks
-            tasks = evictor.turn(queue, job, tasks, session.job_starving)
+            tasks = evictor.attempt(queue, job, tasks, session.job_starving)
             if tasks:
                 rest[job.key] = tasks
                 try:

@@ -1,6 +1,6 @@
-"""reclaim: room for starving jobs from other queues (core reference §4.6, tidal reference §7).
+"""reclaim: capacity for starving jobs from other queues.
 
-With W-03, W-05, W-09, W-13 (a queue stays while it has jobs that were not tried) and W-34.
+A queue stays in the rounds while it has jobs that were not tried.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 class ReclaimArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
-    #: Room that was made is kept for its pod for so long after the victims should be gone.
+    #: Seconds for which capacity stays nominated after the victims' grace period.
     reservation_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(name="reservationSeconds", default=60.0)
 
 
 class Reclaim(Action):
-    """Takes the best queue that does not have all it deserves, in it the best job, and gives it one turn; then again.
+    """Attempts the best job of the best queue that is not overused, again and again.
 
-    Who may be taken is what the `reclaimable` hooks say of running pods of other, reclaimable queues. `preemptive` and
-    `allocatable` are asked of every pod before anybody leaves for it.
+    The `reclaimable` hooks select the candidates among running pods of other, reclaimable queues. `preemptive` and
+    `allocatable` run for every pod before any eviction for it.
     """
 
     name = "reclaim"
@@ -42,7 +42,7 @@ class Reclaim(Action):
     def execute(self, session: Session) -> None:
         """Run the action."""
         rounds = contenders(session, session.may_reclaim)
-        scope = Scope("queues", "reclaimable", self.name)
+        scope = Scope("across-queues", "reclaimable", self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rest: dict[str, Sequence[Task]] = {}
         while rounds:
@@ -59,7 +59,7 @@ class Reclaim(Action):
             job = waiting.pop()
             known = rest.get(job.key)
             tasks = session.pending_tasks(job) if known is None else known
-            tasks = evictor.turn(queue, job, tasks, session.may_reclaim)
+            tasks = evictor.attempt(queue, job, tasks, session.may_reclaim)
             if tasks:
                 rest[job.key] = tasks
                 rounds.push_job(job)

@@ -1,4 +1,4 @@
-"""shuffle: pods that plugins want elsewhere leave their nodes (core reference §4.7)."""
+"""shuffle: evicts the pods that plugins select for rescheduling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Shuffle(Action):
     """Evicts the running pods that `victim_tasks` names, job by job.
 
-    Protected pods stay. Of a gang only as many go as it has beyond its minimum, unless all that runs of it is named.
+    Protected pods stay. A gang loses only the pods beyond its minimum, unless all its running pods are named.
     """
 
     name = "shuffle"

@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, ObjectRef
     from capcard_sched.state.changes import Changes
 
-#: Memories of objects that are gone are dropped every so many sessions.
+#: Sessions between two prunings of state about objects that are gone.
 _PRUNE_SESSIONS = 256
 
 
 class StepResult(NamedTuple):
-    """What one step wants done."""
+    """The result of one step."""
 
     intents: list[Intent]
     report: SessionReport
-    #: True when there was nothing to do: no session ran.
+    #: True when no session ran.
     idle: bool
-    #: When a step will have something to do although nothing changes, Unix seconds; None when it will not.
+    #: Unix seconds of the next session without a change of the cluster; None for none.
     next_wakeup: float | None = None
 
 
 class Core:
-    """The scheduler without its surroundings. Same deltas, conf and times in: same intents out, byte for byte."""
+    """The scheduler without its environment. The same deltas, conf and times give the same intents, byte for byte."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Core:
         default_queue: str = "default",
         timer: Callable[[], float] | None = None,
     ) -> None:
-        """`timer` counts seconds for the report's timings; without it there are none. It decides nothing."""
+        """`timer` returns seconds for the report's timings, None for no timings. It decides nothing."""
         self.state = ClusterState(scheduler_names, default_queue)
         self._registry = registry
         self._timer = timer
@@ -61,12 +61,12 @@ class Core:
         self._memory = CarryOver()
         self._sessions = 0
         self._reported_problems: dict[ObjectRef, str] = {}
-        #: The last session, for `explain`: its refusals and outcomes stay readable until the next one.
+        #: The last session, for `explain`: its refusals and outcomes are readable until the next one.
         self.last_session: Session | None = None
         self.reconfigure(conf)
 
     def reconfigure(self, conf: Conf) -> None:
-        """Use another scheduler-conf from the next step on. Plugins start anew and see everything as changed."""
+        """Uses another scheduler-conf from the next step on. Plugins restart and see everything as changed."""
         self.conf = conf
         built: dict[str, Plugin] = {}
         tiers: list[list[tuple[Plugin, dict[str, bool]]]] = []
@@ -101,11 +101,11 @@ class Core:
     def step(
         self, deltas: Sequence[Delta], now: float, on_commit: Callable[[list[Bind]], None] | None = None
     ) -> StepResult:
-        """Take in what happened and run a session, unless nothing that matters changed.
+        """Applies deltas and runs a session, unless nothing relevant changed.
 
-        `now` is in Unix seconds. A session on an unchanged cluster would repeat the last one's answers: it is skipped,
-        unless a plugin's answers depend on time, or something is due. `on_commit` is told of the bindings of each gang
-        as soon as it is committed; the result holds them again, first among the intents.
+        `now` is in Unix seconds. A session on an unchanged cluster would repeat the last results: it is skipped unless
+        a plugin's results depend on time or a wakeup is reached. `on_commit` gets the bindings of each gang at its
+        commit; the result holds them again, first among the intents.
         """
         state = self.state
         for delta in deltas:
@@ -113,7 +113,7 @@ class Core:
         intents = self._confirm()
         next_wakeup = self._next_wakeup
         if not self._is_dirty() and not self._time_dependent and (next_wakeup is None or now < next_wakeup):
-            self._report_problems(intents)  # an object that cannot be read at all changes nothing else
+            self._report_problems(intents)  # an invalid object changes nothing else
             return StepResult(intents, SessionReport(""), True, next_wakeup)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
@@ -133,7 +133,7 @@ class Core:
         return bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on)
 
     def _earliest_wakeup(self, session: Session) -> float | None:
-        """When there is something to do although nothing changes: never before time has passed."""
+        """The time of the next session without a change of the cluster; always in the future."""
         moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory)]
         for name, call in self.dispatch.entries("next_wakeup"):
             try:
@@ -145,7 +145,7 @@ class Core:
         return min((moment for moment in moments if moment is not None and moment > session.now), default=None)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
-        """Open a session and its plugins. One that fails here stops the actions: its protection would be missing."""
+        """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
         self.engine.open(self.state.nodes, self.state.tree)
@@ -191,7 +191,7 @@ class Core:
             session.report.timings.append(Timing(kind, name, phase, self._timer() - began))
 
     def _keep_dirty(self, changed: Changes) -> None:
-        """What a failed session did not work off is still to be done; plugins then start from everything."""
+        """Marks the changes of a failed session again; plugins then start from everything."""
         self.state.changes.everything = True
         self.state.changes.jobs |= changed.jobs
 
@@ -209,7 +209,7 @@ class Core:
             self._time(session, "action", action.name, "", began)
 
     def _confirm(self) -> list[Intent]:
-        """`Scheduled` events of pods whose binding the watch has shown."""
+        """`Scheduled` events of pods whose binding the watch confirmed."""
         intents: list[Intent] = []
         for task in self.state.confirmed:
             if task.node is None:
@@ -222,7 +222,7 @@ class Core:
         return intents
 
     def _report_problems(self, intents: list[Intent]) -> None:
-        """Objects that could not be read, once per problem."""
+        """Events of invalid objects, once per problem."""
         problems = self.state.problems
         for ref in sorted(problems):
             detail = problems[ref]

@@ -1,4 +1,4 @@
-"""Why a job or a pod waits: read out of the last session's records, never guessed."""
+"""Explanations of pending jobs and pods, from the records of the last session."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def find_job(core: Core, namespace: str, name: str) -> Job | None:
-    """The job of a PodGroup, of a pod, of a Job or of a workload whose pods tell nothing of it, by that name.
+    """The job of a PodGroup, of a pod, of a Job or of another workload, by that name.
 
-    A name that is only the beginning of others is nobody's: `llm` is not the Job `llm-tuning`.
+    A prefix shared by several owners matches none: `llm` is not the Job `llm-tuning`.
     """
     state = core.state
     exact = state.jobs.get(f"{namespace}/{name}")
@@ -51,11 +51,11 @@ def find_job(core: Core, namespace: str, name: str) -> Job | None:
 
 
 def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None) -> Explanation:
-    """Everything known about why `job` (or only its pod `pod`) waits, as of the last session.
+    """The reasons why `job` (or only its pod `pod`) is pending, as of the last session.
 
-    `now` (Unix seconds) is what the waiting time is told by; the time of the last session when absent.
+    `now` (Unix seconds) is the end of the waiting time; the time of the last session when absent.
 
-    Cost: one full scan over the nodes per pending template that found none.
+    Cost: one full scan over the nodes per pending template without a node.
     """
     session = core.last_session
     queue = core.state.queues.get(job.queue)
@@ -84,12 +84,12 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
 
 
 def _since(job: Job) -> float:
-    """When it was created; a job without a PodGroup is as old as its oldest pod."""
+    """Its creation; a job without a PodGroup is as old as its oldest pod."""
     return job.created or min((task.created for task in job.tasks.values()), default=0.0)
 
 
 def _of_pod(job: Job, name: str) -> str:
-    """Of a pod that does not wait how it is, whatever the rest of its job waits for; "" of any other."""
+    """The state of a pod that is not pending; "" of any other."""
     task = next((task for task in job.tasks.values() if task.name == name), None) if name else None
     if task is None:
         return ""
@@ -138,7 +138,7 @@ def _job_refusals(session: Session | None, job: Job) -> tuple[Refusal, ...]:
 
 
 def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
-    """Pending tasks, those with the same template and outcome together, in task order."""
+    """Pending tasks, grouped by template and outcome, in task order."""
     groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
     for task in session.pending_tasks(job):
         if pod and task.name != pod:
@@ -170,7 +170,7 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Tas
 
 
 def queue_uses(core: Core) -> tuple[QueueUse, ...]:
-    """All queues in order of name: quotas and what is used of them."""
+    """Quotas and usage of all queues, in order of name."""
     uses = _card_uses(core)
     columns = core.state.columns
     found: list[QueueUse] = []
@@ -191,7 +191,7 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
 
 
 def _card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
-    """Per queue and card: what the quota plugin publishes about it."""
+    """Per queue and card: the figures that the quota plugin publishes."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
     totals: dict[str, float] = {}
     for _, call in core.dispatch.entries("metrics"):

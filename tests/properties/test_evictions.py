@@ -180,7 +180,7 @@ class _Run:
             grace = self.world.graces[self.evictions % len(self.world.graces)]
             self._leaving.append((self.steps + 1 + grace, intent.name))
 
-    def settle(self) -> None:
+    def end_statement(self) -> None:
         """Steps until nothing happens any more and everybody who had to leave has left."""
         for _ in range(60):
             if self.step().idle and not self._leaving:
@@ -189,9 +189,9 @@ class _Run:
 
     def day(self) -> None:
         self.arrive(self.world.night)
-        self.settle()
+        self.end_statement()
         self.arrive(self.world.day)
-        self.settle()
+        self.end_statement()
 
 
 @pytest.mark.parametrize("conf", _STEADY)
@@ -237,12 +237,12 @@ def test_refused_evictions_break_nothing(conf: str, world: _World) -> None:
 def test_w03_the_cheapest_node_is_found_without_asking_all(world: _World, cpu: int) -> None:
     run = _Run("tide", world)
     run.arrive([gang._replace(queue="qt", priority=["low", "high"][i % 2]) for i, gang in enumerate(world.night)])
-    run.settle()
+    run.end_statement()
     run.h.group("taker", queue="qi", priority_class="high")
     run.h.pod("taker-w-0", group="taker", requests={"cpu": str(cpu)})
     session = run.h.session()
     task, queue = run.h.task("taker-w-0"), session.queues["qi"]
-    scope = Scope("queues", "reclaimable", "reclaim")
+    scope = Scope("across-queues", "reclaimable", "reclaim")
     search = VictimSearch(session, scope, session.engine.signature(queue, task), queue, task)
     plans = [search.plan(row, task) for row in range(len(session.nodes))]
     bounds = session.once(VictimIndex).units.bounds(scope, run.h.job("taker"), task.cls.request, search.feasible)
@@ -262,7 +262,7 @@ def test_the_order_of_what_comes_in_does_not_change_the_victims(conf: str, world
         run.arrive(world.night)
     runs[1].h._deltas = data.draw(st.permutations(runs[1].h._deltas))
     for run in runs:
-        run.settle()
+        run.end_statement()
         run.arrive(world.day)
     for _ in range(4):
         first, second = (msgspec.json.encode(run.step().intents) for run in runs)

@@ -1,7 +1,7 @@
-"""One visit to a job: put as many of its tasks on nodes as should go now (core reference §4.3.1, W-07, W-17 to W-19).
+"""One visit to a job: places as many of its tasks as should be placed now.
 
-Tasks are taken in task order, in runs of one profile. A run is allowed by the queue's quotas, placed by the placement
-engine, and recorded on the statement; what cannot go gets an outcome that says why.
+Tasks are taken in task order, in runs of one signature. The queue's quotas admit a run, the placement engine places it,
+and the statement records it; every task that is not placed gets an outcome with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class GangAllocator:
-    """State of one visit. `run` returns when the job has what it should get now, or cannot get more."""
+    """The state of one visit. `run` returns when the job has its share for now, or cannot get more."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class GangAllocator:
         tasks: Sequence[Task],
         engine: PlacementEngine | None = None,
     ) -> None:
-        """`engine`: who answers for the nodes; the session's own when it is None."""
+        """`engine`: the placement engine; the session's own when it is None."""
         self._session = session
         self._engine = session.engine if engine is None else engine
         self._statement = statement
@@ -45,17 +45,17 @@ class GangAllocator:
         self._tasks = tasks
         self._position = 0
         self._placed = 0
-        #: Whether everything so far followed from the amounts and the static answers of the nodes, whichever they are.
+        #: Whether all results so far depend only on the amounts and static results of the nodes.
         self.by_amounts = True
         self._failed_roles: set[str] = set()
-        #: Rows taken by this visit while it used a single profile; None once it used several.
+        #: Rows of this visit while it used a single signature; None once it used several.
         self._rows: list[int] | None = []
         self._row_signature: PodSignature | None = None
 
     def run(self, *, alone: bool) -> int:
-        """Place tasks. `alone`: nobody else waits, so an elastic job may take all it can in one visit.
+        """Places tasks. `alone`: no other job waits, so that an elastic job may place all its tasks in one visit.
 
-        Returns how many of the tasks were dealt with; the rest should be tried again after others had their turn.
+        Returns the number of processed tasks; the rest is tried again after the visits of other jobs.
         """
         session, job, tasks = self._session, self._job, self._tasks
         while self._position < len(tasks):
@@ -73,7 +73,7 @@ class GangAllocator:
         return self._position
 
     def _end_of_run(self, signature: PodSignature, limit: int) -> int:
-        """One past the last of the next up to `limit` tasks that share the profile."""
+        """The end of the run of up to `limit` tasks that share the signature."""
         tasks, position = self._tasks, self._position
         end, most, cls = position + 1, min(len(tasks), position + limit), signature.cls
         if end == most:
@@ -81,7 +81,7 @@ class GangAllocator:
         contexts, first = self._engine.task_contexts, tasks[position]
         own: list[tuple[str, Hashable]] | None = None
         while end < most and tasks[end].cls is cls:
-            if tasks[end].labels is not first.labels:  # else the contexts are equal, by contract
+            if tasks[end].labels is not first.labels:  # otherwise the contexts are equal, by contract
                 own = contexts(first) if own is None else own
                 if contexts(tasks[end]) != own:
                     break
@@ -89,7 +89,7 @@ class GangAllocator:
         return end
 
     def _place_run(self, signature: PodSignature, run: Sequence[Task], ready: bool) -> bool:
-        """Place some of a run. False when the visit is over."""
+        """Places some of a run. False when the visit is over."""
         engine, job = self._engine, self._job
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
@@ -133,7 +133,7 @@ class GangAllocator:
     # --- quotas -----------------------------------------------------------------------------------------------------
 
     def _quota_grant(self, signature: PodSignature, run: Sequence[Task]) -> Grant:
-        """What all quota plugins together let through."""
+        """The grant of all quota plugins together."""
         count = len(run)
         alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
@@ -141,22 +141,22 @@ class GangAllocator:
             try:
                 if many is None:
                     refusal = single(self._queue, run[0])
-                    answer = Grant(0 if refusal is not None else 1, refusal)
+                    result = Grant(0 if refusal is not None else 1, refusal)
                 else:
-                    answer = many(self._queue, signature, run if count == len(run) else run[:count])
+                    result = many(self._queue, signature, run if count == len(run) else run[:count])
             except Exception as error:
                 raise HookFailed(name, "allocatable", error) from error
-            if answer.count <= 0:
-                return answer
-            count = min(count, answer.count)
-            if answer.alternatives is not None:
+            if result.count <= 0:
+                return result
+            count = min(count, result.count)
+            if result.alternatives is not None:
                 if alternatives is not None:
-                    count = 1  # two plugins with lanes of their own: ask both before every pod
-                alternatives, limits = answer.alternatives, answer.alternative_limits
+                    count = 1  # two plugins with alternatives: both are called before every pod
+                alternatives, limits = result.alternatives, result.alternative_limits
         return Grant(count, None, alternatives, limits)
 
     def _refuse(self, signature: PodSignature, grant: Grant) -> None:
-        """The quota says no: the same for every task of the profile that comes next."""
+        """Records the quota's refusal for all further tasks of the signature."""
         session, refusal = self._session, grant.refusal
         end = self._end_of_run(signature, len(self._tasks))
         message = refusal.message if refusal is not None else ""
@@ -170,7 +170,7 @@ class GangAllocator:
     # --- special ways -----------------------------------------------------------------------------------------------
 
     def _place_nominated(self, signature: PodSignature, task: Task) -> bool:
-        """Try only the node an earlier session promised to the task; it waits there while the promise holds (W-14)."""
+        """Tries only the nominated node of the task; the task stays pipelined there while the nomination holds."""
         session = self._session
         node = session.nodes.by_name.get(task.nominated_node)
         if node is None:
@@ -187,12 +187,12 @@ class GangAllocator:
         return True
 
     def _is_idle_capacity_nominated(self) -> bool:
-        """Whether somebody was promised more of a node than what is leaving: then idle room is not free room."""
+        """Whether pipelined tasks hold more of a node than its releasing ones: idle capacity is then not free."""
         table = self._session.nodes
         return bool(self._session.pipelined_tasks and (table.pipelined > table.releasing).any())
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
-        """One pod at a time: its nodes depend on each other, or on promises, or are told apart by more than amounts."""
+        """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
         self.by_amounts = False
         row = self._engine.best(signature)
         if row < 0:
@@ -204,7 +204,7 @@ class GangAllocator:
         return True
 
     def _pipeline_one(self, signature: PodSignature, task: Task, ranking: Ranking | None) -> bool:
-        """No idle room: promise room that is being released, or give up on the profile."""
+        """No idle capacity: pipelines the task on capacity that is being released, or gives up on the signature."""
         session, engine = self._session, self._engine
         if session.has_releasing():
             self.by_amounts = False
@@ -223,9 +223,9 @@ class GangAllocator:
     # --- giving up --------------------------------------------------------------------------------------------------
 
     def _is_known_unschedulable(self, ranking: Ranking, run: Sequence[Task]) -> bool:
-        """Whether an earlier job of this session proved that the gang cannot reach its minimum (W-18).
+        """Whether an earlier job of this session proved that the gang cannot reach its minimum.
 
-        Only when all it still needs is of this one profile; its members get the outcomes the real attempt would give.
+        Only when all missing members have this one signature; they get the outcomes of a full attempt.
         """
         known, job = ranking.known_limit, self._job
         if known is None or self._placed or known[1] != self._engine.releases or self._session.has_releasing():
@@ -244,7 +244,7 @@ class GangAllocator:
         return True
 
     def _fail(self, signature: PodSignature, outcome: TaskOutcome) -> bool:
-        """No node for the next tasks of the profile. Returns whether the rest of the job is worth trying."""
+        """Records that no node fits the next tasks of the signature. Returns whether to try the rest of the job."""
         outcomes, job = self._session.outcomes, self._job
         end = self._end_of_run(signature, len(self._tasks))
         for task in self._tasks[self._position : end]:
@@ -258,7 +258,7 @@ class GangAllocator:
 
 
 def need_continue_allocating(job: Job, failed_roles: set[str], rest: Sequence[Task]) -> bool:
-    """Whether tasks behind a misfit are worth trying (core reference §2.4)."""
+    """Whether the tasks behind one that does not fit are worth trying."""
     if job.min_available == len(job.tasks):
         return False
     ready = job.ready_tasks

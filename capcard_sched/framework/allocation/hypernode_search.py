@@ -1,8 +1,8 @@
-"""The HyperNode for a job whose network topology is hard (core reference §4.3.2, W-13).
+"""The search for the HyperNode of a job with a hard network topology.
 
 From the lowest tier up, every HyperNode of a tier is tried on the statement and undone again; the best of the first
-tier where the job gets all it needs now has it. Only when no allowed tier has room now, room that is being released
-counts. Nothing is copied: a trial is a visit of its own, confined to some rows (`EngineWithin`).
+tier that fits the job now gets it. Releasing capacity counts only when no allowed tier has idle capacity. A trial is a
+visit over the rows of one HyperNode; nothing is copied.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
 
-#: What a trial comes to: nothing, room that is being released, all that is needed at once.
+#: Results of a trial: nothing, pipelined on releasing capacity, everything at once.
 _NEVER, _LATER, _NOW = range(3)
-#: From so many HyperNodes on it is worth finding out which of them are alike.
+#: Number of HyperNodes from which equal ones are detected.
 _MANY = 8
 
 
 def place_in_hyper_node(
     session: Session, statement: Statement, queue: Queue, job: Job, tasks: Sequence[Task], *, alone: bool
 ) -> int:
-    """One visit to a job in hard mode, as `GangAllocator.run`: returns how many of the tasks were dealt with.
+    """One visit to a job in hard mode, as `GangAllocator.run`: returns the number of processed tasks.
 
-    The statement holds what the job gets in the best HyperNode, and nothing when there is none for it; the pods then
-    say why. Raises HookFailed.
+    The statement holds the job's placements in the best HyperNode; it is empty when no HyperNode fits, and the pods get
+    the reason. Raises HookFailed.
     """
     return _HyperNodeSearch(session, statement, queue, job, tasks, alone).run()
 
 
 class _HyperNodeOffer(NamedTuple):
-    """What came of a trial."""
+    """The result of a trial."""
 
     placements: list[Placement]
     grade: int
@@ -69,20 +69,20 @@ class _HyperNodeSearch:
         self._alone = alone
         self._tree = session.tree
         self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
-        #: The most pods that found room in one HyperNode, and its number.
+        #: The highest number of pods that fit one HyperNode, and its number.
         self._most = (0, -1)
-        #: The first HyperNode where only quotas were in the way.
+        #: The first HyperNode that only quotas refused.
         self._refused = -1
-        #: How many refusals had been told before.
-        self._told = len(session.report.refusals)
-        #: Number of a HyperNode to what the job would get there.
+        #: The number of refusals before the search.
+        self._refusals_before = len(session.report.refusals)
+        #: Number of a HyperNode to the job's placements there.
         self._offers: dict[int, _HyperNodeOffer] = {}
-        #: HyperNodes whose nodes are like those of one that was tried, to the number of that one.
+        #: HyperNodes with the same nodes as one that was tried, to the number of that one.
         self._twins: dict[int, int] = {}
-        #: What the statement holds: the number of a HyperNode, and whether plugins that follow the tree were heard.
+        #: The HyperNode on the statement, and whether plugins that follow the tree took part.
         self._held = (-1, False)
-        #: How many tasks were dealt with there.
-        self._dealt = 0
+        #: The number of tasks processed there.
+        self._processed = 0
 
     def run(self) -> int:
         tree, job = self._tree, self._job
@@ -91,40 +91,40 @@ class _HyperNodeSearch:
         if not tree.ready:
             return self._refuse(reasons.HYPER_NODES_NOT_READY, reasons.HYPER_NODES_NOT_READY.text)
         if highest is None or highest < tree.tiers[0]:
-            asked = job.topology.highest_name if highest is None else f"{highest} or below"
-            return self._refuse(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(tier=asked))
+            requested = job.topology.highest_name if highest is None else f"{highest} or below"
+            return self._refuse(reasons.NO_SUCH_TIER, reasons.NO_SUCH_TIER.render(tier=requested))
         bound = bound_of(tree, job)
         assert bound is not None
         if bound.anchor == -1:
             return self._refuse(reasons.BEYOND_HYPER_NODES, reasons.BEYOND_HYPER_NODES.text)
         meets = np.arange(len(tree)) if bound.anchor is None else tree.meets(bound.anchor)
-        room = self._room()
+        capacity = self._capacity()
         allowed = reachable(tree, bound)
         later: list[int] = []
         for tier, numbers in tree.by_tier.items():
             if tier > highest:
                 break
-            # Nearest to what is placed first: the order decides between equals.
+            # Nearest to the placed pods first: the order decides between equals.
             near = sorted((number for number in numbers if allowed[number]), key=lambda n: (tree.tiers[meets[n]], n))
-            now, promised = self._try(near, room)
+            now, pipelined = self._try(near, capacity)
             if now is None:
-                return 0  # what keeps the job out is nothing that another HyperNode changes, and has been told
+                return 0  # recorded already; no other HyperNode changes it
             if now:
-                return self._settle(now)
-            later = later or promised
+                return self._choose(now)
+            later = later or pipelined
         if later:
-            return self._settle(later)
+            return self._choose(later)
         if self._refused >= 0:
             self._visit(self._refused)
             return 0
-        return self._refuse_room(highest)
+        return self._refuse_no_fit(highest)
 
     # --- trials -----------------------------------------------------------------------------------------------------
 
-    def _room(self) -> npt.NDArray[np.int64]:
-        """At the most so many of the tasks fit under each HyperNode, whatever the plugins say: int64 [HyperNodes].
+    def _capacity(self) -> npt.NDArray[np.int64]:
+        """An upper bound on the tasks that fit each HyperNode, whatever the plugins decide: int64 [HyperNodes].
 
-        Counted by free resources alone, for each class as if it were alone there.
+        Counts free resources alone, for each class as if it were alone there.
         """
         session, tree, tasks = self._session, self._tree, self._tasks
         table, leaf = session.nodes, tree.leaf
@@ -142,21 +142,21 @@ class _HyperNodeSearch:
             found = np.minimum(found, np.minimum(totals, count) + len(tasks) - count)
         return found
 
-    def _try(self, numbers: list[int], room: npt.NDArray[np.int64]) -> tuple[list[int] | None, list[int]]:
-        """The HyperNodes where the job gets what it needs now, and those where it is promised it.
+    def _try(self, numbers: list[int], capacity: npt.NDArray[np.int64]) -> tuple[list[int] | None, list[int]]:
+        """The HyperNodes that fit the job now, and those where it is pipelined.
 
-        None in the place of the first when no HyperNode would make a difference.
+        None instead of the first when the refusal does not depend on the HyperNode.
         """
         now: list[int] = []
-        promised: list[int] = []
+        pipelined: list[int] = []
         for number in numbers:
-            if room[number] < self._needed:
-                self._note(int(room[number]), number)
-        numbers = [number for number in numbers if room[number] >= self._needed]
-        looks = self._looks(numbers) if len(numbers) >= _MANY else {}
+            if capacity[number] < self._needed:
+                self._record_most(int(capacity[number]), number)
+        numbers = [number for number in numbers if capacity[number] >= self._needed]
+        fingerprints = self._fingerprints(numbers) if len(numbers) >= _MANY else {}
         tried: dict[bytes, int] = {}
         for number in numbers:
-            twin = tried.get(looks[number], -1) if looks else -1
+            twin = tried.get(fingerprints[number], -1) if fingerprints else -1
             if twin >= 0:
                 self._twins[number] = twin
                 offer = self._offers[twin]
@@ -167,17 +167,17 @@ class _HyperNodeSearch:
                     if not self._has_alternatives():
                         return None, []
                 offer = self._offers[number] = _HyperNodeOffer(self._statement.placements, self._grade())
-                self._note(sum(len(placement.tasks) for placement in offer.placements), number)
-                if looks and attempt.by_amounts:
-                    tried[looks[number]] = number
+                self._record_most(sum(len(placement.tasks) for placement in offer.placements), number)
+                if fingerprints and attempt.by_amounts:
+                    tried[fingerprints[number]] = number
             if offer.grade == _NOW:
                 now.append(number)
             elif offer.grade == _LATER:
-                promised.append(number)
-        return now, promised
+                pipelined.append(number)
+        return now, pipelined
 
-    def _looks(self, numbers: list[int]) -> dict[int, bytes]:
-        """By HyperNode, everything about its nodes that a visit may go by, if it goes by amounts and static answers."""
+    def _fingerprints(self, numbers: list[int]) -> dict[int, bytes]:
+        """By HyperNode, a fingerprint of its nodes for visits that depend on amounts and static results."""
         session, tree = self._session, self._tree
         engine, table = restricted_engine(session.engine, numbers[0], by_tree=False), session.nodes
         parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
@@ -194,29 +194,29 @@ class _HyperNodeSearch:
         return {number: np.sort(kinds[tree.rows_of(number)]).tobytes() for number in numbers}
 
     def _grade(self) -> int:
-        """What the statement as it is comes to for the job."""
+        """The grade of the current statement for the job."""
         placements, session = self._statement.placements, self._session
         if session.job_ready(self._job) and any(map(_is_allocated, placements)):
             return _NOW
         return _LATER if placements and session.job_pipelined(self._job) else _NEVER
 
     def _visit(self, number: int, *, by_tree: bool = False) -> GangAllocator:
-        """Put the job's tasks under one HyperNode, and nothing else on the statement."""
+        """Places the job's tasks in one HyperNode, and nothing else on the statement."""
         self._statement.rollback(0)
-        session, told = self._session, self._session.report.refusals
+        session, reported = self._session, self._session.report.refusals
         for task in self._tasks:
             session.outcomes.pop(task.uid, None)
-        for ref, refusal in told[self._told :]:
+        for ref, refusal in reported[self._refusals_before :]:
             session.refusals.pop((ref, refusal.hook), None)
-        del told[self._told :]
+        del reported[self._refusals_before :]
         engine = restricted_engine(session.engine, number, by_tree=by_tree)
         attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine)
         self._held = number, by_tree
-        self._dealt = attempt.run(alone=self._alone)
+        self._processed = attempt.run(alone=self._alone)
         return attempt
 
     def _is_refused(self) -> bool:
-        """Whether nothing but quotas, or checks before all nodes, keeps the job from getting what it needs."""
+        """Whether only quotas, or checks before all nodes, refuse the job."""
         outcomes = self._session.outcomes
         failed = [outcome for task in self._tasks if (outcome := outcomes.get(task.uid)) is not None]
         return (
@@ -226,38 +226,38 @@ class _HyperNodeSearch:
         )
 
     def _has_alternatives(self) -> bool:
-        """Whether a quota may answer otherwise elsewhere: pods that accept several cards take what a node has."""
-        return any(refusal.alternatives for _, refusal in self._session.report.refusals[self._told :])
+        """Whether a quota may decide differently elsewhere: pods with several cards take the card of the node."""
+        return any(refusal.alternatives for _, refusal in self._session.report.refusals[self._refusals_before :])
 
-    def _note(self, pods: int, number: int) -> None:
+    def _record_most(self, pods: int, number: int) -> None:
         if pods > self._most[0]:
             self._most = pods, number
 
     # --- the choice -------------------------------------------------------------------------------------------------
 
-    def _settle(self, numbers: list[int]) -> int:
-        """Let the best of some HyperNodes have the job. Returns how many tasks were dealt with."""
+    def _choose(self, numbers: list[int]) -> int:
+        """Places the job in the best of some HyperNodes. Returns the number of processed tasks."""
         best = numbers[0]
         if len(numbers) > 1:
             self._statement.rollback(0)
             self._held = (-1, False)
-            worth = self._hooked(numbers)
-            known = {number: self._worth(number) for number in numbers if number not in self._twins}
+            scores = self._hook_scores(numbers)
+            known = {number: self._node_scores(number) for number in numbers if number not in self._twins}
             for position, number in enumerate(numbers):
-                worth[position] += known[self._twins.get(number, number)]
-            best = numbers[int(np.argmax(worth))]
+                scores[position] += known[self._twins.get(number, number)]
+            best = numbers[int(np.argmax(scores))]
         wanted = self._offers[self._twins.get(best, best)].grade
         if self._session.engine.tree_followers:
             self._visit(best, by_tree=True)
-            if self._grade() < wanted:  # it fits only as it was tried
+            if self._grade() < wanted:  # it fits only as in its trial
                 self._visit(best)
         elif self._held != (best, False):
             self._visit(best)
         self._explain_rest(best)
-        return self._dealt
+        return self._processed
 
-    def _hooked(self, numbers: list[int]) -> npt.NDArray[np.float64]:
-        """What plugins think of the HyperNodes: float64 [k]."""
+    def _hook_scores(self, numbers: list[int]) -> npt.NDArray[np.float64]:
+        """The plugins' scores of HyperNodes: float64 [k]."""
         total = np.zeros(len(numbers))
         entries = self._session.dispatch.entries("hyper_node_order")
         if entries:
@@ -275,12 +275,12 @@ class _HyperNodeSearch:
                     total = total + part
         return total
 
-    def _worth(self, number: int) -> float:
-        """The scores of the nodes that the pods get under a HyperNode, each seeing the pods before: summed."""
+    def _node_scores(self, number: int) -> float:
+        """The sum of the node scores of the pods in a HyperNode, each evaluated after the ones before."""
         engine, table = restricted_engine(self._session.engine, number, by_tree=True), self._session.nodes
         offer = self._offers[number].placements
         charged = table.charged.copy() if len(offer) > 1 else table.charged
-        worth = 0.0
+        scores = 0.0
         for record in offer:
             signature = engine.signature(self._queue, record.tasks[0])
             rows = np.array([node.row for node in record.nodes], dtype=np.intp)
@@ -291,15 +291,15 @@ class _HyperNodeSearch:
                 filled[row] += 1
             seen = charged[rows] + before * record.cls.charge
             selection = NodeView(table, rows, allocatable=table.allocatable[rows], charged=seen)
-            worth += float(engine.totals(signature, selection).sum())
+            scores += float(engine.totals(signature, selection).sum())
             if len(offer) > 1:
                 np.add.at(charged, rows, record.cls.charge)
-        return worth
+        return scores
 
-    # --- what is told -----------------------------------------------------------------------------------------------
+    # --- reasons ----------------------------------------------------------------------------------------------------
 
     def _explain_rest(self, number: int) -> None:
-        """Trials say of a pod only that it found no node: say why, of those that found none in the end."""
+        """Fills in the reason of the pods that found no node; trials leave it out."""
         engine, outcomes = restricted_engine(self._session.engine, number, by_tree=False), self._session.outcomes
         for task in self._tasks:
             outcome = outcomes.get(task.uid)
@@ -307,7 +307,7 @@ class _HyperNodeSearch:
                 text = engine.explain(engine.signature(self._queue, task))
                 outcomes[task.uid] = TaskOutcome("unfit", f"HyperNode {self._tree.names[number]}: {text}")
 
-    def _refuse_room(self, highest: int) -> int:
+    def _refuse_no_fit(self, highest: int) -> int:
         most, number = self._most
         if number >= 0:
             name, tier = self._tree.names[number], self._tree.tiers[number]
@@ -318,7 +318,7 @@ class _HyperNodeSearch:
         return self._refuse(row, row.render(tier=highest, needed=self._needed, detail=detail))
 
     def _refuse(self, row: reasons.Reason, message: str) -> int:
-        """The job waits, and all its pods for the same reason."""
+        """Refuses the job, and all its pods for the same reason."""
         self._statement.rollback(0)
         session = self._session
         for task in self._tasks:

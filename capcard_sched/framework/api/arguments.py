@@ -1,7 +1,8 @@
-"""Reading the arguments of plugins and actions into their structs (plugins reference §0.3).
+"""Decoding of the arguments of plugins and actions into their structs.
 
-A scalar of the wrong type, or outside its bounds, is a warning and the default stays: existing files keep loading. A
-structured argument (a list, a map, a nested struct) of the wrong form is an error, since half of it would be a guess.
+A scalar of the wrong type, or out of bounds, produces a warning and keeps its default, so that existing files load. A
+structured argument (a list, a map, a nested struct) of the wrong form is an error: a partly decoded value would be a
+guess.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from capcard_sched.framework.api.problems import ConfProblems, Path, nearest, pa
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: For a map of scalars: `Annotated[dict[str, Literal["a", "b"]], LENIENT]`. Wrong entries are dropped with a warning,
-#: and something that is no map at all is a warning too.
+#: For a map of scalars: `Annotated[dict[str, Literal["a", "b"]], LENIENT]`. Invalid entries are dropped with a warning,
+#: and a value that is not a map produces a warning, too.
 LENIENT: Final = msgspec.Meta(extra={"lenient": True})
 
 _INT64 = 2**63
@@ -33,28 +34,28 @@ _SCALARS = (
 
 
 class ArgumentReader:
-    """Reads the `arguments` of one entry and knows where in the document they stand."""
+    """Decodes the `arguments` of one entry and records each problem at its place in the document."""
 
     def __init__(self, problems: ConfProblems, path: Path, owner: str) -> None:
-        """`owner` is how messages call whose arguments these are: `plugin binpack`."""
+        """`owner` names the owner of the arguments in messages: `plugin binpack`."""
         self._problems = problems
         self._path = path
         self._owner = owner
 
     def warning(self, key: str, message: str, *, hint: str = "", accepted: str = "") -> None:
-        """Something is wrong with argument `key`, and the message says what is done instead."""
+        """Records a warning for argument `key`; the message includes the value used instead."""
         self._problems.warning((*self._path, key), message, hint=hint, accepted=accepted)
 
     def error(self, key: str, message: str, *, hint: str = "", accepted: str = "") -> None:
-        """Argument `key` makes the whole document unusable."""
+        """Records an error for argument `key`: the document is rejected."""
         self._problems.error((*self._path, key), message, hint=hint, accepted=accepted)
 
     def decode(
         self, struct: type[msgspec.Struct], raw: Mapping[str, object], *, handled: Iterable[str] = ()
     ) -> msgspec.Struct:
-        """The arguments as a `struct`: fields by the names users write, bounds and choices from their annotations.
+        """The arguments as a `struct`: fields by their encoded names, bounds and choices from their annotations.
 
-        Keys in `handled` are known but read by the caller (`read`). Any other key that no field has is a warning.
+        The caller reads the keys in `handled` (`read`). Any other key without a field produces a warning.
         """
         fields = msgspec.structs.fields(struct)
         values: dict[str, Any] = {}
@@ -71,11 +72,11 @@ class ArgumentReader:
             if key not in known:
                 self.unknown(key, known)
         if any(field.required and field.name not in values for field in fields):
-            return struct.__new__(struct)  # an error stands above: the document is rejected, nobody will read this
+            return struct.__new__(struct)  # the document is rejected: no plugin gets this struct
         return struct(**values)
 
     def inside(self, value: object, *steps: str | int) -> tuple[ArgumentReader, Mapping[str, object]]:
-        """A reader of the map that stands under `steps`; an empty one when it is null or (said in a warning) no map."""
+        """A reader of the map under `steps`; an empty map when it is null or, with a warning, not a map."""
         path = (*self._path, *steps)
         if value is not None and not isinstance(value, dict):
             self._problems.warning(path, f"expected a map, got {shown(value)}; the defaults are used")
@@ -83,7 +84,7 @@ class ArgumentReader:
         return reader, value if isinstance(value, dict) else {}
 
     def unknown(self, key: str, known: Iterable[str]) -> None:
-        """Say that nothing reads `key`."""
+        """Warns that no field reads `key`."""
         known = sorted(known)
         hint = nearest(key, known)
         accepted = "" if hint else ", ".join(known) or "no arguments"
@@ -94,10 +95,10 @@ class ArgumentReader:
     def decode_weighted(
         self, struct: type[msgspec.Struct], raw: Mapping[str, object], key: str, weight: Any
     ) -> msgspec.Struct:
-        """`decode` of a struct whose field `resources`, written `key`, lists names separated by commas.
+        """`decode` of a struct whose field `resources`, encoded as `key`, lists names separated by commas.
 
-        The weight of each, written `<key>.<name>` and 1 when absent, goes to `resource_weights`; `weight`: its type.
-        One of a name that is not listed is ignored with a warning.
+        The weight of each name, at `<key>.<name>` and 1 when absent, goes to `resource_weights`; `weight` is its type.
+        The weight of a name that is not listed is ignored with a warning.
         """
         prefix = f"{key}."
         given = [each for each in raw if each.startswith(prefix)]
@@ -111,7 +112,7 @@ class ArgumentReader:
         return decoded
 
     def read(self, raw: Mapping[str, object], key: str, annotation: Any, default: Any) -> Any:
-        """The value of one argument, or `default` when it is absent, null or (said in a problem) wrong."""
+        """The value of one argument; `default` when it is absent, null or, with a problem recorded, invalid."""
         value = raw.get(key)
         if value is None:
             return default
@@ -160,12 +161,12 @@ class ArgumentReader:
 
 
 def listed_names(text: str) -> list[str]:
-    """The names in a list separated by commas, blanks trimmed, each once."""
+    """The names in a comma-separated list, without surrounding blanks and duplicates."""
     return list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
 
 
 def _with_key(place: str, value: Any, annotation: Any) -> str:
-    """The place of a wrong value, with the key of the map entry it is in where msgspec only says `[...]`."""
+    """The place of an invalid value, with the key of its map entry where msgspec reports `[...]`."""
     above, mark, below = place.partition("[...]")
     steps = [step for step in above.split(".") if step]
     for step in steps:
@@ -185,7 +186,7 @@ def _with_key(place: str, value: Any, annotation: Any) -> str:
 
 
 def _plain(declared: inspect.Type) -> tuple[inspect.Type, bool]:
-    """The type without its notes, and whether one of them is LENIENT."""
+    """The type without its annotations, and whether one of them is LENIENT."""
     lenient = False
     while isinstance(declared, inspect.Metadata):
         lenient = lenient or bool((declared.extra or {}).get("lenient"))
@@ -210,7 +211,7 @@ def _nearest_choice(value: object, declared: inspect.Type) -> str:
 
 
 def _fits(value: object, declared: inspect.Type) -> bool:
-    """The YAML type is right: only booleans are booleans, only integers integers; a number may be either."""
+    """Whether the YAML type matches: booleans and integers are strict, a number may be either kind."""
     if isinstance(declared, inspect.UnionType):
         return any(_fits(value, option) for option in declared.types)
     if isinstance(declared, inspect.BoolType):
@@ -229,7 +230,7 @@ def _fits(value: object, declared: inspect.Type) -> bool:
 
 
 def accepted_form(annotation: Any) -> str:
-    """What may be written for a field: `a number >= 1`, `one of sum, single`."""
+    """The accepted form of a field: `a number >= 1`, `one of sum, single`."""
     return _words(inspect.type_info(annotation))
 
 

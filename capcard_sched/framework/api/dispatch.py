@@ -1,4 +1,4 @@
-"""One dispatcher for all hooks, driven by the table."""
+"""The dispatcher of all hooks, derived from the hook table."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Entry = tuple[str, "Callable[..., Any]"]
 
 
 class Judgement(NamedTuple):
-    """Which candidates may be evicted, and by uid what kept each of the others: a cause or the name of a plugin."""
+    """The candidates that may be evicted, and by uid the cause or plugin that protects each of the others."""
 
     victims: list[Any]
     kept: dict[str, str]
 
 
-class HookFailed(Exception):  # noqa: N818 - it says what happened; HookError is the record of it
-    """A plugin raised. Carries who and where, so that only the job or task at hand is skipped."""
+class HookFailed(Exception):  # noqa: N818 - the name states the event; HookError is its record
+    """A plugin raised. Carries the plugin and the hook, so that only the job or task at hand is skipped."""
 
     def __init__(self, plugin: str, hook: str, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -36,11 +36,11 @@ class HookFailed(Exception):  # noqa: N818 - it says what happened; HookError is
 
 
 class Dispatch:
-    """Which plugin methods answer each hook, by tier. Resolved once per scheduler-conf."""
+    """The plugin methods that implement each hook, by tier. Resolved once per scheduler-conf."""
 
     def __init__(self, tiers: Sequence[Sequence[tuple[Plugin, dict[str, bool]]]]) -> None:
         """`tiers`: per tier, plugin instances with their conf switches."""
-        #: Plugins in order; one listed twice is there once.
+        #: Plugins in conf order, without duplicates.
         self.plugins: list[Plugin] = []
         for tier in tiers:
             for plugin, _ in tier:
@@ -53,7 +53,7 @@ class Dispatch:
             self._tiers[hook.method] = [entries for entries in resolved if entries]
             self._flat[hook.method] = [entry for entries in resolved for entry in entries]
         voters = {name for name, _ in self._flat["job_enqueueable"]}
-        #: Whether every plugin that votes on admission says what its vote follows from.
+        #: Whether every plugin that votes on admission also declares an `admission_version`.
         self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
 
     @staticmethod
@@ -66,11 +66,11 @@ class Dispatch:
         ]
 
     def entries(self, method: str) -> list[Entry]:
-        """(plugin name, method) of everyone who answers the hook, in order: for callers that combine themselves."""
+        """(plugin name, method) of every implementation in conf order, for callers that combine results themselves."""
         return self._flat[method]
 
     def has(self, method: str) -> bool:
-        """Whether anyone answers the hook."""
+        """Whether any plugin implements the hook."""
         return bool(self._flat[method])
 
     def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ class Dispatch:
         return tuple(found)
 
     def notify(self, method: str, *arguments: object) -> None:
-        """Combine.NOTIFY: everyone is told even when one fails; the first failure is raised at the end."""
+        """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None
         for name, call in self._flat[method]:
             try:
@@ -98,11 +98,11 @@ class Dispatch:
         """Combine.FIRST_REFUSAL."""
         for name, call in self._flat[method]:
             try:
-                answer = call(*arguments)
+                result = call(*arguments)
             except Exception as error:
                 raise HookFailed(name, method, error) from error
-            if answer is not None:
-                return answer  # type: ignore[no-any-return]
+            if result is not None:
+                return result  # type: ignore[no-any-return]
         return None
 
     def all(self, method: str, subject: object) -> bool:
@@ -126,25 +126,25 @@ class Dispatch:
         return False
 
     def votes(self, method: str, subject: object) -> tuple[bool, Refusal | None]:
-        """Combine.VOTES: the verdict, and the refusal that rejected where one was given."""
+        """Combine.VOTES: the result, and the refusal of the plugin that rejected where it returned one."""
         permitted = False
         for tier in self._tiers[method]:
             for name, call in tier:
                 try:
-                    answer = call(subject)
+                    result = call(subject)
                 except Exception as error:
                     raise HookFailed(name, method, error) from error
-                if isinstance(answer, Refusal):
-                    return False, answer
-                if answer == Vote.REJECT:
+                if isinstance(result, Refusal):
+                    return False, result
+                if result == Vote.REJECT:
                     return False, None
-                permitted = permitted or answer == Vote.PERMIT
+                permitted = permitted or result == Vote.PERMIT
             if permitted:
                 return True, None
         return True, None
 
     def first_tier_all(self, method: str, subject: object) -> bool:
-        """Combine.FIRST_TIER_ALL; false when nobody answers."""
+        """Combine.FIRST_TIER_ALL; false when no plugin implements the hook."""
         for tier in self._tiers[method]:
             for name, call in tier:
                 try:
@@ -156,64 +156,64 @@ class Dispatch:
         return False
 
     def first(self, method: str, subject: object) -> Any:
-        """Combine.FIRST: the first answer that is not None, else None."""
+        """Combine.FIRST: the first result that is not None, else None."""
         for name, call in self._flat[method]:
             try:
-                answer = call(subject)
+                result = call(subject)
             except Exception as error:
                 raise HookFailed(name, method, error) from error
-            if answer is not None:
-                return answer
+            if result is not None:
+                return result
         return None
 
     def victims(self, method: str, task: object, candidates: list[Any]) -> list[Any]:
-        """Combine.VICTIMS: who may go, in the order of the candidates of the plugin that decided."""
+        """Combine.VICTIMS: the victims, in the order of the plugin that decided."""
         return self.judge(method, task, candidates).victims
 
     def judge(self, method: str, task: object, candidates: list[Any]) -> Judgement:
-        """Combine.VICTIMS, with the rulings of W-10, and what kept each of the others.
+        """Combine.VICTIMS, with the cause that protects each of the other candidates.
 
-        An empty intersection ends its tier and asks the next. Every plugin of every tier is asked, so that a
-        `VictimDecision` counts in any tier; candidates it protects are excluded before the tiers are
-        evaluated. If one requires unanimity, all tiers count as one.
+        An empty intersection ends its tier and continues with the next. Every plugin of every tier is called, so that a
+        `VictimDecision` counts in any tier; candidates it protects are excluded before the tiers are evaluated. If one
+        requires unanimity, all tiers count as one.
         """
         unanimous = False
         protected: dict[str, str] = {}
         barred = ""
         tiers: list[list[tuple[str, list[Any]]]] = []
         for tier in self._tiers[method]:
-            answers: list[tuple[str, list[Any]]] = []
+            results: list[tuple[str, list[Any]]] = []
             for name, call in tier:
                 try:
-                    answer = call(task, candidates)
+                    result = call(task, candidates)
                 except Exception as error:
                     raise HookFailed(name, method, error) from error
-                if isinstance(answer, VictimDecision):
-                    if answer.protected is None:
+                if isinstance(result, VictimDecision):
+                    if result.protected is None:
                         barred = barred or name
                     else:
-                        for uid, cause in answer.protected.items():
+                        for uid, cause in result.protected.items():
                             protected.setdefault(uid, cause or name)
-                    unanimous = unanimous or answer.unanimous
-                    answer = answer.victims
-                if answer is not None:
-                    answers.append((name, list(answer)))
-            tiers.append(answers)
+                    unanimous = unanimous or result.unanimous
+                    result = result.victims
+                if result is not None:
+                    results.append((name, list(result)))
+            tiers.append(results)
         if barred:
             return Judgement([], {task.uid: protected.get(task.uid, barred) for task in candidates})
         if unanimous:
-            tiers = [[answer for tier in tiers for answer in tier]]
+            tiers = [[result for tier in tiers for result in tier]]
         chosen: list[Any] = []
         kept: dict[str, str] = protected
-        for answers in tiers:
-            chosen, removed = _intersect(answers, protected, candidates)
+        for results in tiers:
+            chosen, removed = _intersect(results, protected, candidates)
             if chosen:
                 return Judgement(chosen, removed | protected)
             kept = removed | kept
         return Judgement([], kept)
 
     def passed(self, method: str, subjects: list[Any]) -> list[Any]:
-        """Combine.FILTER: what every plugin lets through."""
+        """Combine.FILTER: the subjects that every plugin keeps."""
         for name, call in self._flat[method]:
             try:
                 subjects = list(call(subjects))
@@ -222,15 +222,15 @@ class Dispatch:
         return subjects
 
     def union_first_tier(self, method: str, subject: object) -> list[Any]:
-        """Combine.UNION_FIRST_TIER: what any plugin of the first tier with an answer names, each once."""
+        """Combine.UNION_FIRST_TIER: the union of the first tier that returns anything, without duplicates."""
         for tier in self._tiers[method]:
             found: dict[str, Any] = {}
             for name, call in tier:
                 try:
-                    answer = call(subject)
+                    result = call(subject)
                 except Exception as error:
                     raise HookFailed(name, method, error) from error
-                for task in answer or ():
+                for task in result or ():
                     found.setdefault(task.uid, task)
             if found:
                 return list(found.values())
@@ -238,15 +238,15 @@ class Dispatch:
 
 
 def _intersect(
-    answers: list[tuple[str, list[Any]]], protected: Mapping[str, str], candidates: list[Any]
+    results: list[tuple[str, list[Any]]], protected: Mapping[str, str], candidates: list[Any]
 ) -> tuple[list[Any], dict[str, str]]:
-    """What all answers of a tier name and nobody protects, and who took each of the others out."""
+    """The intersection of a tier's results without protected candidates, and the plugin that removed each other one."""
     chosen: list[Any] | None = None
     removed: dict[str, str] = {}
-    for name, answer in answers:
-        allowed = {victim.uid for victim in answer} - protected.keys()
+    for name, result in results:
+        allowed = {victim.uid for victim in result} - protected.keys()
         before = candidates if chosen is None else chosen
-        chosen = [victim for victim in (answer if chosen is None else chosen) if victim.uid in allowed]
+        chosen = [victim for victim in (result if chosen is None else chosen) if victim.uid in allowed]
         for task in before:
             if task.uid not in allowed:
                 removed.setdefault(task.uid, name)

@@ -1,7 +1,7 @@
 """The table of extension points.
 
 A plugin implements a hook by defining the method. Dispatch lists, conf switches, docs and conformance tests are derived
-from this table; adding a hook is adding a row (and the call that asks it).
+from this table; a new hook is a new row and its call.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 
 class Combine(Enum):
-    """How the answers of several plugins become one. Tiers are outer, plugins inner, in file order."""
+    """The combination of the results of several plugins. Tiers are outer, plugins inner, in file order."""
 
     KEYS = "sort keys, concatenated in tier order; the lowest tuple goes first"
-    FIRST_REFUSAL = "asked until one refuses"
-    ALL = "true unless one says no"
-    ANY = "true as soon as one says yes"
-    VOTES = "any reject is final; a permit ends at its tier; all abstain is yes"
-    FIRST_TIER_ALL = "the first tier with an answer decides; all of it must say yes"
+    FIRST_REFUSAL = "called in order until one refuses"
+    ALL = "true unless one returns false"
+    ANY = "true as soon as one returns true"
+    VOTES = "any reject is final; a permit decides for its tier and the later ones; true when all abstain"
+    FIRST_TIER_ALL = "the first tier with an implementation decides; all of it must return true"
     VICTIMS = (
-        "intersection inside a tier; the first tier with a decision is final, unless a plugin asks for unanimity; "
-        "a veto of any tier protects always"
+        "intersection inside a tier; the first tier with a decision is final, unless a plugin requires unanimity; "
+        "a VictimDecision of any tier always protects"
     )
     UNION_FIRST_TIER = "union inside a tier; the first tier with any decides"
-    FILTER = "each passes on what it lets through"
+    FILTER = "each removes some of what the one before kept"
     VERDICT = "every plugin may reject rows"
     SUM = "scores are added"
-    NOTIFY = "all are told"
-    FIRST = "the first answer that is not None"
+    NOTIFY = "every plugin is called"
+    FIRST = "the first result that is not None"
     MERGE = "kept side by side, per plugin"
 
 
@@ -37,12 +37,12 @@ class Hook(NamedTuple):
 
     #: Method name on `Plugin`.
     method: str
-    #: Call signature in words.
+    #: Call signature.
     signature: str
-    #: The scheduler-conf switch that gates it, spelled as users spell it; None is never gated.
+    #: The scheduler-conf switch that gates it, as spelled in the conf; None: never gated.
     switch: str | None
     combine: Combine
-    #: What it means that no plugin implements it.
+    #: The default when no plugin implements it.
     silence: str
 
 
@@ -52,7 +52,7 @@ HOOKS: tuple[Hook, ...] = (
     Hook("close", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook(
         "next_wakeup",
-        "() -> Unix seconds | None: when the plugin's answers change although nothing else does; asked after a session",
+        "() -> Unix seconds | None: when the plugin's results change without a change of the cluster; after a session",
         None,
         Combine.MERGE,
         "never",
@@ -72,10 +72,10 @@ HOOKS: tuple[Hook, ...] = (
     Hook("job_enqueueable", "(job) -> Vote | Refusal", "enableJobEnqueued", Combine.VOTES, "admitted"),
     Hook(
         "admission_version",
-        "(job) -> value | None: what the plugin's `job_enqueueable` follows from; the same again, the same answer",
+        "(job) -> value | None: determines the plugin's `job_enqueueable`: the same value, the same result",
         "enableJobEnqueued",
         Combine.MERGE,
-        "the vote is asked in every session",
+        "the vote is computed in every session",
     ),
     Hook("job_enqueued", "(job) -> None", "enableJobEnqueued", Combine.NOTIFY, "nothing"),
     Hook("target_job", "(jobs) -> job | None", "enableTargetJob", Combine.FIRST, "none"),
@@ -85,85 +85,93 @@ HOOKS: tuple[Hook, ...] = (
     Hook("allocatable", "(queue, task) -> Refusal | None", "enabledAllocatable", Combine.FIRST_REFUSAL, "allowed"),
     Hook(
         "allocatable_many",
-        "(queue, profile, tasks) -> Allowance: `allocatable` for a run of tasks of one profile at once",
+        "(queue, signature, tasks) -> Grant: `allocatable` for a run of tasks of one signature at once",
         "enabledAllocatable",
         Combine.FIRST_REFUSAL,
-        "`allocatable` is asked one by one",
+        "`allocatable` is called one by one",
     ),
     Hook("preemptive", "(queue, task) -> Refusal | None", "enablePreemptive", Combine.FIRST_REFUSAL, "allowed"),
     # victims
     Hook(
-        "preemptable", "(task, candidates) -> victims | Veto | None", "enablePreemptable", Combine.VICTIMS, "no victims"
+        "preemptable",
+        "(task, candidates) -> victims | VictimDecision | None",
+        "enablePreemptable",
+        Combine.VICTIMS,
+        "no victims",
     ),
     Hook(
-        "reclaimable", "(task, candidates) -> victims | Veto | None", "enableReclaimable", Combine.VICTIMS, "no victims"
+        "reclaimable",
+        "(task, candidates) -> victims | VictimDecision | None",
+        "enableReclaimable",
+        Combine.VICTIMS,
+        "no victims",
     ),
     Hook(
         "may_reclaim",
-        "(job) -> bool | None: whether the job may take from other queues, whatever `job_starving` says",
+        "(job) -> bool | None: whether the job may reclaim from other queues, whatever `job_starving` returns",
         "enableReclaimable",
         Combine.FIRST,
-        "as `job_starving` says",
+        "as `job_starving`",
     ),
     Hook(
         "evict_scope",
-        "(job) -> 'whole' | 'member' | 'job' | None: what of a gang goes at once when its minimum is broken",
+        "(job) -> 'whole' | 'member' | 'job' | None: the part of a gang evicted at once when its minimum is broken",
         None,
         Combine.FIRST,
-        "`job` when the PodGroup's annotation volcano.sh/evict-scope says so, else `whole`",
+        "`job` when the PodGroup's annotation volcano.sh/evict-scope is `job`, else `whole`",
     ),
     Hook(
         "alternatives",
-        "(profile) -> intp [nodes] | None: which of its alternatives a pod would get on each node; fewer is better",
+        "(signature) -> intp [nodes] | None: the alternative that a pod gets on each node; lower is better",
         None,
         Combine.FIRST,
-        "pods have no alternatives: between nodes where taking room costs the same the name decides",
+        "pods have no alternatives: the name decides between nodes of equal eviction cost",
     ),
     Hook(
         "victim_filter",
-        "(tasks) -> tasks: those that may go, of the pods of one job that `victim_tasks` named",
+        "(tasks) -> tasks: those that may be evicted, of the pods of one job that `victim_tasks` named",
         "enabledVictim",
         Combine.FILTER,
-        "all may",
+        "all of them",
     ),
     Hook("victim_tasks", "(tasks) -> victims", "enabledVictim", Combine.UNION_FIRST_TIER, "no victims"),
-    # what a profile is
+    # pod signatures
     Hook("class_context", "(queue, cls) -> hashable | None", "enablePredicate", Combine.MERGE, "the class alone"),
     Hook(
         "task_context",
-        "(task) -> hashable | None: may look at the task's class, labels, namespace and job, nothing else of it",
+        "(task) -> hashable | None: depends on the task's class, labels, namespace and job, nothing else of it",
         "enablePredicate",
         Combine.MERGE,
         "the class alone",
     ),
-    Hook("domain_bound", "(profile) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
+    Hook("domain_bound", "(signature) -> bool", "enablePredicate", Combine.ANY, "rows are independent"),
     Hook(
         "row_private",
-        "(profile) -> bool: the plugin's `predicate` or `node_order` looks at more of a node than its amounts",
+        "(signature) -> bool: the plugin's `predicate` or `node_order` reads more of a node than its amounts",
         None,
         Combine.ANY,
-        "private and dependent, when the plugin has either hook: all nodes are asked before every pod",
+        "private and dependent, when the plugin has either hook: all nodes are evaluated before every pod",
     ),
     Hook(
         "row_dependent",
-        "(profile) -> bool: the plugin's `predicate` or `node_order` looks at what is placed on other nodes, too",
+        "(signature) -> bool: the plugin's `predicate` or `node_order` reads the pods of other nodes, too",
         None,
         Combine.ANY,
-        "independent, when the plugin answers `row_private`",
+        "independent, when the plugin implements `row_private`",
     ),
     # feasibility of nodes
-    Hook("pre_predicate", "(profile) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
-    Hook("predicate_static", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
-    Hook("predicate", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
-    Hook("predicate_domain", "(profile, node rows, verdict) -> None", "enablePredicate", Combine.VERDICT, "passes"),
+    Hook("pre_predicate", "(signature) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
+    Hook("predicate_static", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
+    Hook("predicate", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
+    Hook("predicate_domain", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     # preference among nodes
-    Hook("node_order_static", "(profile, node rows) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
-    Hook("node_order", "(profile, node rows) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
-    Hook("batch_node_order", "(profile, candidates) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
-    Hook("best_node", "(profile, rows, scores) -> row | None", "enableBestNode", Combine.FIRST, "highest score"),
+    Hook("node_order_static", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
+    Hook("node_order", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
+    Hook("batch_node_order", "(signature, candidates) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
+    Hook("best_node", "(signature, rows, scores) -> row | None", "enableBestNode", Combine.FIRST, "highest score"),
     Hook(
         "hyper_node_order",
-        "(job, HyperNodeRows tuple) -> scores | None: float64 [k], of HyperNodes that have room for a job in hard mode",
+        "(job, HyperNodeRows tuple) -> scores | None: float64 [k], of HyperNodes that fit a job in hard mode",
         "enabledHyperNodeOrder",
         Combine.SUM,
         "0",
@@ -174,25 +182,25 @@ HOOKS: tuple[Hook, ...] = (
     Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
     Hook(
         "bind_volumes",
-        "(placement) -> ClaimBinding tuples by task uid | None: claims to settle before the pods are bound",
+        "(placement) -> ClaimBinding tuples by task uid | None: claims to bind before the pods",
         None,
         Combine.MERGE,
         "none",
     ),
 )
 
-#: Hooks that no action asks so far.
+#: Hooks that no action calls.
 UNUSED = frozenset({"cluster_order", "target_job", "reserved_nodes"})
 
 BY_METHOD: dict[str, Hook] = {hook.method: hook for hook in HOOKS}
 
-#: Switches of the reference that gate no hook of ours but must load (core reference §1.3, §7.5).
+#: Switches of Volcano that gate no hook here; files with them load.
 EXTRA_SWITCHES: dict[str, bool] = {
     "enableHierarchy": False,
     "EnabledClusterOrder": False,
 }
 
-#: Every switch of a plugin option with its default when absent.
+#: Every switch of a plugin option with its default.
 SWITCHES: dict[str, bool] = {
     **{hook.switch: True for hook in HOOKS if hook.switch is not None},
     **EXTRA_SWITCHES,

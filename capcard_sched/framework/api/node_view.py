@@ -1,4 +1,4 @@
-"""What node hooks see: a selection of node rows as arrays, and a verdict to write into."""
+"""The arguments of node hooks: a selection of node rows as arrays, and a filter result to write to."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Scores = npt.NDArray[np.float64]
 class PodSignature:
     """A task class in its context: everything that decides feasibility and score of a pod on a node.
 
-    `contexts` holds what plugins answered to `class_context` and `task_context`, by plugin name; plugins that answered
-    None are absent. Profiles are interned per session: equal content is one object.
+    `contexts` holds the results of `class_context` and `task_context` by plugin name; plugins that returned None are
+    absent. Signatures are interned per session: equal content is one object.
     """
 
     __slots__ = ("cls", "contexts", "id")
@@ -36,15 +36,15 @@ class PodSignature:
         self.id = id
 
     def context(self, plugin: str) -> Any:
-        """What `plugin` itself put into the profile, or None."""
+        """The context of `plugin` in the signature, or None."""
         return self.contexts.get(plugin)
 
 
 class NodeView:
     """A selection of `k` node rows. Entries may repeat a row and may be hypothetical.
 
-    A hypothetical entry shows the node as it would stand after some more pods of the class were placed there: `used`
-    and `nonzero_used` include them. Arrays are read-only by contract and computed when first asked for.
+    A hypothetical entry is the node after some more pods of the class were placed there: `used` and `nonzero_used`
+    include them. Arrays are read-only by contract and computed on first use.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class NodeView:
         self.table = table
         #: Row of each entry, intp [k].
         self.rows = rows
-        #: True when the selection is every row in order: per-node arrays of length N may be used as they are.
+        #: True when the selection is every row in order: per-node arrays of length N can be used unchanged.
         self.whole = whole
         #: All nodes of the session by row; `nodes[rows[i]]` is the node of entry i.
         self.nodes: list[Node] = table.nodes
@@ -88,7 +88,7 @@ class NodeView:
         return len(self.rows)
 
     def take(self, per_node: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The entries' values out of an array with one value (or row of values) per node of the session."""
+        """The entries' values of an array with one value (or row of values) per node of the session."""
         return per_node if self.whole else per_node.take(self.rows, axis=0)
 
     @property
@@ -100,26 +100,26 @@ class NodeView:
 
     @property
     def used(self) -> Matrix:
-        """int64 [k, resources]: everything placed there, releasing tasks included; `pods` counts the pods."""
+        """int64 [k, resources]: the sum of all placed pods, releasing ones included; `pods` counts the pods."""
         return self.charged[:, :-2]
 
     @property
     def releasing(self) -> Matrix:
-        """int64 [k, resources]: the part of `used` that is going away."""
+        """int64 [k, resources]: the part of `used` that is being released."""
         if self._releasing is None:
             self._releasing = self.take(self.table.releasing)
         return self._releasing
 
     @property
     def pipelined(self) -> Matrix:
-        """int64 [k, resources]: promised out of what is going away."""
+        """int64 [k, resources]: the part of `releasing` that is assigned to pipelined pods."""
         if self._pipelined is None:
             self._pipelined = self.take(self.table.pipelined)
         return self._pipelined
 
     @property
     def nonzero_used(self) -> Matrix:
-        """int64 [k, 2]: cpu milli and memory bytes with the non-zero defaults of pods that name none."""
+        """int64 [k, 2]: cpu milli and memory bytes, with the non-zero defaults of pods without requests."""
         return self.charged[:, -2:]
 
     @property
@@ -141,7 +141,7 @@ class NodeView:
 
 
 class FilterResult:
-    """Which entries of a selection may take the pod. Hooks call `reject`; they never read other hooks' answers."""
+    """The feasible entries of a selection. Hooks call `reject`; they never read the results of other hooks."""
 
     __slots__ = ("_ok", "_size")
 
@@ -151,46 +151,46 @@ class FilterResult:
 
     @property
     def unanimous(self) -> bool:
-        """Whether nobody rejected anything."""
+        """Whether no hook rejected any entry."""
         return self._ok is None
 
     @property
     def ok(self) -> Mask:
-        """Whether each entry is not rejected so far: bool [k]."""
+        """Whether each entry is feasible so far: bool [k]."""
         if self._ok is None:
             self._ok = np.ones(self._size, dtype=bool)
         return self._ok
 
     def reject(self, rejected: Mask, code: Code, reason: str) -> None:
-        """Reject the entries where `rejected` (bool [k]) is true, for one reason with one text."""
+        """Rejects the entries where `rejected` (bool [k]) is true, for one reason with one text."""
         if self._ok is None:
             self._ok = ~rejected
         else:
             self._ok &= ~rejected
 
     def reject_all(self, code: Code, reason: str) -> None:
-        """Reject every entry."""
+        """Rejects every entry."""
         self._ok = np.zeros(self._size, dtype=bool)
 
 
 class Diagnosis(FilterResult):
-    """A verdict that remembers why, with the chain rule of the plugins reference §0.5.
+    """A filter result that records the reasons per entry.
 
-    An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one may collect more.
+    An entry rejected with any code but UNSCHEDULABLE takes no further reasons; an UNSCHEDULABLE one collects more.
     """
 
     __slots__ = ("_open", "caller", "codes", "reasons", "sources")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        #: Who speaks now, as (plugin, hook); set by the framework before each hook.
+        #: The running (plugin, hook); the framework sets it before each hook.
         self.caller = ("", "fit")
-        #: Reason text to who gave it first.
+        #: Reason text to the first (plugin, hook) that gave it.
         self.sources: dict[str, tuple[str, str]] = {}
         self._open: Mask = np.ones(size, dtype=bool)
-        #: Reason text to how many entries gave it.
+        #: Reason text to the number of entries with it.
         self.reasons: dict[str, int] = {}
-        #: int8 [k]: the gravest code per entry.
+        #: int8 [k]: the most severe code per entry.
         self.codes = np.zeros(size, dtype=np.int8)
 
     def reject(self, rejected: Mask, code: Code, reason: str) -> None:

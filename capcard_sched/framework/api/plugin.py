@@ -1,4 +1,4 @@
-"""The base of all plugins and the small messages that pass between the framework and their hooks."""
+"""The base class of all plugins and the records that the framework and their hooks exchange."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class NoArguments(msgspec.Struct, frozen=True):
-    """For plugins that take none."""
+    """For plugins without arguments."""
 
 
 class Sample(NamedTuple):
-    """One series value of a metric row (without the `volcano_` prefix)."""
+    """One value of a metric series, without the prefix `volcano_`."""
 
     name: str
     labels: dict[str, str]
@@ -38,42 +38,42 @@ class Grant(msgspec.Struct, frozen=True):
     """
 
     count: int
-    #: Why not one more; None when `count` is everything that was asked for.
+    #: The reason for not admitting one more; None when `count` covers the whole run.
     refusal: Refusal | None = None
     alternatives: Rows | None = None
     alternative_limits: tuple[int, ...] = ()
 
 
 class OutsideError(Exception):
-    """Raised by a hook whose question goes to somebody else, who failed or refuses: what is at hand is left for now.
+    """A hook depends on an external service that failed or refused; the current object is skipped for now.
 
-    Contained as any other exception is, but it is no defect of the scheduler.
+    Contained as any other exception, but not counted as a defect of the scheduler.
     """
 
 
 class VictimDecision(NamedTuple):
-    """An answer of `preemptable` and `reclaimable` that protects in every tier, wherever the plugin stands (W-10).
+    """A result of `preemptable` and `reclaimable` that protects candidates in every tier.
 
-    Candidates it does not protect are left to the others, or are the plugin's `victims` when it names some.
+    Candidates it does not protect are left to the other plugins, or are the plugin's `victims` when it names some.
     """
 
-    #: uid of a protected candidate to the cause shown to people ("" is the plugin's name); None protects all.
+    #: uid of a protected candidate to the displayed cause ("" is the plugin's name); None protects all.
     protected: Mapping[str, str] | None
-    #: The plugin's vote, as a plain answer would be; None abstains.
+    #: The plugin's vote, as in a plain result; None abstains.
     victims: Sequence[Task] | None = None
-    #: No tier decides alone: only who is named by every plugin that votes may go.
+    #: No tier decides alone: victims must be named by every plugin that votes.
     unanimous: bool = False
 
 
-#: Nobody may be evicted for this task.
+#: No pod may be evicted for this task.
 VETO = VictimDecision(None)
 
 
 class Placement(NamedTuple):
-    """Tasks of one class and one job that were put on, or taken off, nodes together.
+    """Tasks of one class and one job that were placed on, or removed from, nodes together.
 
     `nodes[i]` is the node of `tasks[i]`. When `on_allocate` runs the tasks already have their node and status
-    (ALLOCATED, PIPELINED, or the former one for an eviction undone); when `on_deallocate` runs they still have it.
+    (ALLOCATED, PIPELINED, or the former one for an undone eviction); when `on_deallocate` runs they still have it.
     """
 
     job: Job
@@ -85,20 +85,20 @@ class Placement(NamedTuple):
 class Plugin:
     """One policy. Subclasses define any of the methods listed in `framework.api.hooks.HOOKS`.
 
-    An instance lives as long as the scheduler-conf that made it; `open` is called at the start of every session and
-    is told what changed (`session.changed`), so that sums can be kept instead of rebuilt.
+    An instance lives as long as its scheduler-conf. `open` runs at the start of every session and gets the changes
+    (`session.changed`), so that a plugin maintains its sums instead of rebuilding them.
     """
 
     #: The name in the scheduler-conf.
     name: ClassVar[str] = ""
-    #: Arguments as a frozen struct; field names (`msgspec.field(name=...)`) are the keys users write.
+    #: Arguments as a frozen struct; `msgspec.field(name=...)` gives the key in the scheduler-conf.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
-    #: True when answers depend on `session.now`: then an unchanged cluster still needs sessions.
+    #: True when results depend on `session.now`: sessions then run on an unchanged cluster, too.
     time_dependent: ClassVar[bool] = False
-    #: Further facts whose change is a reason for a session: of `Dirty` `quotas`, `budgets`, `usage`, `numa`.
+    #: Further facts whose change triggers a session: fields `quotas`, `budgets`, `usage`, `numa` of `Changes`.
     wakes_on: ClassVar[frozenset[str]] = frozenset()
-    #: True when `task_context`, `domain_bound` and `batch_node_order` go by the tree of HyperNodes and by where the job
-    #: stands, nothing else. Whether a job fits under a HyperNode is then found out without asking the plugin.
+    #: True when `task_context`, `domain_bound` and `batch_node_order` depend only on the tree of HyperNodes and on the
+    #: placed pods of the job. The search for a HyperNode then skips the plugin.
     follows_tree: ClassVar[bool] = False
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
@@ -108,11 +108,11 @@ class Plugin:
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        """Arguments out of what the user wrote under `arguments:`; called when the scheduler-conf is loaded.
+        """Decodes the plugin's `arguments:`; called when the scheduler-conf is loaded.
 
         This default reads the fields of `Arguments`: bounds come from `Annotated[float, msgspec.Meta(ge=1)]`, choices
-        from `Literal`, and `framework.api.arguments.LENIENT` marks a map whose wrong entries are dropped. A plugin with
-        keys made of a prefix and a name overrides it: `problems.decode(cls.Arguments, raw, handled=keys)` for the
+        from `Literal`, and `framework.api.arguments.LENIENT` marks a map whose invalid entries are dropped. A plugin
+        with keys made of a prefix and a name overrides it: `problems.decode(cls.Arguments, raw, handled=keys)` for the
         fields, `problems.read(raw, key, int, default)` for the others, `problems.warning(key, ...)` for rules of its
         own. It must not raise; null is absent.
         """

@@ -1,4 +1,4 @@
-"""What is wrong with a scheduler-conf: one record per problem, collected so that people can mend a file in one go."""
+"""The problems of a scheduler-conf: one record each, all reported together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: From the top of the document: keys of maps and positions in lists.
+#: Keys of maps and positions in lists, from the top of the document.
 Path: TypeAlias = tuple[str | int, ...]
 Severity: TypeAlias = Literal["error", "warning"]
 
@@ -20,20 +20,20 @@ _LONGEST_SHOWN = 60
 
 
 class ConfProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a scheduler-conf.
+    """One problem of a scheduler-conf.
 
-    An error rejects the whole document; with a warning it loads, and the message says what is done instead.
+    An error rejects the whole document; with a warning it loads, and the message includes the value used instead.
     """
 
     severity: Severity
     #: `tiers[1].plugins[0].arguments.nodeOrderWeight`; "" is the document itself.
     path: str
     message: str
-    #: What was probably meant.
+    #: The probably intended spelling.
     hint: str = ""
-    #: The accepted form, where the message does not say it already.
+    #: The accepted form, unless the message contains it.
     accepted: str = ""
-    #: Counted from 1; 0 when the problem has no place of its own.
+    #: Counted from 1; 0 when the problem has no line of its own.
     line: int = 0
 
     def render(self) -> str:
@@ -53,21 +53,21 @@ class ConfProblems:
     """The problems of one document, in the order found."""
 
     def __init__(self, lines: Mapping[Path, int] | None = None) -> None:
-        """`lines` tells the line of each path; a path it lacks gets the line of the nearest one above."""
+        """`lines` holds the line of each path; a path without one gets the line of the nearest parent."""
         self.found: list[ConfProblem] = []
         self._lines = lines or {}
 
     def error(self, path: Path, message: str, *, hint: str = "", accepted: str = "") -> None:
-        """The document is rejected."""
+        """Records an error: the document is rejected."""
         self._add("error", path, message, hint, accepted)
 
     def warning(self, path: Path, message: str, *, hint: str = "", accepted: str = "") -> None:
-        """The document loads nevertheless."""
+        """Records a warning: the document loads."""
         self._add("warning", path, message, hint, accepted)
 
     @property
     def rejected(self) -> bool:
-        """Some problem is an error."""
+        """Whether some problem is an error."""
         return any(problem.severity == "error" for problem in self.found)
 
     def _add(self, severity: Severity, path: Path, message: str, hint: str, accepted: str) -> None:
@@ -89,13 +89,13 @@ def path_text(path: Path) -> str:
 
 
 def shown_text(text: str) -> str:
-    """Text from outside, short and on one line, as messages quote it."""
+    """Text from outside as messages quote it: short, on one line."""
     text = text.encode("unicode_escape", "replace").decode("ascii") if not text.isprintable() else text
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: short, and with its type where the type is the point."""
+    """A value as messages show it: short, with its type."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -112,9 +112,9 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean "<the closest known word>"?`, or "" when none is close. Case counts little."""
+    """`did you mean "<the closest known word>"?`, or "" when none is close. Mostly ignores case."""
     by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
-    # Short words and huge ones say nothing about each other, and matching takes quadratic time.
+    # Long words carry no information here, and matching takes quadratic time.
     if not word or len(word) > 200:
         return ""
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.7)

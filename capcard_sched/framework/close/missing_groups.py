@@ -1,4 +1,4 @@
-"""PodGroups that pods name and nobody has seen: such pods are told after a while (W-28)."""
+"""Missing PodGroups: the pods that name one get a refusal after a grace period."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Job
 
-#: A pod may be made a moment before its PodGroup: for so many seconds nobody is told off.
+#: Seconds before a missing PodGroup is reported: a pod may precede its PodGroup.
 GRACE_SECONDS: Final = 5.0
 
 
 class MissingGroups:
-    """Since when each is missing, by the time of the sessions, and what its pods are told when that is too long."""
+    """Missing PodGroups with the session time of their first sight, and the refusals of the overdue ones."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        #: One record each as long as it is missing: a refusal that stays the same record is no news.
+        #: One record per missing PodGroup: a refusal that stays the same record is not reported again.
         self._refusals: dict[str, Refusal] = {}
-        #: When the next of them has been missing for too long, Unix seconds; None when none is to come.
+        #: Unix seconds at which the next grace period ends; None for none.
         self.next_wakeup: float | None = None
 
-    def look(self, missing: Mapping[str, Job], now: float) -> Mapping[str, Refusal]:
-        """Take in what is missing now, by job key; returns the refusals of those whose pods have waited too long.
+    def update(self, missing: Mapping[str, Job], now: float) -> Mapping[str, Refusal]:
+        """Updates the missing PodGroups, by job key; returns the refusals of the overdue ones.
 
-        `now` in Unix seconds. A job none of whose pods is ready to be placed does not count.
+        `now` in Unix seconds. A job without schedulable pods does not count.
         """
         self._since = {
-            key: min(self._since.get(key, now), now)  # a clock that was set back makes nobody wait longer
+            key: min(self._since.get(key, now), now)  # a clock that was set back does not extend the grace period
             for key, job in missing.items()
             if job.pending
         }
@@ -45,7 +45,7 @@ class MissingGroups:
 
 
 def refusal_of(job: Job) -> Refusal:
-    """Why the pods of a job wait whose PodGroup nobody has seen."""
+    """The refusal of a job whose PodGroup does not exist."""
     row = reasons.PODGROUP_NOT_FOUND
     text = row.render(namespace=job.namespace, name=job.name)
     return Refusal("session", "", row.code, text, event=True, pods_too=True)

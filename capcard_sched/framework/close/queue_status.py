@@ -1,4 +1,4 @@
-"""What the end of a session writes on queues: what is allocated, and the annotations that plugins ask for."""
+"""The queue writes at the end of a session: `status.allocated`, and the annotations of plugins."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _ROOT = "root"
 
 
 class QueueStatuses:
-    """What was written on queues last, by name, and what is to be written now. One per core."""
+    """The last writes per queue, and the changes to write. One per core."""
 
     def __init__(self) -> None:
-        #: Queue name to its ancestors when its status was last looked at.
+        #: Queue name to its ancestors at the last update of its status.
         self._chains: dict[str, list[str]] = {}
         self._statuses, self._annotations = WriteConflictBackoff(), WriteConflictBackoff()
 
     @property
     def next_wakeup(self) -> float | None:
-        """When there will be something to write although nothing changes, Unix seconds; None when there will not."""
+        """Unix seconds of the next write without a change of the cluster; None for none."""
         return min(
             (word.next_wakeup for word in (self._statuses, self._annotations) if word.next_wakeup is not None),
             default=None,
         )
 
     def prune(self, now: float) -> None:
-        """Drop what no longer matters; `now` in Unix seconds."""
+        """Drops outdated records; `now` in Unix seconds."""
         self._statuses.prune(now)
         self._annotations.prune(now)
 
@@ -75,7 +75,7 @@ class QueueStatuses:
                 intents.append(AnnotateQueue(name, changes))
 
     def _to_check(self, session: Session) -> set[str]:
-        """Queues whose allocated amount may have changed: with those above them now, and those above them before."""
+        """Queues whose allocated amount may have changed, with their current and former ancestors."""
         queues, chains = session.queues, self._chains
         names = {*session.changed.queues, *session.state.changes.queues, *self._statuses.pop_expired(session.now)}
         if session.changed.everything:
@@ -89,7 +89,7 @@ class QueueStatuses:
 
 
 def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
-    """Parents up to root; a missing or cyclic parent ends the chain (W-26)."""
+    """Parents up to root; a missing or cyclic parent ends the chain."""
     chain: list[str] = []
     seen = {name}
     while (queue := queues.get(name)) is not None and name != _ROOT:

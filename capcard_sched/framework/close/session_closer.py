@@ -1,6 +1,6 @@
-"""The end of a session: phases, conditions, statuses and events, as intents (core reference §3.7, §5.7).
+"""The end of a session: phases, conditions, statuses and events, as intents.
 
-What was written last is remembered, so that nothing is written twice and an unchanged cluster is silent.
+The last writes are remembered, so that nothing is written twice and an unchanged cluster causes no writes.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import GroupCondition, Session
     from capcard_sched.model.job import Job
 
-#: The same event on the same object is written again after so many seconds.
+#: Seconds before the same event on the same object is written again.
 _REPEAT_SECONDS = 300.0
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 
 
 class SessionCloser:
-    """Turns what a session decided into intents. One per core: it remembers what was written."""
+    """Converts the decisions of a session to intents. One per core: it remembers the last writes."""
 
     def __init__(self, timer: Callable[[], float] | None = None) -> None:
         self._timer = timer
         self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
-        #: When a refusal was last looked at for its events.
-        self._told: dict[tuple[ObjectRef, str], float] = {}
+        #: Unix seconds at which a refusal was last checked for its events.
+        self._checked_at: dict[tuple[ObjectRef, str], float] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
-        #: The term in which all this was handed over: what was unsent when it ended is lost.
+        #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
         self._missing_groups = MissingGroups()
-        #: What was written on PodGroups in their status, and in their annotations, by job key.
-        self._on_groups, self._on_group_notes = WriteConflictBackoff(), WriteConflictBackoff()
-        self._on_queues = QueueStatuses()
+        #: The last writes of PodGroup statuses and annotations, by job key.
+        self._status_writes, self._annotation_writes = WriteConflictBackoff(), WriteConflictBackoff()
+        self._queue_statuses = QueueStatuses()
 
     @property
     def next_wakeup(self) -> float | None:
-        """When there will be something to tell although nothing changes, Unix seconds; None when there will not."""
-        parts = (self._missing_groups, self._on_groups, self._on_group_notes, self._on_queues)
+        """Unix seconds of the next write without a change of the cluster; None for none."""
+        parts = (self._missing_groups, self._status_writes, self._annotation_writes, self._queue_statuses)
         return min((part.next_wakeup for part in parts if part.next_wakeup is not None), default=None)
 
     def close(self, session: Session) -> list[Intent]:
         """All intents of the session, binds first."""
         if session.state.terms != self._term:
             self._term = session.state.terms
-            for told in (self._events, self._told, self._pod_conditions):
-                told.clear()
-        again = self._on_groups.pop_expired(session.now)
-        session.touched_jobs.update(self._on_group_notes.pop_expired(session.now))
+            for writes in (self._events, self._checked_at, self._pod_conditions):
+                writes.clear()
+        again = self._status_writes.pop_expired(session.now)
+        session.touched_jobs.update(self._annotation_writes.pop_expired(session.now))
         session.touched_jobs.update(again)
         self._refuse_orphans(session)
         groupless = self._refuse_without_group(session)
@@ -98,7 +98,7 @@ class SessionCloser:
                 self._close_job(session, job, intents, unwritten=job.key in unwritten)
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
-        self._on_queues.close(session, intents)
+        self._queue_statuses.close(session, intents)
         self._emit_refusals(session, intents)
         for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
@@ -109,7 +109,7 @@ class SessionCloser:
 
     @staticmethod
     def _refuse_orphans(session: Session) -> None:
-        """Jobs whose queue nobody knows are not left silent (W-28)."""
+        """Refuses jobs whose queue does not exist."""
         for key in sorted(session.state.orphans):
             job = session.state.orphans[key]
             row = reasons.QUEUE_NOT_FOUND
@@ -119,8 +119,8 @@ class SessionCloser:
             session.refuse(job, refusal)
 
     def _refuse_without_group(self, session: Session) -> Container[str]:
-        """Pods whose PodGroup has not come for a while are not left silent either. Returns the keys of their jobs."""
-        refusals = self._missing_groups.look(session.state.groups_missing, session.now)
+        """Refuses the pods of overdue missing PodGroups. Returns the keys of their jobs."""
+        refusals = self._missing_groups.update(session.state.groups_missing, session.now)
         for key, refusal in refusals.items():
             session.refuse(session.state.jobs[key], refusal)
         return refusals
@@ -143,7 +143,7 @@ class SessionCloser:
 
     @staticmethod
     def _explain_enqueue_refusals(session: Session) -> None:
-        """Pods of a job that may not enqueue wait for the same reason as the job (R26)."""
+        """Gives the refusal of a job at enqueue to its pods."""
         for (ref, hook), refusal in session.refusals.items():
             if ref.kind != "PodGroup" or hook not in ("job_enqueueable", "session"):
                 continue
@@ -151,14 +151,14 @@ class SessionCloser:
             if job is None:
                 continue
             session.explain_pending(job, refusal)
-            # No plugin looks at a job in an unknown queue: its condition is written here, unless pods of it run.
+            # No plugin handles a job in an unknown queue: its condition is set here, unless its pods run.
             if not job.tasks or (hook == "session" and not job.allocated_tasks):
                 session.set_condition(job, "Unschedulable", refusal.reason, refusal.message)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
     def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool) -> None:
-        """Phase, conditions, counts and events. `unwritten`: the PodGroup is not as the job here is."""
+        """Phase, conditions, counts and events. `unwritten`: the PodGroup in the API server differs from the job."""
         wanted = session.conditions.get(job.key, [])
         conditions = self._conditions(session, job, wanted)
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
@@ -173,11 +173,12 @@ class SessionCloser:
             phase is not job.phase or unwritten or conditions != job.conditions or status_counts != job.status_counts
         )
         if phase is not job.phase:
-            # The echo of our own write will look unchanged, and sums over phases must still follow.
+            # The echo of our own write is no change, but sums over phases must follow.
             session.state.changes.jobs.add(job.key)
         job.phase = phase
         if changed and (
-            job.implicit or self._on_groups.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)
+            job.implicit
+            or self._status_writes.may_write(job.key, (job.uid, phase, status_counts, *wanted), session.now)
         ):
             job.conditions, job.status_counts = conditions, status_counts
             if not job.implicit:
@@ -186,7 +187,7 @@ class SessionCloser:
                 )
         if job.topology is not None:
             notes = annotation_changes(session.tree, job)
-            if notes and self._on_group_notes.may_write(job.key, (job.uid, notes), session.now):
+            if notes and self._annotation_writes.may_write(job.key, (job.uid, notes), session.now):
                 job.annotations = merged(job.annotations, notes)
                 intents.append(AnnotatePodGroup(job.namespace, job.name, job.uid, notes))
         ref = reference(job)
@@ -204,7 +205,7 @@ class SessionCloser:
             self._close_pods(session, job, intents)
 
     def _conditions(self, session: Session, job: Job, wanted: list[GroupCondition]) -> tuple[PodGroupCondition, ...]:
-        """The job's conditions with the wanted ones True, their opposites False; times move only with the status."""
+        """The job's conditions with the wanted ones True, their opposites False; times change with the status only."""
         if not wanted:
             return job.conditions
         slots = {condition.type: condition for condition in job.conditions}
@@ -228,7 +229,7 @@ class SessionCloser:
         slots[type] = PodGroupCondition(type, status, uid, changed, reason, message)
 
     def _close_pods(self, session: Session, job: Job, intents: list[Intent]) -> None:
-        """`PodScheduled=False` and `FailedScheduling` for every task that pends, when the reason changed."""
+        """`PodScheduled=False` and `FailedScheduling` for every pending task whose reason changed."""
         job_text: str | None = None
         written = self._pod_conditions
         for task in sorted(job.pending.values(), key=lambda task: task.name):
@@ -252,11 +253,11 @@ class SessionCloser:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
-        told = sorted(
+        due = sorted(
             (key for key, refusal in session.refusals.items() if refusal.event and self._is_news(session, key, refusal))
         )
-        for ref, hook in told:
-            self._told[ref, hook] = session.now
+        for ref, hook in due:
+            self._checked_at[ref, hook] = session.now
             refusal = session.refusals[ref, hook]
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":
@@ -275,11 +276,11 @@ class SessionCloser:
                                slot=f"{hook}/{position}")  # fmt: skip
 
     def _is_news(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
-        """Whether a refusal needs a look: it changed, or its job did, or it was told too long ago."""
+        """Whether a refusal is new, its job changed, or its last event is too old."""
         ref, _ = key
         return (
             not session.carry_over.repeats(ref, refusal)
-            or session.now - self._told.get(key, 0.0) >= _REPEAT_SECONDS
+            or session.now - self._checked_at.get(key, 0.0) >= _REPEAT_SECONDS
             or f"{ref.namespace}/{ref.name}" in session.changed.jobs
         )
 
@@ -287,7 +288,7 @@ class SessionCloser:
         self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
         message: str, component: str = "", *, slot: str, normalise: bool = False,
     ) -> None:  # fmt: skip
-        """Write an event unless the same was the last one of its object and slot a short while ago."""
+        """Emits an event unless it repeats the last one of its object and slot within a short time."""
         compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
         last = self._events.get((ref, slot))
         if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
@@ -296,24 +297,24 @@ class SessionCloser:
         intents.append(EmitEvent(ref, type, reason, message, component))
 
     def forget_pod(self, ref: ObjectRef) -> None:
-        """A pod is gone or bound: what was written about it no longer matters."""
+        """Drops the last writes about a pod that is gone or bound."""
         self._pod_conditions.pop(ref.uid, None)
 
     def prune(self, alive: Container[str], now: float) -> None:
-        """Drop what no longer matters: conditions of pods that are gone, events that would be written again anyway.
+        """Drops conditions of pods that are gone, and events that would be written again anyway.
 
         `alive`: uids of pods; `now` in Unix seconds.
         """
         old = now - _REPEAT_SECONDS
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
-        self._told = {key: moment for key, moment in self._told.items() if moment > old}
-        for words in (self._on_groups, self._on_group_notes, self._on_queues):
-            words.prune(now)
+        self._checked_at = {key: moment for key, moment in self._checked_at.items() if moment > old}
+        for writes in (self._status_writes, self._annotation_writes, self._queue_statuses):
+            writes.prune(now)
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
-    """The phase of a job at close (core reference §2.8; Completed only when no live member remains, W-45)."""
+    """The phase of a job at close. Completed requires that no live member remains."""
     counts = job.counts
     if counts[TaskStatus.RUNNING] and unschedulable:
         return PodGroupPhase.UNKNOWN
@@ -325,6 +326,6 @@ def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
 
 
 def _wants_nothing(job: Job) -> bool:
-    """No pods, and admitted without asking for room for any: there is nothing left to do."""
-    asked = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
-    return not job.tasks and not asked and job.phase is not PodGroupPhase.PENDING
+    """Whether the job has no pods and was admitted without a request."""
+    requested = CARD_REQUEST in job.annotations or any((job.min_resources or {}).values())
+    return not job.tasks and not requested and job.phase is not PodGroupPhase.PENDING

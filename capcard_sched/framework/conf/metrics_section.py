@@ -1,4 +1,4 @@
-"""The scheduler-conf's `metrics`: where the measured load of nodes comes from (core reference §1.3)."""
+"""The scheduler-conf's `metrics`: the source of measured node load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADDRESS: Final = "address"
 INTERVAL: Final = "interval"
 INSECURE: Final = "tls.insecureSkipVerify"
 NODE_LABEL: Final = "prometheus.nodeLabel"
-#: Every key, as existing files spell them, and the last one, which is ours.
+#: Every key in Volcano's spelling; the last one is an extension.
 KEYS: Final = (
     TYPE,
     ADDRESS,
@@ -33,10 +33,10 @@ KEYS: Final = (
     NODE_LABEL,
 )
 PROMETHEUS: Final = "prometheus"
-#: Sources of the reference that are not read here.
+#: Sources of Volcano that are not supported.
 _OTHERS: Final = ("prometheus_adapt", "prometheus_adaptor", "elasticsearch")
 
-#: Of no use here, so it does not reach dumps and recordings.
+#: Unused, so it does not reach dumps and recordings.
 _UNUSED: Final = frozenset({"elasticsearch.password"})
 
 _DEFAULT_INTERVAL: Final = 30.0
@@ -49,22 +49,22 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class PrometheusSettings(msgspec.Struct, frozen=True):
-    """A Prometheus that is asked for the load of nodes."""
+    """A Prometheus with node load."""
 
-    #: Up to the path before `/api/v1`, without a slash at the end.
+    #: URL up to the path before `/api/v1`, without a trailing slash.
     address: str
-    #: Seconds between two questions.
+    #: Seconds between two queries.
     interval: float = _DEFAULT_INTERVAL
-    #: Whether any certificate will do.
+    #: Whether certificates are not verified.
     insecure: bool = False
     #: The label of the series that names the node, with or without a port.
     node_label: str = "instance"
 
 
 def read_metrics(raw: Mapping[str, Any], problems: ConfProblems) -> dict[str, str]:
-    """What the section says, as strings under `KEYS`; parts written as a map (`tls: {...}`) stand under dotted keys.
+    """The section as strings under `KEYS`; parts in map form (`tls: {...}`) are under dotted keys.
 
-    A value of a wrong structure is an error. Whatever keeps load from being measured is a warning.
+    A value of a wrong structure is an error. Everything that prevents the measurement of load is a warning.
     """
     found: dict[str, str] = {}
     for key, value in _flat(raw):
@@ -127,7 +127,7 @@ def _check_value(
 
 
 def prometheus_of(metrics: Mapping[str, str]) -> PrometheusSettings | None:
-    """The Prometheus that a checked section names, defaults for what cannot be read; None when it names none."""
+    """The Prometheus of a checked section, with defaults for invalid values; None for none."""
     address = _address(metrics.get(ADDRESS, ""))
     if metrics.get(TYPE, PROMETHEUS) != PROMETHEUS or address is None:
         return None

@@ -1,7 +1,7 @@
-"""Where plugins and actions come from: entry points of installed packages, and a folder of Python files.
+"""The registry of plugins and actions: entry points of installed packages, and a folder of Python files.
 
-The built-in ones are found like anybody else's. Only names are read at first; a module is imported, and its classes are
-checked against the hooks table, when a scheduler-conf names it.
+Built-in ones use entry points like any other. Only names are read at first; a module is imported, and its classes are
+checked against the hook table, when a scheduler-conf names it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _Part = TypeVar("_Part", Plugin, Action)
 
 
 class RegistryError(Exception):
-    """Plugins or actions that cannot be used. The text has one line per problem, each naming the class or the file."""
+    """Unusable plugins or actions. The text has one line per problem, each with the class or the file."""
 
 
 class _PluginSource(NamedTuple):
-    """Where a name comes from: an entry point still to be imported, or a class of a file."""
+    """The source of a name: an entry point that is not imported yet, or a class of a file."""
 
     place: str
     entry: metadata.EntryPoint | None
@@ -49,7 +49,7 @@ class Registry:
 
     @classmethod
     def load(cls, plugins_dir: Path | None = None) -> Registry:
-        """All names there are.
+        """All available names.
 
         Every `*.py` file of `plugins_dir` whose name does not begin with an underscore is imported, in name order; each
         Plugin or Action class it defines is registered under its `name`. Raises RegistryError when two sources claim
@@ -84,7 +84,7 @@ class Registry:
         return cls(*found)
 
     def including(self, plugins: Iterable[type[Plugin]] = (), actions: Iterable[type[Action]] = ()) -> Registry:
-        """These and more classes; one of the same name takes the place of the one here. Raises RegistryError."""
+        """These and more classes; one of the same name replaces the existing one. Raises RegistryError."""
         more = Registry.of(plugins, actions)
         return Registry({**self._plugins, **more._plugins}, {**self._actions, **more._actions})
 
@@ -97,15 +97,15 @@ class Registry:
         return tuple(sorted(self._actions))
 
     def plugin(self, name: str) -> type[Plugin] | None:
-        """The class called `name`, imported now if it was not; None when nobody provides it. Raises RegistryError."""
+        """The class called `name`, imported on first use; None for an unknown name. Raises RegistryError."""
         return self._class(self._plugins, "plugin", name, Plugin)
 
     def action(self, name: str) -> type[Action] | None:
-        """The class called `name`, imported now if it was not; None when nobody provides it. Raises RegistryError."""
+        """The class called `name`, imported on first use; None for an unknown name. Raises RegistryError."""
         return self._class(self._actions, "action", name, Action)
 
     def place(self, kind: str, name: str) -> str:
-        """Where the plugin or action comes from, for listings: its entry point or its file."""
+        """The source of the plugin or action, for listings: its entry point or its file."""
         return (self._plugins if kind == "plugin" else self._actions)[name].place
 
     def _class(
@@ -134,7 +134,7 @@ class Registry:
 
 def _from_entry_points(entries: Iterable[metadata.EntryPoint], problems: list[str]) -> dict[str, _PluginSource]:
     sources: dict[str, _PluginSource] = {}
-    # One package seen twice on the path (a checkout and its installation) is one source.
+    # A package that is on the path twice (a checkout and its installation) is one source.
     for entry in sorted({(entry.name, entry.value, entry.group): entry for entry in entries}.values(), key=str):
         owner = entry.dist.name if entry.dist is not None else "unknown package"
         _claim(
@@ -167,7 +167,7 @@ def _add_folder(
             continue
         try:
             classes = _classes_of(file)
-        except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is imported
+        except Exception as error:  # noqa: BLE001 - external code may raise anything while it is imported
             problems.append(f"{file}: cannot be imported: {type(error).__name__}: {error}")
             continue
         if not classes:
@@ -211,7 +211,7 @@ def _class_place(part: type[Any]) -> str:
 
 
 def _faults(part: type[Any], kind: str) -> list[str]:
-    """What keeps a class from being used, one line each."""
+    """The problems that make a class unusable, one line each."""
     place = _class_place(part)
     faults = []
     if not part.name or not isinstance(part.name, str):
@@ -243,7 +243,7 @@ def _resembles_hook(method: str) -> str:
 
 
 def parameter_count(signature: str) -> int:
-    """How many arguments a signature of the hooks table names: 2 for `(queue, task) -> bool`."""
+    """The number of arguments in a signature of the hook table: 2 for `(queue, task) -> bool`."""
     inside = signature[1 : signature.index(")")]
     return len(inside.split(",")) if inside.strip() else 0
 

@@ -1,7 +1,7 @@
-"""The scheduler-conf: which actions run, which plugins answer in which tier, with what arguments (core reference §1.3).
+"""The scheduler-conf: the actions, the plugins by tier, and their arguments.
 
-The whole document is checked before any of it counts, and all problems are told at once (W-30). Files written for the
-reference load unchanged: its irregular spellings are the spellings, and what is merely unknown is a warning.
+The whole document is checked before any of it takes effect, and all problems are reported at once. Volcano's files load
+unchanged: irregular spellings are accepted, and unknown parts produce warnings.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class PluginOption(msgspec.Struct, frozen=True):
     switches: dict[str, bool]
     #: An instance of the plugin's `Arguments`.
     arguments: msgspec.Struct
-    #: As written, for display.
+    #: As in the document, for display.
     raw_arguments: dict[str, Any]
 
 
 class Conf(msgspec.Struct, frozen=True):
-    """A scheduler-conf that may be used. No plugin occurs twice; actions may, and then run twice."""
+    """A valid scheduler-conf. No plugin occurs twice; actions may, and then run twice."""
 
     actions: tuple[str, ...]
     #: Tiers are outer, plugins inner, in file order. Tiers without a usable plugin are kept, empty.
     tiers: tuple[tuple[PluginOption, ...], ...]
     #: Arguments of every action in `actions`, defaults included.
     action_arguments: dict[str, msgspec.Struct]
-    #: The `metrics` map: where node load figures come from (`framework.conf.metrics_section`).
+    #: The `metrics` map: the source of node load (`framework.conf.metrics_section`).
     metrics: dict[str, str]
-    #: 16 hexadecimal digits over what the file says, comments and layout left out: equal confs need no reload.
+    #: 16 hexadecimal digits over the content without comments and layout: equal confs need no reload.
     hash: str
 
     def option(self, plugin: str) -> PluginOption | None:
@@ -69,10 +69,10 @@ class ConfResult(NamedTuple):
 
 
 class ConfError(ValueError):
-    """A scheduler-conf that must be usable is not; the text is its errors, one a line."""
+    """A required scheduler-conf is invalid; the text is its errors, one per line."""
 
     def __init__(self, problems: tuple[ConfProblem, ...]) -> None:
-        """`problems`: everything that was found, warnings included."""
+        """`problems`: all of them, warnings included."""
         self.problems = problems
         super().__init__("\n".join(problem.render() for problem in problems if problem.severity == "error"))
 
@@ -94,11 +94,11 @@ def default_conf(registry: Registry) -> Conf:
 
 
 def parse_conf(text: str | bytes, *, registry: Registry) -> ConfResult:
-    """Check a scheduler-conf as a whole. Raises nothing, whatever the text is.
+    """Checks a scheduler-conf as a whole. Raises nothing, whatever the text is.
 
-    Errors: not readable, wrong structure, wrong type of a switch, a structured argument of the wrong form, a plugin
+    Errors: unreadable text, wrong structure, wrong type of a switch, a structured argument of the wrong form, a plugin
     that cannot be imported, proportion beside hierarchical drf. Warnings: unknown keys, plugins, actions and arguments,
-    scalar arguments of the wrong type (their default is used), and an empty document, which means the built-in one.
+    scalar arguments of the wrong type (their default is used), and an empty document, which selects the built-in one.
     """
     try:
         document = read_document(text)
@@ -131,12 +131,12 @@ def _nothing_known(problems: ConfProblems, top: dict[str, Any]) -> None:
 
 
 class _Parser:
-    """One pass over one document. Every method says its problems and returns what is left to work with."""
+    """One pass over one document. Every method records its problems and returns the valid part."""
 
     def __init__(self, registry: Registry, problems: ConfProblems) -> None:
         self._registry = registry
         self._problems = problems
-        #: Plugin name to where it was first listed.
+        #: Plugin name to the path of its first entry.
         self._listed: dict[str, Path] = {}
 
     def conf(self, top: dict[str, Any]) -> Conf:
@@ -149,7 +149,7 @@ class _Parser:
             for name, part in actions
         }
         for name, written in raw_actions.items():
-            if name not in action_arguments:  # not in use, but a slip in it would come to light with its first use
+            if name not in action_arguments:  # unused, but checked all the same
                 part = self._part("action", name, ("configurations",))
                 if part is not None:
                     self._arguments(part, f"action {name}", *written)
@@ -192,7 +192,7 @@ class _Parser:
         return found
 
     def _configurations(self, raw: object) -> dict[str, tuple[dict[str, Any], Path]]:
-        """Raw arguments by action, with where they stand; the first entry of a name counts."""
+        """Raw arguments by action, with their path; the first entry of a name counts."""
         found: dict[str, tuple[dict[str, Any], Path]] = {}
         known = self._registry.action_names()
         for path, entry in self._entries(("configurations",), raw, "a list of maps with name and arguments"):
@@ -258,7 +258,7 @@ class _Parser:
         return PluginOption(name, switches, arguments, raw)
 
     def _combinations(self, tiers: tuple[tuple[PluginOption, ...], ...]) -> None:
-        """Plugins that do not go together (core reference §1.4, capacity-card reference §1)."""
+        """Problems of plugin combinations."""
         tier_of = {option.name: number for number, tier in enumerate(tiers) for option in tier}
         drf = next((option for tier in tiers for option in tier if option.name == "drf"), None)
         if drf is not None and drf.switches["enableHierarchy"] and "proportion" in tier_of:
@@ -279,7 +279,7 @@ class _Parser:
     # --- parts and their arguments ----------------------------------------------------------------------------------
 
     def _part(self, kind: str, name: str, path: Path) -> Any:
-        """The class, or None after saying why not."""
+        """The class, or None with a problem recorded."""
         registry = self._registry
         names = registry.plugin_names() if kind == "plugin" else registry.action_names()
         try:
@@ -299,7 +299,7 @@ class _Parser:
     def _arguments(self, part: type[Plugin | Action], owner: str, raw: dict[str, Any], path: Path) -> msgspec.Struct:
         try:
             return part.parse_arguments(raw, ArgumentReader(self._problems, path, owner))
-        except Exception as error:  # noqa: BLE001 - a plugin must not be able to take the daemon down
+        except Exception as error:  # noqa: BLE001 - a plugin must not stop the daemon
             self._problems.error(path, f"{owner} cannot read its arguments: {type(error).__name__}: {error}")
             return msgspec.Struct()
 

@@ -1,7 +1,7 @@
-"""Reading the text of a scheduler-conf into plain values, with the line of each (core reference §1.3).
+"""Reads the text of a scheduler-conf into plain values, with the line of each.
 
-The subset of YAML that configuration files use: maps, lists and scalars. Everything that makes a small text stand for a
-large or a strange value is refused with a sentence: aliases, merge keys, tags, several documents, deep nesting.
+The subset of YAML of configuration files: maps, lists and scalars. Constructs that expand a small text into a large or
+unexpected value are errors: aliases, merge keys, tags, several documents, deep nesting.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import yaml
 
 from capcard_sched.framework.api.problems import Path, path_text, shown_text
 
-#: More than any ConfigMap can hold.
+#: Bytes; more than any ConfigMap holds.
 MAX_BYTES: Final = 1 << 20
-#: A scheduler-conf needs eight.
+#: Levels; a scheduler-conf needs eight.
 MAX_DEPTH: Final = 32
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -24,16 +24,16 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class DocumentError(ValueError):
-    """The text is no document of that subset."""
+    """The text is not a document of that subset."""
 
     def __init__(self, message: str, line: int = 0) -> None:
-        """`line` counts from 1; 0 is nowhere in particular."""
+        """`line` counts from 1; 0 is no particular line."""
         super().__init__(message)
         self.line = line
 
 
 class YamlDocument(NamedTuple):
-    """What was read."""
+    """A document with its line numbers."""
 
     #: dict (with string keys), list, str, int, float, bool or None.
     value: Any
@@ -57,7 +57,7 @@ def read_document(text: str | bytes) -> YamlDocument:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        last = len(decoded.rstrip().splitlines())  # what misses its end is noticed behind it
+        last = len(decoded.rstrip().splitlines())  # an unterminated construct is reported behind the text
         raise DocumentError(f"not valid YAML: {_reason(error)}", min(mark.line + 1, last) if mark else 0) from None
     except yaml.reader.ReaderError as error:
         raise DocumentError(f"not valid YAML: {error.reason}") from None
@@ -90,7 +90,7 @@ def _reason(error: yaml.MarkedYAMLError) -> str:
 
 
 def _check_shape(text: str) -> None:
-    """Refuse aliases and deep nesting while both are still a flat stream of events: composing them recurses."""
+    """Rejects aliases and deep nesting in the flat stream of events: composing them recurses."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):

@@ -1,9 +1,9 @@
-"""The least that room on a node could cost, for all nodes at once: where a search for victims looks first.
+"""Lower bounds of the eviction cost per node, for all nodes at once: the search for victims starts at the lowest.
 
-Pods that could be evicted are counted in the units they would leave in at the least: one pod, or all members on a node
-of a gang that would go whole. The table is made once per session; a search selects from it, and each row with enough on
-it gets a bound that no plan for the row undercuts. For a row on which one unit is enough the bound is what the plan
-will cost, unless a plugin protects somebody (W-03).
+Candidates are counted in the smallest units that can leave: one pod, or all members on a node of a gang that is evicted
+whole. The table is built once per session; a search selects from it, and each row with enough capacity gets a bound
+that no plan for the row undercuts. Where one unit is enough, the bound is the cost of the plan, unless a plugin
+protects a pod.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.resources import Matrix, Vector
 
-#: What a plan costs; the cheaper is the smaller. Bounds begin as costs do.
+#: The cost of a plan; lower is better. A bound is a prefix of a cost.
 Cost: TypeAlias = tuple[float, ...]
 
 LEAST = float("-inf")
-#: More pods than leave for one.
+#: More pods than any plan evicts.
 _MANY = 1 << 40
 
 
 class UnitColumns(NamedTuple):
-    """What could leave, unit by unit, in order of node row and then of priority, the lower first.
+    """The eviction units, in order of node row and then of priority, the lower first.
 
-    As gangs stood when the table was made: they only get smaller, so that nothing here is too dear later.
+    Gangs as of the table's creation: they only shrink, so that no cost here is too high later.
     """
 
     #: intp [units]: node row, rank of queue and job priority, job number, queue number.
@@ -58,7 +58,7 @@ class UnitColumns(NamedTuple):
 
 
 class UnitTable:
-    """The units of a session, and which of them a job could take."""
+    """The units of a session, and the selection for a preemptor."""
 
     def __init__(self, session: Session, index: VictimIndex) -> None:
         self._session = session
@@ -81,7 +81,7 @@ class UnitTable:
         ranks = {priorities: rank for rank, priorities in enumerate(known)}
         self._queues = {name: number for number, name in enumerate(dict.fromkeys(job.queue for job in jobs))}
         self._masks: dict[tuple[str, str], Mask] = {}
-        #: bool [jobs]: whether anything is left of it, as far as `_seen` evictions of the session tell.
+        #: bool [jobs]: whether any pod is left, after the first `_seen` evictions of the session.
         self._left: Mask = np.ones(len(jobs), dtype=bool)
         self._seen = 0
         self.units = self._units(
@@ -95,7 +95,7 @@ class UnitTable:
         count = len(jobs_of)
         scopes = [index.scope_of(job) for job in jobs]
         slack = np.array([job.ready_tasks - job.min_available for job in jobs], dtype=np.intp)
-        #: Whether members leave one by one while the minimum allows it, and whether all that is left goes at once.
+        #: Whether the remaining members can only leave all at once.
         whole = np.array(
             [
                 scope == "job" or (scope == "whole" and job.min_available > 1 and job.ready_tasks <= job.min_available)
@@ -137,14 +137,14 @@ class UnitTable:
         )
 
     def mask(self, scope: Scope, job: Job) -> Mask:
-        """The units within a scope for a job that needs room: bool [units]. Its own pods may be among them."""
-        if scope.kind == "inside":
+        """The units within a scope for a preemptor's job: bool [units]. Its own pods may be among them."""
+        if scope.kind == "within-job":
             inside: Mask = self.units.jobs == self._numbers.get(job.key, -1)
             return inside
         known = self._masks.get((scope.kind, job.queue))
         if known is None:
             same = self.units.queues == self._queues.get(job.queue, -1)
-            known = same if scope.kind == "jobs" else self.units.running & self._reclaimable() & ~same
+            known = same if scope.kind == "within-queue" else self.units.running & self._reclaimable() & ~same
             self._masks[scope.kind, job.queue] = known
         return known
 
@@ -155,7 +155,7 @@ class UnitTable:
         return found
 
     def _note_evictions(self) -> None:
-        """Jobs of which nothing is left are not looked at again."""
+        """Excludes jobs without remaining pods."""
         evictions, tasks = self._session.evictions, self._session.tasks_by_uid
         for intent in evictions[self._seen :]:
             job = tasks[intent.uid].job
@@ -165,9 +165,9 @@ class UnitTable:
         self._seen = len(evictions)
 
     def bounds(self, scope: Scope, job: Job, request: Vector, feasible: Mask) -> dict[int, Cost]:
-        """Row to the least that room for a request (int64 [resources]) could cost there.
+        """Row to the lower bound of the cost of a request (int64 [resources]) there.
 
-        Only rows with enough to take, of those that are `feasible` (bool [nodes]). O(units of the feasible rows).
+        Only rows with enough candidates, of those that are `feasible` (bool [nodes]). O(units of the feasible rows).
         """
         units = self.units
         self._note_evictions()
@@ -181,7 +181,7 @@ class UnitTable:
         table = self._session.nodes
         columns = np.flatnonzero(request)
         future = table.allocatable[nodes] - table.used[nodes] + table.releasing[nodes] - table.pipelined[nodes]
-        # Resources by units from here on: what goes through all units runs along the rows of arrays.
+        # Resources by units from here on: operations over all units run along the rows of arrays.
         shortfall = np.maximum(request[columns, None] - future[:, columns].T, 0)
         each = np.repeat(shortfall, lengths, axis=1)
         gains = units.gains[np.ix_(columns, chosen)]
@@ -210,7 +210,7 @@ class UnitTable:
         return found
 
     def _singles(self, found: dict[int, Cost], chosen: Rows, nodes: Rows, shortfall: Matrix, columns: Rows) -> None:
-        """Lower the bounds of rows on which one unit is enough, and cheaper than several."""
+        """Lowers the bounds of rows on which one unit is enough, and cheaper than several."""
         units = self.units
         rows = units.rows[chosen]
         devices = device_columns(columns)
@@ -236,7 +236,7 @@ class UnitTable:
 
 
 def _two_smallest(sizes: Rows, within: Mask, starts: Rows) -> Rows:
-    """The least number of pods in two units of each run, of those `within`; very many when there are not two."""
+    """The least number of pods in two units of each run, of those `within`; very large without two."""
     counted = np.where(within, sizes, _MANY)
     least = np.minimum.reduceat(counted, starts)
     same = counted == np.repeat(least, np.diff(np.append(starts, len(sizes))))
@@ -247,6 +247,6 @@ def _two_smallest(sizes: Rows, within: Mask, starts: Rows) -> Rows:
 
 
 def device_columns(columns: Rows) -> Rows:
-    """Of the resource columns a pod asks for those that are counted when too much is freed: devices, else cpu."""
+    """Of the requested resource columns those whose surplus counts: devices, else cpu."""
     ordinary = np.isin(columns, (CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN))
     return np.array([CPU_COLUMN], dtype=np.intp) if ordinary.all() else columns[~ordinary]

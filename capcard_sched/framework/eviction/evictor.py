@@ -1,9 +1,8 @@
-"""Taking room from others for jobs that wait: planned and tried on a statement, real only when the job gets its room.
+"""Preemption: victims are planned and tried on a statement, and evicted only when the preemptor gets its capacity.
 
-A job below its minimum is one transaction: room for all it needs, or nobody leaves (W-05). Beyond its minimum each pod
-is one of its own. On every node the same holds for each pod: evictions stay only if the pod is placed there (W-09),
-with every predicate asked again while the victims are gone. Whoever could take the room back at once is not evicted
-(W-34).
+A job below its minimum is one transaction: capacity for all its missing members, or no eviction. Beyond its minimum
+each pod is a transaction of its own. On every node evictions stay only if the preemptor is placed there, with every
+filter run again without the victims. A pod that could immediately preempt back is not evicted.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
 
-#: `preemptionPolicy` of pods that never take room from others.
+#: `preemptionPolicy` of pods that never preempt.
 _NEVER = "Never"
-#: How many nodes are tried out for one pod where sums do not tell whether it would fit.
+#: Maximum number of trial nodes per pod, where sums do not show whether it would fit.
 _MOST_TRIALS = 128
-#: Evictions remembered per job.
+#: Number of evictions kept per job.
 _REMEMBERED = 16
 
 
 class Evictor:
-    """Finds room for the pods of jobs within one scope, during one action."""
+    """Finds capacity for the pods of jobs within one scope, during one action."""
 
     def __init__(self, session: Session, scope: Scope, *, reservation_seconds: float, max_candidates: int = 0) -> None:
-        """`reservation_seconds`: how long a nomination outlives its victims; `max_candidates`: see `VictimSearch`."""
+        """`reservation_seconds`: lifetime of a nomination after its victims; `max_candidates`: see `VictimSearch`."""
         self._session = session
         self._scope = scope
         self._seconds = reservation_seconds
@@ -52,32 +51,31 @@ class Evictor:
         self._searches: dict[Hashable, VictimSearch] = {}
         #: Searches used since the last statement ended.
         self._used: set[VictimSearch] = set()
-        #: Search key to (how many statements were committed before, the least number of pods it could not place,
-        #: whether nodes were searched for them).
+        #: Search key to (commits before, least number of unplaced pods, whether nodes were searched).
         self._hopeless: dict[Hashable, tuple[int, int, bool]] = {}
         self._commits = 0
-        #: Search key to (how many statements were committed before, what protected pods, rows without enough).
+        #: Search key to (commits before, pods by protecting cause, rows without enough candidates).
         self._reports: dict[Hashable, tuple[int, Counter[str], int]] = {}
-        #: What the pod of this uid lacked where it was placed last: int64 [resource columns].
+        #: uid of a pod to its shortfall on its node: int64 [resource columns].
         self._shortfalls: dict[str, Vector] = {}
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
-    def turn(self, queue: Queue, job: Job, tasks: Sequence[Task], may: Callable[[Job], bool]) -> Sequence[Task]:
-        """`take` for a job that still may; a failure is noted. Returns the tasks to come back for."""
+    def attempt(self, queue: Queue, job: Job, tasks: Sequence[Task], may: Callable[[Job], bool]) -> Sequence[Task]:
+        """`evict_for` for a job for which `may` is true; a failure is recorded. Returns the tasks to return for."""
         try:
             if not tasks or not may(job):
                 return ()
-            done = self.take(queue, job, tasks)
+            done = self.evict_for(queue, job, tasks)
             return tasks[done:] if done else ()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._session.record_hook_error(job, error)
             return ()
 
-    def take(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
-        """One turn of a job: its minimum, or one pod beyond it. `tasks`: pending ones in task order.
+    def evict_for(self, queue: Queue, job: Job, tasks: Sequence[Task]) -> int:
+        """One transaction of a job: its minimum, or one pod beyond it. `tasks`: pending ones in task order.
 
-        Returns how many of the tasks were dealt with; 0 when nothing more can be done for the job in this session.
+        Returns the number of processed tasks; 0 when nothing more can be done for the job in this session.
         """
         session = self._session
         statement = Statement(session)
@@ -117,7 +115,7 @@ class Evictor:
                     self._explain(queue, job, unplaced)
                 return 0 if whole else done
             if not statement.evicted and not self._leans_on_evictions(statement):
-                self._undo(statement)  # there is room: it is for allocate to give
+                self._undo(statement)  # idle capacity is left to allocate
                 return done
             self._commit(statement, queue, job)
             if unplaced is not None:
@@ -128,7 +126,7 @@ class Evictor:
         return done
 
     def _leans_on_evictions(self, statement: Statement) -> bool:
-        """Whether some pod of the statement waits for room that this session's evictions free."""
+        """Whether some pod of the statement depends on capacity that this session's evictions free."""
         session = self._session
         if not session.evictions:
             return False
@@ -137,18 +135,18 @@ class Evictor:
         return bool((table.used[rows] > table.allocatable[rows] - table.pipelined[rows]).any())
 
     def _undo(self, statement: Statement) -> None:
-        statement.rollback(0)  # what allocate found out about the pods stands
-        self._settle(undone=True)
+        statement.rollback(0)  # the outcomes of allocate are kept
+        self._end_statement(undone=True)
 
-    def _settle(self, *, undone: bool) -> None:
+    def _end_statement(self, *, undone: bool) -> None:
         for search in self._used:
-            search.settle(undone=undone)
+            search.end_statement(undone=undone)
         self._used.clear()
 
     def _key(self, queue: Queue, job: Job, task: Task) -> Hashable:
-        """What a search can be shared by."""
+        """The key under which preemptors share a search."""
         signature = self._session.engine.signature(queue, task)
-        own = job.key if self._scope.kind == "inside" else ""
+        own = job.key if self._scope.kind == "within-job" else ""
         return signature, queue.name, job.priority, task.priority, own
 
     # --- pods -------------------------------------------------------------------------------------------------------
@@ -165,14 +163,14 @@ class Evictor:
         return search
 
     def _place(self, statement: Statement, queue: Queue, job: Job, task: Task) -> bool | None:
-        """Promise a pod room, evicting others for it if need be. False with nothing left done.
+        """Pipelines a pod, evicting others if necessary. False with nothing left behind.
 
-        None when a quota or a check of the pod itself says no, whoever leaves.
+        None when a quota or a check of the pod itself refuses, whatever is evicted.
         """
         session = self._session
         dispatch = session.dispatch
         signature = session.engine.signature(queue, task)
-        if self._scope.kind == "queues":
+        if self._scope.kind == "across-queues":
             refusal = dispatch.refusal("preemptive", queue, task)
             if refusal is not None:
                 session.refuse(task, refusal)
@@ -181,8 +179,8 @@ class Evictor:
             return None
         quota = dispatch.refusal("allocatable", queue, task)
         over_quota = quota is not None
-        if quota is not None and self._scope.kind == "queues" and quota.queue in ("", queue.name):
-            return None  # nobody of another queue gives up this queue's own quota
+        if quota is not None and self._scope.kind == "across-queues" and quota.queue in ("", queue.name):
+            return None  # evictions in other queues do not free this queue's own quota
         search = self._search(queue, job, task)
         if not over_quota:
             row = search.free_row()
@@ -194,21 +192,21 @@ class Evictor:
             if plan.units:
                 obstacle = self._carry_out(statement, queue, job, task, plan)
                 if not obstacle:
-                    search.again(plan.row)
+                    search.restore(plan.row)
                     return True
                 search.barred[plan.row] = {obstacle: len(plan.victims)}
             trials += 1
             tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
-                tried = self._try(statement, queue, signature, task, search, plan.row)
+                tried = self._trial(statement, queue, signature, task, search, plan.row)
             if tried is not None:
-                search.offer(tried)
+                search.add(tried)
             else:
                 search.kept.setdefault(plan.row, {})
         return False
 
     def _carry_out(self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan) -> str:
-        """Evict the victims and promise their room to the pod. What is in the way, with nothing left done, else ""."""
+        """Evicts the victims and pipelines the pod. The obstacle, with nothing left behind, else ""."""
         session = self._session
         node = session.nodes.nodes[plan.row]
         mark = len(statement)
@@ -241,12 +239,12 @@ class Evictor:
             and session.dispatch.refusal("allocatable", queue, task) is None
         )
 
-    def _try(
+    def _trial(
         self, statement: Statement, queue: Queue, signature: PodSignature, task: Task, search: VictimSearch, row: int
     ) -> PreemptionPlan | None:
-        """Find out by evicting who must leave a row where sums do not tell: ports, affinity, counts, quota.
+        """Trial evictions for a row where sums are not enough: ports, affinity, counts, quota.
 
-        Units leave one by one until the pod fits; then each is put back without which it still does.
+        Units are evicted one by one until the pod fits; then each unit that is not needed is restored.
         """
         units = search.units(row, task, None)
         mark = len(statement)
@@ -278,14 +276,14 @@ class Evictor:
     def _would_be_preempted_back(
         self, statement: Statement, queue: Queue, job: Job, task: Task, plan: PreemptionPlan
     ) -> bool:
-        """Whether a victim's job could evict the pod in turn as soon as it runs (W-34)."""
+        """Whether a victim's job could evict the pod in turn as soon as it runs."""
         session, dispatch, hook = self._session, self._session.dispatch, self._scope.hook
-        if not may_be_evicted(task) or (self._scope.kind == "queues" and not queue.reclaimable):
+        if not may_be_evicted(task) or (self._scope.kind == "across-queues" and not queue.reclaimable):
             return False
         rivals: list[tuple[Queue, Task]] = []
         for unit in plan.units:
             victim, rival = unit.tasks[0], session.queues[unit.job.queue]
-            if self._scope.kind == "queues":
+            if self._scope.kind == "across-queues":
                 hungry = session.may_reclaim(unit.job) and not session.overused(rival)
                 if not hungry or dispatch.refusal("preemptive", rival, victim) is not None:
                     continue
@@ -295,7 +293,7 @@ class Evictor:
         if not rivals:
             return False
         mark = len(statement)
-        statement.rollback(mark - 1)  # to the plugins it runs from here on, as it will when a rival comes back
+        statement.rollback(mark - 1)  # for the plugins it is allocated, as it will be when a rival returns
         statement.allocate(job, [task], [session.nodes.nodes[plan.row]])
         found = any(dispatch.judge(hook, victim, [task]).victims for _, victim in rivals)
         statement.rollback(mark - 1)
@@ -310,13 +308,13 @@ class Evictor:
         begun = len(session.evictions)
         statement.commit()
         self._commits += 1
-        self._settle(undone=False)
-        nominations.reserve(session, promises, victims, self._scope.action, self._seconds)
+        self._end_statement(undone=False)
+        nominations.nominate(session, promises, victims, self._scope.action, self._seconds)
         session.preemption_reports.get(job.key, {}).pop(self._scope.action, None)
         self._report(queue, promises, victims, begun)
 
     def _report(self, queue: Queue, promises: list[Placement], victims: list[Task], begun: int) -> None:
-        """Events on the jobs of the victims and on whoever gets the room, and what `explain` will say."""
+        """Events on the jobs of the victims and on the preemptor, and the records for `explain`."""
         session = self._session
         by_pod: dict[str, list[Task]] = {}
         of_job: dict[str, list[Task]] = {}
@@ -341,7 +339,7 @@ class Evictor:
                     action=self._scope.action, pods=len(members), by=takers[key], queue=queue.name
                 )
                 session.notice(first, reasons.GROUP_EVICTED, message)
-        row = reasons.CAPACITY_RECLAIMED if self._scope.kind == "queues" else reasons.CAPACITY_PREEMPTED
+        row = reasons.CAPACITY_RECLAIMED if self._scope.kind == "across-queues" else reasons.CAPACITY_PREEMPTED
         served = {
             task: node.name
             for placement in promises
@@ -355,7 +353,7 @@ class Evictor:
             session.notice(job, row, self._beneficiary_text(row, served, victims))
 
     def _beneficiary_text(self, row: reasons.Reason, served: Mapping[Task, str], victims: Sequence[Task]) -> str:
-        """What pods of a job (to the nodes they get) were given by the evictions of one transaction."""
+        """The text of an event about the pods of a job (to their nodes) that the evictions serve."""
         names = sorted({victim.job.key for victim in victims if victim.job is not None})
         lacking = shortfall_text(self._session, *((task, self._shortfalls[task.uid]) for task in served))
         return row.render(
@@ -364,14 +362,14 @@ class Evictor:
         )  # fmt: skip
 
     def _explain(self, queue: Queue, job: Job, task: Task) -> None:
-        """Say who was considered for a pod that got no room, and what protected them."""
+        """Records the candidates of an unplaced pod and the causes that protect them."""
         session, action = self._session, self._scope.action
         if action in session.preemption_reports.get(job.key, {}):
             return
         key = self._key(queue, job, task)
         search = self._searches.get(key)
         if search is None:
-            return  # a quota or a check of the pod itself said no: that is what is told
+            return  # a quota or a check of the pod itself refused, and that is recorded
         known = self._reports.get(key)
         if known is None or known[0] != self._commits:
             known = self._reports[key] = self._commits, *search.report(task)
@@ -381,7 +379,7 @@ class Evictor:
             not_enough,
         )  # fmt: skip
         session.preemption_reports.setdefault(job.key, {})[action] = considered
-        if self._scope.kind == "queues":
+        if self._scope.kind == "across-queues":
             causes = f": {considered.text}" if considered.text else ""
             message = reasons.RECLAIM_FAILED.render(nodes=considered.nodes, causes=causes)
             refusal = Refusal("reclaimable", "", reasons.RECLAIM_FAILED.code, message, queue=queue.name, event=True)

@@ -1,7 +1,7 @@
-"""Room that was taken back, kept for whoever it was taken for (W-34, tidal reference §7.3).
+"""Capacity freed by an eviction stays nominated to the preemptor until it binds or the nomination expires.
 
-A pod that was promised room by an eviction is promised it again at the beginning of each session, before anybody else
-is placed, until it is bound, is gone, does not fit any more, or its time is up.
+Each session first places nominated pods again, before any other pod, until the pod is bound, is gone, does not fit any
+more, or its time is up.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
 
-#: An eviction that was refused is not thought of again for so long, seconds.
+#: Seconds during which a pod is no candidate after its eviction was refused.
 _REFUSED_SECONDS = 60.0
 
 
-def reserve(
+def nominate(
     session: Session, promises: Sequence[Placement], victims: Sequence[Task], action: str, seconds: float
 ) -> None:
-    """Keep what a statement promised beyond this session: until `seconds` after its victims should be gone."""
+    """Nominates the pipelined capacity of a statement beyond this session: until `seconds` after its victims' grace."""
     gone = tuple(victim.uid for victim in victims)
     expires = session.now + max((victim.grace for victim in victims), default=GRACE_SECONDS) + seconds
     for placement in promises:
@@ -42,27 +42,29 @@ def reserve(
             hold_idle_capacity(session, node.row)
 
 
-def next_wakeup(memory: CarryOver) -> float | None:
-    """When the next promise runs out, or pods whose eviction was refused may be thought of again, Unix seconds."""
-    moments = [nomination.expires for nomination in memory.nominations.values()]
-    return min([*moments, *memory.refused_evictions.values()], default=None)
+def next_wakeup(carry_over: CarryOver) -> float | None:
+    """Unix seconds at which the next nomination expires, or a pod becomes a candidate again."""
+    moments = [nomination.expires for nomination in carry_over.nominations.values()]
+    return min([*moments, *carry_over.refused_evictions.values()], default=None)
 
 
 def renew_nominations(session: Session) -> None:
-    """Promise reserved room anew: pods are bound where it is free by now. To be called before any action."""
-    memory = session.carry_over
-    memory.refused_evictions = {uid: until for uid, until in memory.refused_evictions.items() if until > session.now}
+    """Pipelines nominated pods again, and binds those whose capacity is free. Runs before any action."""
+    carry_over = session.carry_over
+    carry_over.refused_evictions = {
+        uid: until for uid, until in carry_over.refused_evictions.items() if until > session.now
+    }
     if session.changed.everything:
         _recover(session)
-    if not memory.nominations:
+    if not carry_over.nominations:
         return
     jobs: dict[str, tuple[Job, list[Task]]] = {}
-    for nomination in list(memory.nominations.values()):
+    for nomination in list(carry_over.nominations.values()):
         task = session.tasks_by_uid.get(nomination.uid)
         if task is None or task.job is None or task.uid not in task.job.pending or task.job.key not in session.jobs:
-            del memory.nominations[nomination.uid]
+            del carry_over.nominations[nomination.uid]
         elif session.now >= nomination.expires:
-            memory.expire(nomination.uid)
+            carry_over.expire(nomination.uid)
             row = reasons.RECLAIM_EXPIRED if nomination.action == "reclaim" else reasons.PREEMPT_EXPIRED
             seconds = f"{session.now - nomination.since:g}"
             session.notice(task, row, row.render(node=nomination.node, seconds=seconds))
@@ -78,7 +80,7 @@ def renew_nominations(session: Session) -> None:
 
 
 def _recover(session: Session) -> None:
-    """After a start nothing is remembered but the nominations that pods carry."""
+    """Restores nominations after a restart from the nominated nodes of the pods."""
     known = session.carry_over.nominations
     for job in session.with_pending_tasks():
         for task in job.pending.values():
@@ -92,9 +94,9 @@ def _recover(session: Session) -> None:
 
 
 def _note_refusals(session: Session, nomination: Nomination) -> None:
-    """Victims that run on were refused: they are left alone for a while.
+    """Excludes victims that still run, whose eviction was refused, for a while.
 
-    Not those of an earlier term: nobody may ever have asked for their eviction (W-33).
+    Not those of an earlier term: their eviction may never have been sent.
     """
     if nomination.term != session.state.terms:
         return
@@ -105,7 +107,7 @@ def _note_refusals(session: Session, nomination: Nomination) -> None:
 
 
 def _renew(session: Session, job: Job, tasks: list[Task]) -> None:
-    memory = session.carry_over
+    carry_over = session.carry_over
     if session.is_pending_phase(job) or session.job_valid(job) is not None:
         return
     statement = Statement(session)
@@ -113,7 +115,7 @@ def _renew(session: Session, job: Job, tasks: list[Task]) -> None:
     try:
         for task in sorted(tasks, key=session.task_key):
             if not _renew_one(session, statement, job, task):
-                memory.expire(task.uid)
+                carry_over.expire(task.uid)
         if session.job_ready(job):
             promises = statement.pipelined
             statement.commit()
@@ -123,7 +125,7 @@ def _renew(session: Session, job: Job, tasks: list[Task]) -> None:
         else:
             statement.discard()
             for task in tasks:
-                memory.expire(task.uid)
+                carry_over.expire(task.uid)
             return
     except Exception:
         statement.discard()
@@ -134,11 +136,11 @@ def _renew(session: Session, job: Job, tasks: list[Task]) -> None:
             hold_idle_capacity(session, node.row)
     for task in tasks:
         if task.uid not in waiting and task.status is TaskStatus.BINDING:
-            memory.nominations.pop(task.uid, None)
+            carry_over.nominations.pop(task.uid, None)
 
 
 def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> bool:
-    """Place one pod where it was promised room: now, or once the victims are gone. False when it does not fit."""
+    """Places one pod on its nominated node: now, or once the victims are gone. False when it does not fit."""
     nomination = session.carry_over.nominations[task.uid]
     queue = session.queues[job.queue]
     node = session.nodes.by_name.get(nomination.node)
@@ -149,7 +151,7 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
         statement.allocate(job, [task], [node])
         return True
     leaving = any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
-    # What leaves may still hold ports and the like: while it does, only its room is counted.
+    # Releasing pods may still hold ports and the like: until they are gone only resources count.
     if leaving and _has_capacity(session, task, node.row) and bool(session.engine.feasible(signature)[node.row]):
         statement.pipeline(job, [task], [node])
         return True
@@ -163,7 +165,7 @@ def _has_capacity(session: Session, task: Task, row: int) -> bool:
 
 
 def hold_idle_capacity(session: Session, row: int) -> None:
-    """Count the idle part of what is promised on a row as used, until the session closes: nobody else may have it."""
+    """Counts the idle part of a row's pipelined capacity as used until the session closes, for its nominee."""
     table = session.nodes
     part = np.maximum(table.pipelined[row] - table.releasing[row], 0)
     if part.any():
@@ -174,7 +176,7 @@ def hold_idle_capacity(session: Session, row: int) -> None:
 
 
 def release_idle_capacity(session: Session) -> None:
-    """Undo `hold_idle_capacity`: before promises are undone at the close of the session."""
+    """Undoes `hold_idle_capacity`, before pipelined tasks are undone at the close of the session."""
     table = session.nodes
     for row, part in reversed(session.held_capacity):
         table.charged[row, :-2] -= part

@@ -1,8 +1,8 @@
-"""Where a pod could be placed if others left: the cheapest nodes first, found without asking about each of them.
+"""Best-first search for the cheapest preemption plan, ordered by a lower bound per node.
 
-One search serves all pods of one profile, queue and priorities. It starts from a vector pass over all candidates: rows
-where everything that may go is not enough are out at once, and for the others there is a bound on how cheap they could
-be. Rows are looked at one by one, best bound first, until none of the rest can be cheaper (W-03, W-09).
+One search serves all pods of one signature, queue and priorities. It starts from a vector pass over all candidates:
+rows without enough candidates are excluded at once, and the others get a lower bound of their cost. Rows are evaluated
+one by one, best bound first, until none of the rest can be cheaper.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
 
-#: With so many plans at hand, rows are only looked at if their victims could be of lower priority.
+#: Number of plans from which a row is evaluated only if its victims can have lower priority.
 _ENOUGH = 128
-#: Rows that a report looks at anew; of others it tells what was found out on the way.
+#: Maximum number of rows that a report evaluates anew; the others use earlier results.
 _MOST_REPORTED = 64
 
 
 class PreemptionPlan(NamedTuple):
-    """How a node makes room for one pod."""
+    """The victims on one node for one pod."""
 
     cost: Cost
     row: int
     units: tuple[VictimUnit, ...]
-    #: What the pod lacks there: int64 [resource columns].
+    #: The pod's shortfall there: int64 [resource columns].
     shortfall: Vector
-    #: The table's serial when the plan was made.
+    #: The table's serial of the plan.
     serial: int
-    #: Whether it was tried out on a statement.
+    #: Whether it was tried on a statement.
     tried: bool = False
 
     @property
     def victims(self) -> list[Task]:
-        """Every pod that leaves, each once."""
+        """Every evicted pod, without duplicates."""
         return list({task.uid: task for unit in self.units for task in unit.tasks}.values())
 
 
@@ -71,35 +71,35 @@ class VictimSearch:
         self._queue = queue
         self.signature = signature
         self._columns = np.flatnonzero(signature.cls.request)
-        #: The resources of which it counts when too much is freed, and how much of them a pod of each class holds.
+        #: The resources whose surplus counts, and the amount of them per class.
         self._counted = device_columns(self._columns)
         self._held: dict[int, int] = {}
         self._max_candidates = max_candidates
-        #: Which of its alternatives the pod would get on each node: intp [nodes]; None when it has none.
+        #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
-        #: Rows that pass every check but that of room: bool [nodes].
-        own_quota = scope.kind != "queues" and bool(signature.contexts)
+        #: Rows that pass every filter but that of capacity: bool [nodes].
+        own_quota = scope.kind != "across-queues" and bool(signature.contexts)
         self.feasible = session.engine.open_to_evictions(signature) if own_quota else session.engine.feasible(signature)
-        #: Rows on which the pod fits once releasing pods are gone, and the table's serial they were found at.
+        #: Rows that fit the pod once releasing pods are gone, and the table's serial of that result.
         self._free: set[int] = set()
         self._free_serial = -1
-        #: Row to what protected pods on it when it was last looked at; "" stands for "not enough".
+        #: Row to the causes that protected pods on it at its last evaluation; "" is "not enough".
         self.kept: dict[int, dict[str, int]] = {}
-        #: Row to the pods that could go and whose going does not help, by what is in the way all the same.
+        #: Row to the candidates whose eviction does not help, by obstacle.
         self.barred: dict[int, dict[str, int]] = {}
         self._bounds: dict[int, Cost] = {}
         self._unseen: list[tuple[Cost, int]] = []
         self._plans: list[tuple[Cost, int, PreemptionPlan]] = []
-        #: Rows that stand in one of the heaps, and those that left them since `settle`.
+        #: Rows in one of the heaps, and those removed from them since `end_statement`.
         self._waiting: set[int] = set()
-        self._taken: list[int] = []
+        self._used: list[int] = []
         assert task.job is not None
         self._bound(task.job)
 
-    # --- free room --------------------------------------------------------------------------------------------------
+    # --- free capacity ----------------------------------------------------------------------------------------------
 
     def free_row(self) -> int:
-        """The best row where nobody has to leave, promises kept; -1 when there is none."""
+        """The best row without victims, nominations kept; -1 without one."""
         engine, table = self._session.engine, self._session.nodes
         if self._free_serial < 0 or engine.is_domain_bound(self.signature):
             self._free = set(engine.candidates(self.signature, future=True).tolist())
@@ -115,9 +115,9 @@ class VictimSearch:
     # --- bounds -----------------------------------------------------------------------------------------------------
 
     def _bound(self, job: Job) -> None:
-        """One vector pass: the rows where enough could go, each with the least it could cost."""
+        """One vector pass: the rows with enough candidates, each with its lower bound."""
         bounds = self._index.units.bounds(self._scope, job, self.signature.cls.request, self.feasible)
-        if self._scope.kind == "inside" or self._max_candidates:
+        if self._scope.kind == "within-job" or self._max_candidates:
             bounds = dict.fromkeys(bounds, (LEAST,))
         self._bounds = bounds
         self._unseen = [(cost, row) for row, cost in bounds.items()]
@@ -127,9 +127,9 @@ class VictimSearch:
     # --- plans ------------------------------------------------------------------------------------------------------
 
     def next(self, task: Task) -> PreemptionPlan | None:
-        """The cheapest plan for the pod as things stand, taken out of the search; None when there is none.
+        """The cheapest current plan for the pod, removed from the search; None without one.
 
-        The plan has no units when its row has room but something else is in the way.
+        The plan has no units when its row has capacity but another filter rejects the pod.
         """
         plans, unseen, table = self._plans, self._unseen, self._session.nodes
         while True:
@@ -139,18 +139,18 @@ class VictimSearch:
                 if plan is not None:
                     heappush(plans, (plan.cost, row, plan))
                 else:
-                    self._take(row)
+                    self._mark_used(row)
             if not plans:
                 return None
             cost, row, plan = heappop(plans)
             if plan.serial == table.serial:
-                self._take(row)
+                self._mark_used(row)
                 return plan
             fresh = self.plan(row, task)
             if fresh is None:
-                self._take(row)
+                self._mark_used(row)
             elif fresh.cost <= cost:
-                self._take(row)
+                self._mark_used(row)
                 return fresh
             else:
                 heappush(plans, (fresh.cost, row, fresh))
@@ -166,39 +166,39 @@ class VictimSearch:
             return False
         return len(plans) < _ENOUGH or bound[:2] < best[:2]
 
-    def _take(self, row: int) -> None:
+    def _mark_used(self, row: int) -> None:
         self._waiting.discard(row)
-        self._taken.append(row)
+        self._used.append(row)
 
-    def offer(self, plan: PreemptionPlan) -> None:
-        """Put a plan back, after it was worked out in another way."""
+    def add(self, plan: PreemptionPlan) -> None:
+        """Adds a plan that was computed in another way."""
         if plan.row not in self._waiting:
             self._waiting.add(plan.row)
             heappush(self._plans, (plan.cost, plan.row, plan))
 
-    def again(self, row: int) -> None:
-        """A row that was taken may be of use again."""
+    def restore(self, row: int) -> None:
+        """Returns a used row to the search."""
         bound = self._bounds.get(row)
         if bound is not None and row not in self._waiting:
             self._waiting.add(row)
             heappush(self._unseen, (bound, row))
 
-    def settle(self, *, undone: bool) -> None:
-        """A statement ended; when it was undone, all rows that were taken meanwhile may be of use again."""
+    def end_statement(self, *, undone: bool) -> None:
+        """Ends a statement; when it was undone, its used rows return to the search."""
         if undone:
-            for row in self._taken:
-                self.again(row)
-        self._taken.clear()
+            for row in self._used:
+                self.restore(row)
+        self._used.clear()
 
     def shortfall(self, row: int) -> Vector:
-        """What the pod lacks on a row: int64 [resource columns]."""
+        """The pod's shortfall on a row: int64 [resource columns]."""
         table, request = self._session.nodes, self.signature.cls.request
         future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
         lacking: Vector = np.where(request > 0, np.maximum(request - future, 0), 0)
         return lacking
 
     def units(self, row: int, task: Task, shortfall: Vector | None) -> list[VictimUnit]:
-        """The units that may leave a row, first to leave first; with a `shortfall`, those that help against it."""
+        """The units that may be evicted from a row, first victim first; with a `shortfall`, those that reduce it."""
         session, index = self._session, self._index
         kept = dict(index.kept.get(row, ()))
         for victim in index.critical.get(row, ()):
@@ -217,11 +217,11 @@ class VictimSearch:
         helps = self._helping(candidates, shortfall)
         useful = index.by_job([victim for victim in candidates if victim.uid in helps], self._queue)
         rest = [victim for victim in candidates if victim.uid not in helps]
-        asked = [victim for _, members in useful for victim in members] + rest
-        singly = self._scope.kind == "inside"
+        judged = [victim for _, members in useful for victim in members] + rest
+        singly = self._scope.kind == "within-job"
         if not singly:
-            asked += self._elsewhere(useful, {victim.uid for victim in asked}, task)
-        judgement = session.dispatch.judge(self._scope.hook, task, asked)
+            judged += self._elsewhere(useful, {victim.uid for victim in judged}, task)
+        judgement = session.dispatch.judge(self._scope.hook, task, judged)
         allowed = {victim.uid for victim in judgement.victims}
         causes = dict(judgement.kept)
         units = [unit for job, here in useful for unit in units_of(index, job, here, allowed, causes, singly=singly)]
@@ -237,7 +237,7 @@ class VictimSearch:
 
     @staticmethod
     def _helping(candidates: list[Task], shortfall: Vector | None) -> set[str]:
-        """Uids of those that hold something of what is lacking."""
+        """Uids of those that hold some of the missing resources."""
         if shortfall is None:
             return {victim.uid for victim in candidates}
         lacking = np.flatnonzero(shortfall)
@@ -253,8 +253,8 @@ class VictimSearch:
         return found
 
     def _elsewhere(self, jobs: list[tuple[Job, list[Task]]], known: set[str], task: Task) -> list[Task]:
-        """Members on other nodes of gangs that could have to go whole, as far as they may go at all."""
-        running, found = self._scope.kind == "queues", []
+        """Members on other nodes of gangs that may be evicted whole, as far as they are candidates."""
+        running, found = self._scope.kind == "across-queues", []
         asks_little = task.cls.best_effort
         for job, _ in jobs:
             if len(job.tasks) > 1 and (job.min_available > 1 or job.annotations):
@@ -268,7 +268,7 @@ class VictimSearch:
         return found
 
     def plan(self, row: int, task: Task) -> PreemptionPlan | None:
-        """How a row makes room by resources alone: taken greedily, then whoever is not needed is spared (W-09)."""
+        """The plan for a row by resources alone: greedy, without units that are not needed."""
         shortfall = self.shortfall(row)
         units = self.units(row, task, shortfall if shortfall.any() else None)
         if not units:
@@ -283,7 +283,7 @@ class VictimSearch:
         return self.priced(row, chosen, shortfall)
 
     def priced(self, row: int, units: list[VictimUnit], shortfall: Vector, *, tried: bool = False) -> PreemptionPlan:
-        """A plan with its cost (tidal reference §7.2.7; in topology-aware mode core reference §4.5)."""
+        """A plan with its cost."""
         tasks = {task.uid: task for unit in units for task in unit.tasks}.values()
         queues = self._session.queues
         if self._max_candidates:
@@ -291,7 +291,7 @@ class VictimSearch:
             total = sum(task.priority + 2**31 for task in tasks)
             latest = max(task.created for task in tasks if task.priority == top)
             cost: Cost = (top, total, len(tasks), -latest, row)
-        elif self._scope.kind == "inside":
+        elif self._scope.kind == "within-job":
             cost = (max(task.priority for task in tasks), len(tasks), self._surplus(units, shortfall), row)
         else:
             cost = (
@@ -307,7 +307,7 @@ class VictimSearch:
         return PreemptionPlan(cost, row, tuple(units), shortfall, self._session.nodes.serial, tried)
 
     def _surplus(self, units: list[VictimUnit], shortfall: Vector) -> int:
-        """What is freed anywhere beyond need, of the devices the pod asks for; of cpu when it asks for none."""
+        """The surplus freed anywhere, of the devices the pod requests; of cpu when it requests none."""
         known, freed = self._held, 0
         for unit in units:
             for task in unit.tasks:
@@ -320,14 +320,14 @@ class VictimSearch:
     # --- reports ----------------------------------------------------------------------------------------------------
 
     def report(self, task: Task) -> tuple[Counter[str], int]:
-        """What protected how many pods on the rows the pod could use, and on how many rows all is not enough."""
+        """The pods by protecting cause on the feasible rows, and the number of rows without enough candidates."""
         index = self._index
         total: Counter[str] = Counter()
         looked = 0
         for row in np.flatnonzero(self.feasible).tolist():
             if row not in index.by_row and row not in index.kept and row not in index.critical:
                 continue
-            if looked < _MOST_REPORTED:  # what was found out on the way may have been undone since
+            if looked < _MOST_REPORTED:  # earlier results may have been undone
                 looked += 1
                 shortfall = self.shortfall(row)
                 units = self.units(row, task, shortfall if shortfall.any() else None)
@@ -342,14 +342,14 @@ class VictimSearch:
 def cover(
     units: list[VictimUnit], shortfall: Vector, columns: np.ndarray[tuple[int], np.dtype[np.intp]]
 ) -> list[VictimUnit] | None:
-    """The units to take so that a deficit (int64 [columns]) is covered, in the order they are given.
+    """The units that cover a shortfall (int64 [columns]), in the given order.
 
-    None when all together are not enough. Nobody is among them without whom the rest would do.
+    None when all together are not enough. A unit that the others make unnecessary is left out.
     """
     chosen: list[VictimUnit] = []
     total = np.zeros(len(columns), dtype=np.int64)
     for unit in units:
-        if unit.whole:  # its spare members go with it
+        if unit.whole:  # it includes its spare members
             for part in chosen:
                 if part.job is unit.job:
                     total -= part.gain[columns]

@@ -1,4 +1,4 @@
-"""What a pod lacks, in words."""
+"""The text of a pod's shortfall."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def shortfall_text(session: Session, *parts: tuple[Task, Vector]) -> str:
-    """All that pods lack together, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, carry_over: 4Gi`.
+    """The total shortfall of pods, in order of name: `NVIDIA-H200: 4`, or `NVIDIA-H200: 2, cpu: 8, memory: 4Gi`.
 
-    `parts`: each pod with what it lacks, int64 [resource columns], base units. Cards come under the name the pod gives
-    them. A slot for a pod goes without saying, unless there is nothing else.
+    `parts`: each pod with its shortfall, int64 [resource columns], base units. Cards have the name in the pod's
+    annotation. Pod slots are omitted unless nothing else is missing.
     """
     totals: dict[str, tuple[str, int]] = {}
     for task, amounts in parts:

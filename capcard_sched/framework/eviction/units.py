@@ -1,4 +1,4 @@
-"""What leaves together: one pod that its gang can do without, or all that is left of a gang (tidal reference §8)."""
+"""Eviction units: one pod that its gang can spare, or the rest of a gang."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ _READY = frozenset({*LIVE, TaskStatus.BINDING, TaskStatus.ALLOCATED, TaskStatus.
 
 
 class VictimUnit(NamedTuple):
-    """Pods that leave together."""
+    """Pods that are evicted together."""
 
     job: Job
-    #: Every pod that leaves, on all nodes.
+    #: Every evicted pod, on all nodes.
     tasks: tuple[Task, ...]
-    #: What they free on the node that is looked at: int64 [resource columns].
+    #: The resources they free on the evaluated node: int64 [resource columns].
     gain: Vector
-    #: Whether the job is below its minimum when they are gone, and whether they are all that is left of it.
+    #: Whether the job is below its minimum without them, and whether they are the rest of it.
     breaks: bool
     whole: bool
 
 
 class GangMembers(NamedTuple):
-    """The members of a job that run or are bound, as long as nothing of it changes."""
+    """The running and bound members of a job, valid while the job does not change."""
 
-    #: In the order they leave.
+    #: In eviction order.
     members: tuple[Task, ...]
-    #: Those that nothing protects for good.
+    #: Those without permanent protection.
     movable: tuple[Task, ...]
-    #: Node row to what they hold there: int64 [resource columns].
+    #: Node row to the resources they hold there: int64 [resource columns].
     held: dict[int, Vector]
 
 
 def evict_scope(session: Session, job: Job) -> str:
-    """What of the job goes at once when its minimum is broken: `whole`, `member` or `job` (tidal reference §8)."""
-    said = session.dispatch.first("evict_scope", job)
-    if said is not None:
-        return str(said)
+    """The part of the job that is evicted at once when its minimum is broken: `whole`, `member` or `job`."""
+    result = session.dispatch.first("evict_scope", job)
+    if result is not None:
+        return str(result)
     return "job" if job.annotations.get(EVICT_SCOPE) == "job" else "whole"
 
 
 class _Slack:
-    """How many members a gang can lose, in all and per role."""
+    """The number of members that a gang can lose, in total and per role."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self.left = job.ready_tasks - job.min_available
 
     def spares(self, task: Task) -> bool:
-        """Whether the job can do without one more of the task's role; it is counted as gone if so."""
+        """Whether the job can spare one more task of the role, which then counts as evicted."""
         job = self._job
         if self.left <= 0:
             return False
@@ -82,11 +82,11 @@ class _Slack:
 def units_of(
     index: VictimIndex, job: Job, here: list[Task], allowed: set[str], kept: dict[str, str], *, singly: bool
 ) -> list[VictimUnit]:
-    """The units of a job that free something on a node, those that leave first coming first.
+    """The units of a job that free something on a node, in eviction order.
 
-    `here`: its members on the node, in the order they leave; `allowed`: uids of all members that may go, on any node;
-    `kept` gets the cause `gang` for members that cannot go because others of the gang cannot. `singly`: every pod is a
-    unit, whatever becomes of the gang.
+    `here`: its members on the node, in eviction order; `allowed`: uids of all members that may be evicted, on any node;
+    `kept` gets the cause `gang` for members that stay because others of the gang do. `singly`: every pod is a unit,
+    whatever happens to the gang.
     """
     scope = "member" if singly else index.scope_of(job)
     may_go = [task for task in here if task.uid in allowed]

@@ -1,6 +1,6 @@
-"""Who may have to leave: the pods that can be evicted, by node and by job.
+"""The candidates for eviction, by node and by job.
 
-The index is made once per session, when the first action asks for it (W-03).
+The index is built once per session, on its first use.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, Vector
 
-#: Never evicted, whatever the conf says (plugins reference §3, W-10).
+#: Pods that are never evicted, whatever the conf.
 SYSTEM_NAMESPACE = "kube-system"
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 SYSTEM_CRITICAL = "system-critical"
 
 
 class Scope(NamedTuple):
-    """Among whom room is taken, and which hook is asked."""
+    """The candidates of an action and its hook."""
 
-    #: Between jobs of one queue, inside one job, or from other queues.
-    kind: Literal["jobs", "inside", "queues"]
+    #: Between jobs of one queue, within one job, or across queues.
+    kind: Literal["within-queue", "within-job", "across-queues"]
     hook: Literal["preemptable", "reclaimable"]
     #: Name of the action: the reason of its evictions.
     action: str
 
 
 def may_be_evicted(task: Task) -> bool:
-    """The pod's own `volcano.sh/preemptable`, else its PodGroup's, else yes (tidal reference §3, R2)."""
+    """The pod's own `volcano.sh/preemptable`, else its PodGroup's, else true."""
     if task.preemptable is not None:
         return task.preemptable
     job = task.job
@@ -52,7 +52,7 @@ def may_be_evicted(task: Task) -> bool:
 
 
 def protection(session: Session, task: Task) -> str:
-    """What keeps a placed pod from ever being evicted in this session; "" when nothing does."""
+    """The cause that protects a placed pod in this session; "" for none."""
     if task.status not in LIVE:
         return "terminating" if task.deleting or task.status is TaskStatus.RELEASING else "not-running"
     if task.deleting:
@@ -69,7 +69,7 @@ def protection(session: Session, task: Task) -> str:
 
 
 def _is_open(session: Session, job: Job) -> bool:
-    """Whether nothing about the job protects its pods."""
+    """Whether no property of the job protects its pods."""
     return (
         job.key in session.jobs
         and job.namespace != SYSTEM_NAMESPACE
@@ -78,20 +78,20 @@ def _is_open(session: Session, job: Job) -> bool:
 
 
 class VictimIndex:
-    """Pods that could be evicted, in order of node row. O(pods) once per session."""
+    """Candidates in order of node row. O(pods) once per session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        #: Row to the pods on it that nothing protects for good.
+        #: Row to the pods on it without permanent protection.
         self.by_row: dict[int, list[Task]] = {}
-        #: Row to how many pods are protected by each cause.
+        #: Row to the number of protected pods by cause.
         self.kept: dict[int, Counter[str]] = {}
-        #: Row to the system's own pods on it, for which queue and job are looked at first.
+        #: Row to the system pods on it, for which queue and job are checked first.
         self.critical: dict[int, list[Task]] = {}
         tasks: list[Task] = []
         rows: list[int] = []
         refused = session.carry_over.refused_evictions
-        #: Job key to whether nothing about the job itself protects its pods.
+        #: Job key to `_is_open`.
         open_jobs: dict[str, bool] = {}
         for row, node in enumerate(session.nodes.nodes):
             found: list[Task] = []
@@ -102,7 +102,7 @@ class VictimIndex:
                     known = open_jobs.get(job.key)
                     is_open = known if known is not None else open_jobs.setdefault(job.key, _is_open(session, job))
                 if (
-                    not is_open  # what is asked here of every pod is what `protection` asks of most
+                    not is_open  # these checks cover most causes of `protection`
                     or task.status not in LIVE
                     or task.deleting
                     or task.preemptable is False
@@ -147,7 +147,7 @@ class VictimIndex:
 
     @cached_property
     def units(self) -> UnitTable:
-        """What they would leave in at the least."""
+        """The smallest units that can leave."""
         return UnitTable(self._session, self)
 
     @cached_property
@@ -156,13 +156,13 @@ class VictimIndex:
         return {task.uid for task in self.tasks}
 
     def outside(self, scope: Scope, preemptor: Task, task: Task) -> str:
-        """Why a candidate is none for this preemptor; "" when it is one."""
+        """The cause that excludes a candidate for this preemptor; "" for none."""
         job, own = task.job, preemptor.job
         assert job is not None
         assert own is not None
         if task.status not in LIVE:
             return "terminating"
-        if scope.kind == "queues":
+        if scope.kind == "across-queues":
             if task.status is not TaskStatus.RUNNING:
                 return "not-running"
             if job.queue == own.queue:
@@ -170,7 +170,7 @@ class VictimIndex:
             return "" if self._session.queues[job.queue].reclaimable else "queue-not-reclaimable"
         if preemptor.cls.best_effort and not task.cls.best_effort:
             return "not-best-effort"
-        if scope.kind == "inside":
+        if scope.kind == "within-job":
             return "" if job is own else "other-job"
         if job is own:
             return "same-job"
@@ -179,14 +179,14 @@ class VictimIndex:
     # --- gangs ------------------------------------------------------------------------------------------------------
 
     def scope_of(self, job: Job) -> str:
-        """`evict_scope`, asked once per session."""
+        """`evict_scope`, computed once per session."""
         scope = self._scopes.get(job.key)
         if scope is None:
             scope = self._scopes[job.key] = evict_scope(self._session, job)
         return scope
 
     def gang(self, job: Job) -> GangMembers:
-        """The members that run or are bound; counted anew when some were placed or evicted."""
+        """The running and bound members; recomputed after placements and evictions."""
         known = self._gangs.get(job.key)
         if known is None or known[0] is not job.allocated or known[1] != job.ready_tasks:
             members = [task for task in job.tasks.values() if task.status in LIVE]
@@ -203,7 +203,7 @@ class VictimIndex:
     # --- order ------------------------------------------------------------------------------------------------------
 
     def task_key(self, task: Task) -> tuple[Any, ...]:
-        """The task's sort key, asked once per session."""
+        """The task's sort key, computed once per session."""
         key = self._task_keys.get(task.uid)
         if key is None:
             key = self._task_keys[task.uid] = self._session.task_key(task)
@@ -216,7 +216,7 @@ class VictimIndex:
         return known[2]
 
     def by_job(self, tasks: list[Task], reclaimer: Queue) -> list[tuple[Job, list[Task]]]:
-        """Tasks by job, whoever leaves first being first: queues in victim order, then jobs, then tasks, reversed."""
+        """Tasks by job in eviction order: queues in victim order, then jobs, then tasks, reversed."""
         jobs: dict[str, tuple[Job, list[Task]]] = {}
         for task in tasks:
             assert task.job is not None

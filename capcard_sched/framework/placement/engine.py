@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.state.columns import NodeTable
 
-#: Static answers of profiles that no session used for so long are dropped; all but the last session's when there are
-#: more than so many. Each is a mask and scores over all nodes.
+#: Sessions without use after which static results are dropped, and the number of results above which all but those of
+#: the last session are. Each holds a mask and scores over all nodes.
 _STATIC_SESSIONS = 64
 _MOST_STATIC = 4096
 
@@ -41,9 +41,12 @@ _NEVER = float("-inf")
 
 
 class PlacementEngine:
-    """Profiles and their rankings. One per scheduler-conf; rankings live for one session, static answers longer."""
+    """Pod signatures and their rankings, one per scheduler-conf.
 
-    #: So many scans are kept at a time, each a figure per node; the one that was asked longest ago goes first.
+    Rankings live for one session, static results longer.
+    """
+
+    #: Size of the LRU cache of score caches, each with one score per node.
     max_score_caches: ClassVar[int] = 64
 
     def __init__(self, dispatch: Dispatch, columns: ResourceColumns) -> None:
@@ -61,20 +64,20 @@ class PlacementEngine:
         self._batch_order = dispatch.entries("batch_node_order")
         self._best_node = dispatch.entries("best_node")
         declared = {name for name, _ in dispatch.entries("row_private")}
-        #: Some plugin judges rows without saying what it looks at: nothing can be shared between nodes.
+        #: Some plugin filters or scores rows without declaring its reads: no result is shared between nodes.
         self._undeclared = any(name not in declared for name, _ in (*self._predicate, *self._order))
         #: Per quota plugin (name, batch form, plain form).
         self.quota_hooks = quota_hooks(dispatch.entries("allocatable_many"), dispatch.entries("allocatable"))
         self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
-        #: Shared by all rankings that can; made when the first one is. It goes on from session to session while nodes
-        #: stay as they are, and so do kinds (`_static_groups`) without it.
+        #: The node classes shared by rankings; built with the first one, kept from session to session while the nodes
+        #: stay. Static groups (`_static_groups`) outlive them.
         self._node_classes: NodeClasses | None = None
         self._session = 0
-        #: Generation of the node table, and the kinds of its rows as rankings had to tell them apart.
+        #: Generation of the node table, and the static groups of its rows.
         self._static_groups: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
 
     def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> None:
-        """Start a session over a settled node table."""
+        """Starts a session over a settled node table."""
         self._session += 1
         self.table = table
         self.tree = tree
@@ -84,7 +87,7 @@ class PlacementEngine:
         self._rankings: dict[PodSignature, Ranking] = {}
         self._score_caches: dict[PodSignature, ScoreCache] = {}
         self._diagnoses: dict[PodSignature, tuple[int, str, Diagnosis]] = {}
-        #: Raised whenever room is released during the session (evictions), which voids known limits.
+        #: Incremented by every eviction of the session, which invalidates known limits.
         self.releases = 0
         if self._node_classes is not None and not self._node_classes.is_reusable(table):
             self._node_classes = None
@@ -96,7 +99,7 @@ class PlacementEngine:
     # --- profiles ---------------------------------------------------------------------------------------------------
 
     def signature(self, queue: Queue, task: Task) -> PodSignature:
-        """The profile of a task now: contexts may change with every placement."""
+        """The signature of a task now: contexts may change with every placement."""
         cls = task.cls
         contexts: dict[str, Hashable] = {}
         for name, call in self._class_context:
@@ -117,13 +120,13 @@ class PlacementEngine:
         return signature
 
     def _add_topology_bound(self, job: Job, contexts: dict[str, Hashable]) -> None:
-        """A job in hard mode may use what is near to its pods that are placed, whoever places the others."""
+        """Restricts a job in hard mode to the HyperNodes near its placed pods."""
         bound = hypernode_bounds.bound_of(self.tree, job)
         if bound is not None:
             contexts[hypernode_bounds.CONTEXT] = bound
 
     def task_contexts(self, task: Task) -> list[tuple[str, Hashable]]:
-        """What plugins say about this one pod beyond its class, as (plugin, context); usually nothing."""
+        """The contexts of one pod beyond its class, as (plugin, context); usually empty."""
         found: list[tuple[str, Hashable]] = []
         for name, call in self._task_context:
             try:
@@ -137,14 +140,14 @@ class PlacementEngine:
     # --- evaluation -------------------------------------------------------------------------------------------------
 
     def scores(self, signature: PodSignature, selection: NodeView) -> Scores:
-        """Row hooks over a selection, without the static part: float64 [k], -inf where a predicate refuses."""
+        """Row hooks over a selection, without the static part: float64 [k], -inf where a filter rejects."""
         result: FilterResult | None = None
         if self._predicate:
             result = FilterResult(len(selection))
             self._filter(self._predicate, "predicate", signature, selection, result)
         total = self._order_scores(signature, selection)
         if result is not None and not result.unanimous:
-            total = np.where(result.ok, total, _NEVER)  # a new array: the one here may be a plugin's own
+            total = np.where(result.ok, total, _NEVER)  # a new array: the old one may belong to a plugin
         return total
 
     def _order_scores(self, signature: PodSignature, selection: NodeView) -> Scores:
@@ -155,7 +158,7 @@ class PlacementEngine:
     def _sum(
         entries: Sequence[Entry], hook: str, signature: PodSignature, selection: NodeView, total: Scores | None = None
     ) -> Scores | None:
-        """Add what the plugins answer to `total`: float64 [k]; None when there is nothing to add up."""
+        """Adds the plugins' scores to `total`: float64 [k]; None without any."""
         for name, call in entries:
             try:
                 part = call(signature, selection)
@@ -176,7 +179,7 @@ class PlacementEngine:
                 raise HookFailed(name, hook, error) from error
 
     def _static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
-        """Mask and score of everything placements cannot change; kept until a node's facts change."""
+        """Mask and scores that placements cannot change; cached until a node's facts change."""
         key = (signature.cls, tuple(signature.contexts.items()))
         generation = self.table.generation
         found = self._static.get(key)
@@ -199,7 +202,7 @@ class PlacementEngine:
         return NodeView(self.table, np.arange(len(self.table), dtype=np.intp), whole=True)
 
     def ranking(self, signature: PodSignature) -> Ranking:
-        """The ranking of a profile, brought up to date."""
+        """The up-to-date ranking of a signature."""
         ranking = self._rankings.get(signature)
         if ranking is None:
             feasible, static = self._static_results(signature)
@@ -209,7 +212,7 @@ class PlacementEngine:
         return ranking
 
     def classes_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
-        """The states that a ranking with these static answers ranks: the shared ones, or its own if it must."""
+        """The node classes for a ranking with these static results: the shared ones, else its own."""
         table = self.table
         if self._node_classes is None:
             generation, static_groups = self._static_groups
@@ -224,11 +227,11 @@ class PlacementEngine:
         return NodeClasses(table, static_groups=own, members=feasible)
 
     def is_private(self, signature: PodSignature) -> bool:
-        """Whether a row hook looks at more of a node than its amounts, for this profile."""
+        """Whether a row hook reads more of a node than its amounts, for this signature."""
         return self._undeclared or self._dispatch.any("row_private", signature)
 
     def compares_nodes(self, signature: PodSignature, candidates: Rows) -> bool:
-        """Whether some hook's answer for one node depends on other nodes, for this profile now."""
+        """Whether some hook's result for one node depends on other nodes, for this signature now."""
         if self._best_node:
             return True
         for name, call in self._batch_order:
@@ -240,19 +243,19 @@ class PlacementEngine:
         return False
 
     def is_domain_bound(self, signature: PodSignature) -> bool:
-        """Whether placements elsewhere may change what this profile may use."""
+        """Whether placements elsewhere may change the feasible nodes of this signature."""
         return self._dispatch.any("domain_bound", signature)
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def feasible(self, signature: PodSignature) -> Mask:
-        """Rows that nothing rules out but what placements can change: bool [nodes]."""
+        """Rows that pass the static filters: bool [nodes]."""
         return self._static_results(signature)[0]
 
     def open_to_evictions(self, signature: PodSignature) -> Mask:
-        """Rows that nothing rules out but what placements or evictions can change: bool [nodes]. Not kept.
+        """Rows that pass the static filters, possibly after evictions: bool [nodes]. Not cached.
 
-        Evictions in the pod's own queue give quota back, and with it the nodes that only the quota closed to it.
+        Evictions in the pod's own queue return quota, and with it the nodes that only the quota closed.
         """
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
@@ -261,13 +264,13 @@ class PlacementEngine:
         return open_rows
 
     def static_scores(self, signature: PodSignature) -> Scores | None:
-        """The part of all scores that placements cannot change: float64 [nodes]; None for no such part."""
+        """The part of all scores that placements cannot change: float64 [nodes]; None without such a part."""
         return self._static_results(signature)[1]
 
     def candidates(self, signature: PodSignature, *, future: bool, among: Rows | None = None) -> Rows:
-        """All rows that may take one pod now (`future`: once releasing pods are gone), promises kept. The full scan.
+        """All rows that fit one pod now (`future`: once releasing pods are gone), nominations kept. The full scan.
 
-        `among`: intp, ascending; only these rows are looked at.
+        `among`: intp, ascending; restricts the scan to these rows.
         """
         feasible, _ = self._static_results(signature)
         rows = np.flatnonzero(feasible) if among is None else among[feasible.take(among)]
@@ -283,16 +286,16 @@ class PlacementEngine:
 
     @staticmethod
     def has_capacity(signature: PodSignature, selection: NodeView, *, future: bool = False) -> Mask:
-        """Whether entries have room for one pod now (`future`: once releasing pods are gone): bool [k]."""
+        """Whether entries have capacity for one pod now (`future`: once releasing pods are gone): bool [k]."""
         requested = np.flatnonzero(signature.cls.request)
         free = selection.future_idle[:, requested]
-        if not future:  # idle room that somebody was promised is taken
+        if not future:  # idle capacity assigned to pipelined pods is taken
             free = np.minimum(free, selection.idle[:, requested])
         size: Mask = np.logical_and.reduce(free >= signature.cls.request[requested], axis=1)
         return size
 
     def best(self, signature: PodSignature) -> int:
-        """The row for one pod now: `choose` of the `candidates`, with no more asked than may have changed; or -1."""
+        """The row for one pod now, `choose` of the `candidates` from cached scores; -1 when there is none."""
         if self._undeclared or self._dispatch.any("row_dependent", signature):
             return self.choose(signature, self.candidates(signature, future=False))
         cache = self._score_caches.pop(signature, None)
@@ -300,7 +303,7 @@ class PlacementEngine:
             cache = ScoreCache(self, signature, *self._static_results(signature))
             if len(self._score_caches) >= self.max_score_caches:
                 del self._score_caches[next(iter(self._score_caches))]
-        self._score_caches[signature] = cache  # the last one now
+        self._score_caches[signature] = cache  # most recently used
         candidates, scores = cache.candidates()
         if len(candidates) and self.is_domain_bound(signature):
             result = FilterResult(len(candidates))
@@ -315,7 +318,7 @@ class PlacementEngine:
         return self._pick(signature, candidates, scores if total is None else total)
 
     def choose(self, signature: PodSignature, candidates: Rows) -> int:
-        """The best of some candidate rows, all score hooks asked; -1 without candidates."""
+        """The best of some candidate rows by all score hooks; -1 without candidates."""
         if not len(candidates):
             return -1
         return self._pick(signature, candidates, self.totals(signature, NodeView(self.table, candidates)))
@@ -332,7 +335,7 @@ class PlacementEngine:
         return int(candidates[int(np.argmax(total))])
 
     def totals(self, signature: PodSignature, selection: NodeView) -> Scores:
-        """All score hooks together, of rows that passed: float64 [k]."""
+        """All score hooks together, for feasible rows: float64 [k]."""
         _, static = self._static_results(signature)
         total = self._order_scores(signature, selection)
         if static is not None:
@@ -341,14 +344,14 @@ class PlacementEngine:
         return total if compared is None else compared
 
     def fits(self, signature: PodSignature, row: int, *, future: bool) -> bool:
-        """Whether one row passes everything for one pod."""
+        """Whether one row passes every filter for one pod."""
         return bool(len(self.candidates(signature, future=future, among=np.array([row], dtype=np.intp))))
 
     def diagnose(self, signature: PodSignature) -> tuple[str, Diagnosis]:
-        """Why no node takes a pod of the profile: the text of core reference §2.5 and the codes per row.
+        """The text with the reasons why no node fits a pod of the signature, and the codes per row.
 
-        Resources come first and end a node's list; then plugins in conf order. Counts sort by number (W-43). Pods that
-        request nothing are judged by plugins alone, as backfill does.
+        Resources come first and end a node's list; then plugins in conf order. Counts sort by number. Best-effort pods
+        are filtered by plugins alone, as in backfill.
         """
         position = self.table.serial
         known = self._diagnoses.get(signature)
@@ -357,7 +360,7 @@ class PlacementEngine:
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))
         if signature.cls.best_effort:
-            # backfill asks no resources: that the pod slots are gone is for a plugin to say, if there is one.
+            # backfill filters by plugins alone: a plugin may reject nodes without free pod slots
             self._run_filter_chain(signature, everything, diagnosis)
             self._reject_insufficient(signature, everything, diagnosis, diagnosis.ok.copy())
         else:
@@ -374,21 +377,21 @@ class PlacementEngine:
         return text, diagnosis
 
     def _reject_insufficient(
-        self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, asked: Mask
+        self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, selected: Mask
     ) -> Mask:
-        """Tell which of the rows `asked` lack what the pod requests; returns them: bool [nodes]."""
+        """Rejects the rows of `selected` that lack a requested resource; returns them: bool [nodes]."""
         free, request = everything.future_idle, signature.cls.request
         diagnosis.caller = ("", "fit")
         short_of_any = np.zeros(len(everything), dtype=bool)
         for resource in self._columns.sorted_names(self._columns.amounts(request)):
             column = self._columns.column(resource)
-            short = asked & (free[:, column] < request[column])
+            short = selected & (free[:, column] < request[column])
             diagnosis.reject(short, Code.UNSCHEDULABLE, f"Insufficient {resource}")
             short_of_any |= short
         return short_of_any
 
     def _run_filter_chain(self, signature: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
-        """Let all predicates say what they have against a selection."""
+        """Runs all filters over a selection."""
         if not len(selection):
             return
         bound = signature.contexts.get(hypernode_bounds.CONTEXT)

@@ -1,4 +1,4 @@
-"""Where in the tree of HyperNodes a job stands, and what it may use because of that (core reference §3.6)."""
+"""The position of a job in the tree of HyperNodes, and the HyperNodes it may use because of it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
 
-#: What counts as placed: pods that leave make no difference to those that come.
+#: Statuses of placed pods; releasing pods do not restrict the others.
 PLACED: Final = frozenset({*ALLOCATED_STATUSES, TaskStatus.UNKNOWN, TaskStatus.PIPELINED})
-#: The framework's own entry among the contexts of a profile.
+#: The framework's own key among the contexts of a signature.
 CONTEXT: Final = ""
-#: Why a node is ruled out.
+#: The reason of rejected nodes.
 BEYOND: Final = "node(s) were beyond the network tier the job may span"
 
 
 class HyperNodeRows(NamedTuple):
-    """A HyperNode as hooks see it."""
+    """A HyperNode as an argument of hooks."""
 
     #: Its number in the tree.
     number: int
@@ -37,28 +37,28 @@ class HyperNodeRows(NamedTuple):
 
 
 class HyperNodeBound(NamedTuple):
-    """What pods of a job in hard mode may use: part of their profile wherever no HyperNode was chosen for them."""
+    """The HyperNodes allowed for a job in hard mode: part of its signature unless a HyperNode was chosen already."""
 
-    #: The highest tier that may be spanned; None when no tier has the name that was given.
+    #: The highest allowed tier; None when no tier has the given name.
     highest: int | None
-    #: Where the job stands (`anchor_of`).
+    #: The lowest common HyperNode of its placed pods (`anchor_of`).
     anchor: int | None
-    #: Version of the tree that the number is of.
+    #: The tree version of the number.
     version: int
 
 
 def anchor_of(tree: HyperNodeTree, job: Job) -> int | None:
-    """The lowest HyperNode that contains all pods of the job that are placed or promised room.
+    """The lowest HyperNode that contains all placed pods of the job.
 
-    None when there is no such pod, -1 when they stand in no common HyperNode. O(tasks) once some are placed.
+    None without such a pod, -1 when they share no HyperNode. O(tasks) once some are placed.
     """
     return tree.common(sorted(found)) if (found := placed_by_hyper_node(tree, job)) else None
 
 
 def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
-    """How many pods of the job are placed or promised room, by the lowest HyperNode they are in, -1 outside of all.
+    """The number of placed pods of the job by their lowest HyperNode, -1 outside of all.
 
-    A node that is gone counts for the HyperNode that the PodGroup's annotation names.
+    A pod on a removed node counts for the HyperNode in the PodGroup's annotation.
     """
     found: Counter[int] = Counter()
     if not job.count(PLACED):
@@ -75,7 +75,7 @@ def placed_by_hyper_node(tree: HyperNodeTree, job: Job) -> Counter[int]:
 
 
 def bound_of(tree: HyperNodeTree, job: Job) -> HyperNodeBound | None:
-    """What confines the pods of a job; None for one that may go anywhere."""
+    """The bound of a job's pods; None for an unrestricted job."""
     topology = job.topology
     if topology is None or not topology.hard:
         return None
@@ -83,7 +83,7 @@ def bound_of(tree: HyperNodeTree, job: Job) -> HyperNodeBound | None:
 
 
 def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
-    """The HyperNodes that may be used: bool [HyperNodes]."""
+    """The allowed HyperNodes: bool [HyperNodes]."""
     highest, anchor = bound.highest, bound.anchor
     if highest is None or anchor == -1:
         return np.zeros(len(tree), dtype=bool)
@@ -95,12 +95,12 @@ def reachable(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
 
 
 def allowed_rows(tree: HyperNodeTree, bound: HyperNodeBound) -> Mask:
-    """The nodes that may be used: bool [nodes]."""
+    """The allowed nodes: bool [nodes]."""
     return tree.mask_of(reachable(tree, bound))
 
 
 def annotation_changes(tree: HyperNodeTree, job: Job) -> dict[str, str | None]:
-    """What is to be written on the PodGroup of a job that has placed pods; nothing when it says so already (W-47)."""
+    """The annotation changes for the PodGroup of a job with placed pods; empty when it is up to date."""
     if job.topology is None or job.implicit or not tree.ready:
         return {}
     anchor = anchor_of(tree, job)

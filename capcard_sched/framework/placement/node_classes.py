@@ -1,11 +1,11 @@
-"""Rows that are alike: nodes that any pod would judge the same are in one *state*.
+"""Node classes: rows with equal amounts and equal static results, which every ranking scores as one.
 
-For most profiles the answer of the row hooks follows from the amounts of a node alone, and a cluster of a thousand
-equal machines has few different ones at any time. So states are ranked instead of rows: each is scored once per
-profile, and a placement moves one row from its state to that with a pod more, which is looked up, not worked out.
+For most signatures the row hooks read only the amounts of a node, and a cluster of a thousand equal machines has few
+distinct amounts at any time. Rankings therefore score classes instead of rows. A placement moves one row to the class
+with one more pod, a look-up instead of an evaluation.
 
-Rows of a state are equal in what is charged and offered, and in everything placements cannot change that the rankings
-over it look at (their masks and static scores): their *kind*.
+Rows of a class are equal in charged and allocatable amounts, and in the masks and static scores that placements cannot
+change: their *static group*.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64]
 
 _FIRST_ROOM = 256
-#: States are numbered anew when there are more than so many beyond the number of rows: most are empty then.
+#: Number of classes beyond the number of rows that triggers a rebuild: most are empty by then.
 _MOST_EMPTY = 16384
-#: After so many entries of the log the next session begins anew.
+#: Log entries after which the next session rebuilds the classes.
 _LONGEST_LOG = 65536
-#: Rankings split the kinds they share into so many at the most: with each split all rows are numbered anew.
+#: Maximum number of static groups that rankings share: every split rebuilds all classes.
 _MAX_STATIC_GROUPS = 64
 
 
 class NodeClasses:
-    """States of rows of a node table, for as long as nodes stay. Numbers begin anew with each `epoch`."""
+    """Node classes over a node table, valid while the nodes stay. Numbers restart with each `epoch`."""
 
     __slots__ = (
         "_generation",
@@ -64,57 +64,57 @@ class NodeClasses:
         self._is_member = members
         #: intp [members], ascending.
         self.members = np.arange(len(table)) if members is None else np.flatnonzero(members)
-        #: int64 [nodes]: the kind of each row.
+        #: int64 [nodes]: the static group of each row.
         self.static_groups = np.zeros(len(table), dtype=np.int64) if static_groups is None else static_groups
         self.epoch = 0
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """Number all rows anew."""
+        """Numbers all rows anew."""
         table, members = self._table, self.members
         size = len(table)
         self.epoch += 1
         self._synced = table.serial
         self._generation = table.generation
         self._numbers: dict[bytes, int] = {}
-        #: Class id to: state to the state that has one more pod of the class.
+        #: Task class id to: node class to the class with one more such pod.
         self._successors: dict[int, dict[int, int]] = {}
         own_allocatable, own_charged = table.allocatable.take(members, axis=0), table.charged.take(members, axis=0)
         amounts = np.hstack([self.static_groups.take(members)[:, None], own_allocatable, own_charged])
         data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
         numbers = self._numbers
         found = [numbers.setdefault(data[at : at + step], len(numbers)) for at in range(0, len(data), step)]
-        #: How many states there are.
+        #: The number of classes.
         self.count = len(numbers)
-        #: int64 [nodes]: the state of each member.
+        #: int64 [nodes]: the class of each member.
         self.ids: Numbers = np.zeros(size, dtype=np.int64)
         self.ids[members] = found
-        #: Rows of each state, ascending.
+        #: Rows of each class, ascending.
         self.rows: list[list[int]] = [[] for _ in range(self.count)]
         for row, number in zip(members.tolist(), found, strict=True):
             self.rows[number].append(row)
         lowest = [rows[0] for rows in self.rows]
         size = self.count + _FIRST_ROOM
-        #: int64 [room]: the lowest row of each state; the number of nodes when it is empty.
+        #: int64 [size]: the lowest row of each class; the number of nodes when it is empty.
         self.first: Numbers = np.full(size, size, dtype=np.int64)
         self.first[: self.count] = lowest
-        #: int64 [room]: a row that is or was in the state.
+        #: int64 [size]: a row that is or was in the class.
         self.example: Numbers = np.zeros(size, dtype=np.int64)
         self.example[: self.count] = lowest
-        #: int64 [room, resources], [room, resources + 2]: the amounts, as in the node table.
+        #: int64 [size, resources], [size, resources + 2]: the amounts, as in the node table.
         self.allocatable = np.zeros((size, table.allocatable.shape[1]), dtype=np.int64)
         self.charged = np.zeros((size, table.charged.shape[1]), dtype=np.int64)
         self.allocatable[: self.count] = table.allocatable[lowest]
         self.charged[: self.count] = table.charged[lowest]
-        #: int64 [room]: states that got a lower first row than they had, or a row at all, in the order it happened; the
-        #: first `logged` entries count.
+        #: int64 [size]: classes that got a lower first row, or their first row at all, in order; the first `logged`
+        #: entries count.
         self.log: Numbers = np.zeros(size, dtype=np.int64)
         self.logged = 0
 
     # --- kinds ------------------------------------------------------------------------------------------------------
 
     def separates(self, feasible: Mask, static: Scores | None) -> bool:
-        """Whether rows of one kind are equal in these: bool [nodes], float64 [nodes]; splits kinds where it may."""
+        """Whether rows of one static group are equal in these (bool, float64 [nodes]); splits groups where allowed."""
         static_groups = self.static_groups
         if not len(static_groups):
             return True
@@ -137,12 +137,12 @@ class NodeClasses:
     # --- rows that change -------------------------------------------------------------------------------------------
 
     def is_reusable(self, table: NodeTable) -> bool:
-        """Whether the next session may go on with these states, after `catch_up`: one pod more costs little then."""
+        """Whether the next session can reuse these classes after `catch_up`."""
         same = table is self._table and table.generation == self._generation and len(table) == len(self.ids)
         return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
 
     def catch_up(self) -> None:
-        """Find the states of rows that changed in any other way than by `advance` and `mark_synced`."""
+        """Moves the rows that changed in any other way than by `advance` and `mark_synced`."""
         table = self._table
         if self._synced == table.serial:
             return
@@ -160,21 +160,21 @@ class NodeClasses:
                 self._move(row, before, number)
 
     def mark_synced(self) -> None:
-        """All rows that were advanced since `catch_up` stand in the table that way, and nothing else changed."""
+        """Marks the table as in sync: all rows advanced since `catch_up` were placed, and nothing else changed."""
         self._synced = self._table.serial
 
     def successors(self, cls: TaskClass) -> dict[int, int]:
-        """State to the state that has one more pod of the class, where it is known."""
+        """Class to the class with one more pod of the task class, where it is known."""
         return self._successors.setdefault(cls.id, {})
 
     def successor(self, node_class: int, row: int, cls: TaskClass) -> int:
-        """The state of a row of `node_class` after one more pod of the class."""
+        """The class of a row of `node_class` with one more pod of the task class."""
         charged = self.charged[node_class] + cls.charge
         number = self._successors[cls.id][node_class] = self._number(row, self.allocatable[node_class], charged)
         return number
 
     def advance(self, run: list[int], before: int, after: int) -> None:
-        """The lowest rows of a state, ascending, are about to hold a pod more each."""
+        """Moves the lowest rows of a class, ascending, to the class with one more pod."""
         if len(run) == 1:
             self._move(run[0], before, after)
             return
@@ -192,7 +192,7 @@ class NodeClasses:
         self.ids[run] = after
 
     def _number(self, row: int, allocatable: Vector, charged: Vector) -> int:
-        """The state of a row with these amounts."""
+        """The class of a row with these amounts."""
         key = self.static_groups[row].tobytes() + allocatable.tobytes() + charged.tobytes()
         number = self._numbers.get(key)
         if number is None:
@@ -229,7 +229,7 @@ class NodeClasses:
         self.ids[row] = after
 
     def _lead(self, row: int, node_class: int) -> None:
-        """A row becomes the lowest of a state."""
+        """A row becomes the lowest of a class."""
         self.first[node_class] = row
         if self.logged == len(self.log):
             self.log = np.concatenate([self.log, np.zeros_like(self.log)])

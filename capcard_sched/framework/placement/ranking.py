@@ -1,13 +1,14 @@
-"""The states a profile may use, best first, kept up to date at the price of what changed.
+"""The node classes that fit a signature, best first, maintained at the cost of the changes.
 
-A ranking is built once per session with one vector evaluation over all states that have rows (`classes`). A placement
-moves one row from a state to another; rankings learn of it from the log of states when they are next asked. Two more
-things keep this cheap:
+A ranking is built once per session with one vector evaluation over all classes that have rows (`node_classes`). A
+placement moves one row to another class; a ranking reads the log of these moves on its next use. Two more techniques
+keep this cheap:
 
-*Curves.* A node that takes several pods in turn is scored several pods ahead in one call: hooks see hypothetical rows
-whose `used` includes the pods to come.
-*The list.* Only the best states stand in a sorted list. States outside it are known to sort behind its floor, so that
-neither building nor asking sorts all of them.
+*Lookahead scores.* A node that receives several pods in turn is scored several pods ahead in one call: hooks get
+hypothetical rows whose `used` includes the pods to come.
+
+*The list.* Only the best classes are in a sorted list. Classes outside it sort behind its floor, so that neither the
+build nor a placement sorts all of them.
 
 Scores are plain floats; equal scores go to the lower row, which is the lower node name.
 """
@@ -32,27 +33,27 @@ if TYPE_CHECKING:
     from capcard_sched.framework.placement.node_classes import NodeClasses
     from capcard_sched.model.resources import Matrix
 
-#: Negative score, lowest row, state: in the order in which rows are taken.
+#: Negative score, lowest row, class: in placement order.
 _Entry: TypeAlias = tuple[float, int, int]
 
-#: How many of the best states are listed at a time, and how long the list may grow before it is made anew.
+#: Number of best classes listed at a time, and the length of the list that triggers a rebuild.
 _LISTED = 64
 _LONG_LIST = 512
-#: A curve looks this many pods ahead, for this many states at once.
+#: Pods of one lookahead, and classes per lookahead call.
 _LOOKAHEAD_STEPS = 8
 _LOOKAHEAD_CLASSES = 8
 
-#: So many states that changed are looked at one by one.
+#: Number of changed classes up to which they are processed without arrays.
 _FEW_EVENTS = 32
 
 _NEVER = float("-inf")
-#: What any score is, but `_NEVER`.
+#: The lowest score of a feasible class.
 _LOWEST = -sys.float_info.max
-#: Free room that any node has: the bar for resources that are not requested.
+#: Threshold of resources that are not requested: any node meets it.
 _ANY = np.iinfo(np.int64).min
-#: 1, 2, ... up to the end of a curve, again for each state: int64 [states * steps, 1].
+#: 1, 2, ... up to the lookahead steps, again for each class: int64 [classes * steps, 1].
 _STEPS = np.tile(np.arange(1, _LOOKAHEAD_STEPS + 1, dtype=np.int64), _LOOKAHEAD_CLASSES)[:, None]
-#: Before the first list is made, and when all that is left is listed.
+#: The floor before the first list, and the floor when every class is listed.
 _NOTHING_LISTED: _Entry = (_NEVER, -1, -1)
 _EVERYTHING_LISTED: _Entry = (float("inf"), 1 << 62, 0)
 
@@ -60,8 +61,8 @@ _EVERYTHING_LISTED: _Entry = (float("inf"), 1 << 62, 0)
 class Ranking:
     """See the module docstring.
 
-    `_listed` holds entries in order, from `_head` on. Every state with rows whose entry would not sort behind the floor
-    stands there under its lowest row or a lower one; an entry counts only while its row is the lowest of its state.
+    `_listed` holds entries in order, from `_head` on. Every class with rows whose entry does not sort behind the floor
+    is listed with its lowest row or a lower one; an entry is valid while its row is the lowest of its class.
     """
 
     __slots__ = (
@@ -85,7 +86,7 @@ class Ranking:
     )
 
     def __init__(self, engine: PlacementEngine, signature: PodSignature, feasible: Mask, static: Scores | None) -> None:
-        """`feasible` (bool [nodes]) and `static` (float64 [nodes]): what placements cannot change."""
+        """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
         self._engine = engine
         self._signature = signature
         self._feasible = feasible
@@ -93,11 +94,10 @@ class Ranking:
         self._static = static
         request = signature.cls.request
         self._bar = np.where(request > 0, request, _ANY)
-        #: Rows of a failed attempt that used nothing but this profile, the release count it is valid for, and its
-        #: fit text: no later attempt of the session can place more, unless something was released meanwhile (W-18).
+        #: Rows of a failed attempt that used only this signature, its release count and its fit text: no later attempt
+        #: of the session can place more, unless something was released meanwhile.
         self.known_limit: tuple[list[int], int, str] | None = None
-        #: Whether every placement must re-ask all candidates: a hook compares nodes with each other, or looks at more
-        #: of a node than its amounts.
+        #: Whether every placement must evaluate all candidates: a hook compares nodes, or reads more than amounts.
         self.is_per_node = engine.is_private(signature)
         if not self.is_per_node:
             self._node_classes: NodeClasses = engine.classes_for(feasible, static)
@@ -107,25 +107,25 @@ class Ranking:
             self.is_per_node = engine.compares_nodes(signature, rows)
 
     def _build(self) -> None:
-        """Score all states that have rows."""
+        """Scores all classes that have rows."""
         classes = self._node_classes
         self._epoch = classes.epoch
         self._successors = classes.successors(self._signature.cls)
-        #: Score by state, float64 [room]; NaN where not known.
+        #: Score by class, float64 [size]; NaN where unknown.
         self._scores: Scores = np.full(len(classes.first), np.nan)
-        #: State to the scores after one, two, ... more pods.
+        #: Class to its scores with one, two, ... more pods.
         self._lookahead: dict[int, Sequence[float]] = {}
         self._listed: list[_Entry] = []
         self._head = 0
         self._floor = _NOTHING_LISTED
-        #: How much of the log of states has been read.
+        #: Position in the log of classes.
         self._position = classes.logged
-        self._learn(np.flatnonzero(classes.first[: classes.count] < len(classes.ids)))
+        self._evaluate(np.flatnonzero(classes.first[: classes.count] < len(classes.ids)))
 
     # --- evaluation -------------------------------------------------------------------------------------------------
 
-    def _learn(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Score states."""
+    def _evaluate(self, numbers: npt.NDArray[np.int64]) -> None:
+        """Scores classes."""
         classes = self._node_classes
         rows = classes.example.take(numbers)
         if not self._all_feasible:
@@ -137,7 +137,7 @@ class Ranking:
             self._scores[numbers] = self._score(rows, allocatable, charged)
 
     def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix) -> Scores:
-        """Scores of feasible rows that had these amounts, -inf where there is no room: float64 [k]."""
+        """Scores of feasible rows with these amounts, -inf without capacity: float64 [k]."""
         table, static = self._engine.table, self._static
         fits: Mask = np.logical_and.reduce(allocatable - charged[:, :-2] >= self._bar, axis=1)
         fitting = np.count_nonzero(fits)
@@ -156,7 +156,7 @@ class Ranking:
         return scores
 
     def _look_ahead(self, numbers: list[int]) -> list[list[float]]:
-        """Scores of states after one and more pods: `_LOOKAHEAD_STEPS` of them for each."""
+        """Scores of classes with one and more pods: `_LOOKAHEAD_STEPS` of them for each."""
         classes = self._node_classes
         repeated = np.array(numbers, dtype=np.intp).repeat(_LOOKAHEAD_STEPS)
         charged = classes.charged.take(repeated, axis=0)
@@ -168,9 +168,9 @@ class Ranking:
     # --- keeping up -------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Take in what others changed since the last time."""
+        """Applies the changes of others since the last call."""
         if self.is_per_node:
-            return  # all candidates are asked anyway
+            return  # all candidates are evaluated anyway
         classes = self._node_classes
         classes.catch_up()
         if classes.epoch != self._epoch:
@@ -186,14 +186,14 @@ class Ranking:
         if not newcomers:
             return
         listed = self._listed[self._head :]
-        listed += newcomers  # one that is there already does no harm
+        listed += newcomers  # a duplicate is harmless
         listed.sort()
         self._listed, self._head = listed, 0
         if len(listed) > _LONG_LIST:
             self._relist()
 
     def _newcomers(self, events: npt.NDArray[np.int64]) -> list[_Entry]:
-        """The entries that are to be listed of states that changed; scores those that are not known yet."""
+        """The entries to list for changed classes; scores the unknown ones."""
         classes = self._node_classes
         scores = self._scores.take(events)
         unknown = np.isnan(scores)
@@ -201,7 +201,7 @@ class Ranking:
             fresh = events[unknown]
             fresh = fresh[classes.first.take(fresh) < len(classes.ids)]
             if len(fresh):
-                self._learn(fresh)  # one that is there twice does no harm
+                self._evaluate(fresh)  # a duplicate is harmless
                 scores = self._scores.take(events)
         floor = self._floor
         first = classes.first.take(events)
@@ -215,7 +215,7 @@ class Ranking:
         changed = [node_class for node_class in events.tolist() if rows_of[node_class]]
         fresh = [node_class for node_class in changed if (score := score_of(node_class)) != score]
         if fresh:
-            self._learn(np.array(fresh, dtype=np.int64))
+            self._evaluate(np.array(fresh, dtype=np.int64))
         bar = max(-floor[0], _LOWEST)
         return [
             entry
@@ -229,7 +229,7 @@ class Ranking:
         self._scores = np.concatenate([self._scores, np.full(more, np.nan)])
 
     def _list(self, entry: _Entry) -> None:
-        """Put an entry into its place, unless it is behind the floor or there already."""
+        """Inserts an entry, unless it sorts behind the floor or is listed already."""
         if entry > self._floor:
             return
         listed = self._listed
@@ -238,7 +238,7 @@ class Ranking:
             listed.insert(place, entry)
 
     def _relist(self) -> bool:
-        """List the best states anew. False when no row is left."""
+        """Lists the best classes anew. False when no row is left."""
         classes = self._node_classes
         first = classes.first[: classes.count]
         scores = self._scores[: classes.count]
@@ -263,10 +263,10 @@ class Ranking:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self, count: int, alternatives: Rows | None, alternative_limits: tuple[int, ...]) -> list[int]:
-        """The rows of the next up to `count` pods, one after the other, each seeing the ones before.
+        """The rows of the next up to `count` pods, in order, each evaluated after the ones before.
 
-        Stops early when no row is left or when a lane is full. The caller must put exactly these pods into the table
-        and call `applied`; if it cannot, what it did and undid is found out by the next `sync`.
+        Stops early when no row is left or an alternative is exhausted. The caller must place exactly these pods and
+        call `applied`; otherwise the next `sync` detects the difference.
         """
         taken: list[int] = []
         classes, successors = self._node_classes, self._successors
@@ -282,7 +282,7 @@ class Ranking:
             rows = rows_of[node_class]
             if not rows or rows[0] != row:
                 self._head += 1
-                if rows and rows[0] > row:  # its lowest row was taken; a lower one would have been listed
+                if rows and rows[0] > row:  # its lowest row was taken; a lower one would be listed
                     self._list((negative, rows[0], node_class))
                 continue
             after = successors.get(node_class)
@@ -291,11 +291,9 @@ class Ranking:
                 if classes.count > len(self._scores):
                     self._grow()
             score = self._scores.item(after)
-            if score != score:  # noqa: PLR0124 - NaN: nobody has asked yet
+            if score != score:  # noqa: PLR0124 - NaN: unknown so far
                 score = self._score_after(node_class, after, count - len(taken))
-            if (
-                alternatives is None and score < -negative
-            ):  # no row is taken twice before its equals: all of them at once
+            if alternatives is None and score < -negative:  # no row repeats before its equals: all of them at once
                 run = rows[: self._run(rows, negative, count - len(taken))]
                 classes.advance(run, node_class, after)
                 taken += run
@@ -314,14 +312,14 @@ class Ranking:
         return taken
 
     def _run(self, rows: list[int], negative: float, most: int) -> int:
-        """How many rows of the state at the head come before everything else that is listed, up to `most`."""
+        """The number of rows of the head's class that precede every other listed entry, up to `most`."""
         beyond = self._floor
         if self._head + 1 < len(self._listed):
             beyond = min(beyond, self._listed[self._head + 1])
         return min(most, len(rows) if beyond[0] > negative else max(1, bisect_left(rows, beyond[1])))
 
     def applied(self) -> None:
-        """The rows of the last `take` now stand in the table."""
+        """The rows of the last `take` are placed now."""
         self._node_classes.mark_synced()
 
     def _score_after(self, node_class: int, after: int, count: int) -> float:

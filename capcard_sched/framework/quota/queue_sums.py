@@ -1,7 +1,6 @@
-"""Sums over jobs, per queue and in total, that follow the changes of the cluster instead of being rebuilt.
+"""Sums over jobs, per queue and in total, maintained incrementally.
 
-Also here: how much room an admitted group still has coming to it, which every admission plugin counts the same way
-(plugins reference §0.4 and §28).
+It also holds the reservation of an admitted group, which every admission plugin counts the same way.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class _Entry(NamedTuple):
 
 
 class QueueSums:
-    """The sum of one quantity of every job of the session, per queue and in total.
+    """The sum of one quantity over all jobs of the session, per queue and in total.
 
-    `contribution(job, resources)` answers a fresh int64 [resource columns], or None for nothing; it must depend on the
-    job alone. `refresh` in the `open` hook asks it again for the jobs that changed, O(changed). A plugin that needs the
-    sums exact inside a session calls `touch` where a job moves; the job is asked again when a sum is read.
+    `contribution(job, resources)` returns a fresh int64 [resource columns], or None for nothing; it must depend on the
+    job alone. `refresh` in the `open` hook recomputes it for the changed jobs, O(changed). A plugin that needs exact
+    sums inside a session calls `touch` where a job moves; its contribution is recomputed on the next read.
     """
 
     __slots__ = (
@@ -50,7 +49,7 @@ class QueueSums:
         self._contribution = contribution
         self._entries: dict[str, _Entry] = {}
         self._by_queue: dict[str, Vector] = {}
-        #: How many jobs each sum is of.
+        #: The number of jobs in each sum.
         self._sizes: dict[str, int] = {}
         self._touched: dict[str, Job] = {}
         self._resources: ResourceColumns | None = None
@@ -58,9 +57,9 @@ class QueueSums:
         self._zero = self._total = np.zeros(0, dtype=np.int64)
 
     def refresh(self, session: Session) -> None:
-        """Bring the sums up to date with `session.changed`. For the `open` hook, once per session.
+        """Applies `session.changed`. For the `open` hook, once per session.
 
-        Jobs whose queue came or went are among the changed ones; those that left the session are dropped.
+        Jobs whose queue appeared or disappeared are among the changed ones; jobs that left the session are dropped.
         """
         changed, jobs, resources = session.changed, session.jobs, session.resources
         if changed.everything or resources is not self._resources or len(resources) != self._names:
@@ -75,26 +74,26 @@ class QueueSums:
         self._touched.clear()
 
     def touch(self, job: Job) -> None:
-        """The job may have changed: ask it again before the next sum is read."""
+        """Recomputes the job's contribution before the next read."""
         self._touched[job.key] = job
 
     def put(self, job: Job, amounts: Vector | None) -> None:
-        """Take `amounts` for the job's contribution until it changes again."""
+        """Sets the job's contribution until it changes again."""
         self._touched.pop(job.key, None)
         self._set(job, amounts)
 
     def of(self, queue: str) -> Vector:
-        """The sum over a queue's jobs: int64 [resource columns], live; do not write."""
-        self._settle()
+        """The sum over a queue's jobs: int64 [resource columns], live; read-only."""
+        self._flush()
         return self._by_queue.get(queue, self._zero)
 
     @property
     def total(self) -> Vector:
-        """The sum over all jobs: int64 [resource columns], live; do not write."""
-        self._settle()
+        """The sum over all jobs: int64 [resource columns], live; read-only."""
+        self._flush()
         return self._total
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         if self._touched:
             assert self._resources is not None
             for job in self._touched.values():
@@ -140,10 +139,10 @@ class QueueSums:
 
 
 def known_vector(amounts: Amounts, resources: ResourceColumns) -> Vector:
-    """`amounts` as int64 [resource columns] without names that have no column.
+    """`amounts` as int64 [resource columns], without names that have no column.
 
-    For use inside a session, where columns must not be added. A resource without a column is offered by no node and
-    asked for by no pod.
+    For use inside a session, where columns must not be added. No node offers a resource without a column, and no pod
+    requests it.
     """
     vector = resources.zeros()
     for name, amount in amounts.items():
@@ -154,7 +153,7 @@ def known_vector(amounts: Amounts, resources: ResourceColumns) -> Vector:
 
 
 def holds_resources(job: Job) -> bool:
-    """Some task of the job is in an allocated status. Cheaper than counting them."""
+    """Whether some task of the job is in an allocated status. Cheaper than counting them."""
     counts = job.counts
     return bool(
         counts[TaskStatus.RUNNING]
@@ -165,10 +164,10 @@ def holds_resources(job: Job) -> bool:
 
 
 def unplaced_minimum(job: Job, resources: ResourceColumns) -> Amounts:
-    """What of `minResources` the job's tasks do not hold yet, by name, base units, floored at 0.
+    """The part of `minResources` that the job's tasks do not hold yet, by name, base units, floored at 0.
 
-    Both sides are in base units (thousandths for cards), unlike the reference, which loses the reservations of cards
-    of partly running groups (plugins reference §0.4, quirk).
+    Both sides are in base units (thousandths for cards); Volcano mixes units and loses the reservations of cards of
+    partly running groups.
     """
     minimum = job.min_resources or {}
     if not holds_resources(job):
@@ -183,7 +182,7 @@ def unplaced_minimum(job: Job, resources: ResourceColumns) -> Amounts:
 
 
 def reservation(job: Job, resources: ResourceColumns) -> Vector:
-    """The room an admitted job still has coming to it: its unplaced minimum less what its gated tasks ask for.
+    """The capacity an admitted job is still entitled to: its unplaced minimum less the requests of its gated tasks.
 
     int64 [resource columns], floored at 0 per resource.
     """
@@ -197,10 +196,10 @@ def reservation(job: Job, resources: ResourceColumns) -> Vector:
 
 
 def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
-    """`reservation` of a job that was admitted, else None.
+    """`reservation` of an admitted job, else None.
 
-    Admitted are groups in phase Inqueue, and Running ones that have their minimum of members placed. Both count what
-    is not placed yet: what is placed is counted where it is used (plugins reference §28, enqueue).
+    Admitted are groups in phase Inqueue, and Running ones that have their minimum of members placed. Both count the
+    unplaced part: placed tasks count as allocated.
     """
     if job.min_resources is None:
         return None
@@ -212,9 +211,9 @@ def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
 
 
 def excess(need: Amounts, taken: Vector, limit: Vector, resources: ResourceColumns) -> list[str]:
-    """Names of the resources of which `need` on top of `taken` would go over `limit`: cpu, memory, then sorted.
+    """Names of the resources for which `taken` plus `need` exceeds `limit`: cpu, memory, then sorted.
 
-    Only what is really needed (> 0) counts, `pods` never does. A name without a column has a limit of 0.
+    Only requested resources (> 0) count, `pods` never does. A name without a column has a limit of 0.
     """
     names: list[str] | None = None
     for name, amount in need.items():

@@ -1,4 +1,4 @@
-"""The base of all actions."""
+"""The base class of all actions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Action:
-    """One algorithm over a session: enqueue, allocate, … An action holds no policy; it asks the session's hooks.
+    """One algorithm over a session: enqueue, allocate, … An action holds no policy; it calls the session's hooks.
 
-    An instance lives as long as the scheduler-conf that made it, so arguments always start from their defaults (W-31).
+    An instance lives as long as its scheduler-conf, so that arguments always start from their defaults.
     """
 
     #: The name in `actions:` of the scheduler-conf.
@@ -26,7 +26,7 @@ class Action:
     #: Arguments as a frozen struct, read from `configurations:`; as `Plugin.Arguments`.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
 
-    #: True when what it does depends on `session.now`: then an unchanged cluster still needs sessions.
+    #: True when its results depend on `session.now`: sessions then run on an unchanged cluster, too.
     time_dependent: bool = False
 
     def __init__(self, arguments: Any = None) -> None:
@@ -34,16 +34,16 @@ class Action:
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
-        """Arguments out of what the user wrote; see `Plugin.parse_arguments`."""
+        """Decodes the action's arguments; see `Plugin.parse_arguments`."""
         return problems.decode(cls.Arguments, raw)
 
     def execute(self, session: Session) -> None:
-        """Run once in `session`. An exception ends this action only."""
+        """Runs once in `session`. An exception ends this action only."""
         raise NotImplementedError(f"action {self.name!r} does not define execute()")
 
 
 class PlacingArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of the actions that look for nodes and evict nobody."""
+    """Arguments of the actions that place pods and evict none."""
 
-    #: Accepted, so that files load: refusals are known per class here, there is nothing to switch off.
+    #: Accepted for compatibility: refusals are cached per class here, there is nothing to switch off.
     predicate_error_cache: bool = msgspec.field(name="predicateErrorCacheEnable", default=True)

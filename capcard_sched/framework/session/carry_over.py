@@ -1,4 +1,4 @@
-"""What a core keeps from one session to the next, so that a repeated answer costs nothing."""
+"""State that outlives a session, so that a repeated result is not computed again."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ if TYPE_CHECKING:
 
 
 class Nomination(msgspec.Struct, frozen=True):
-    """A promise of room on one node to one pod: its whole request."""
+    """Capacity on one node that is nominated to one pod: its whole request."""
 
     uid: str
     node: str
-    #: The action that took the room.
+    #: The action that evicted the victims.
     action: str
-    #: Unix seconds: since when, and until when.
+    #: Unix seconds of its creation and of its expiry.
     since: float
     expires: float
     #: Uids of the pods that were evicted for it or for others of its gang.
     victims: tuple[str, ...]
-    #: The term of office in which it was made (`ClusterState.terms`).
+    #: The leader term in which it was made (`ClusterState.terms`).
     term: int = 0
 
 
 class CarryOver:
-    """Refusals of earlier sessions, and promises. All may be forgotten at any time: it is then worked out again."""
+    """Refusals of earlier sessions, and nominations. Everything can be dropped at any time and is recomputed."""
 
     def __init__(self) -> None:
-        #: Key of a waiting job to what the votes on it followed from, and the refusal they came to.
+        #: Key of a waiting job to the admission version of its votes and the resulting refusal.
         self.enqueue: dict[str, tuple[tuple[object, ...], Refusal]] = {}
         #: The refusals of the last session, by object and hook.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
 
-        #: Since when admitted jobs have had no pod placed, Unix seconds by job key; kept by the enqueue action.
+        #: Unix seconds since which an admitted job has had no pod placed, by job key; kept by the enqueue action.
         self.stuck_since: dict[str, float] = {}
-        #: Until when jobs that made no progress let others go first.
+        #: Unix seconds until which a job without progress is not admitted again, by job key.
         self.backoff_until: dict[str, float] = {}
 
-        #: Room taken back for a pod, by its uid: nobody else gets it until the pod is bound, gone or out of time.
+        #: Nominations by pod uid: the capacity stays reserved until the pod is bound, gone or out of time.
         self.nominations: dict[str, Nomination] = {}
-        #: Uids of pods that wait on without the room they were promised: their nomination is to be cleared.
+        #: Uids of pods whose nomination expired and must be cleared from their status.
         self.expired_nominations: set[str] = set()
-        #: uid of a pod whose eviction was refused to when it may be thought of again, Unix seconds.
+        #: uid of a pod whose eviction was refused to the Unix seconds from which it is a candidate again.
         self.refused_evictions: dict[str, float] = {}
-        #: Key of a job to its pods that were evicted last, oldest first.
+        #: Key of a job to its last evicted pods, oldest first.
         self.evicted: dict[str, list[EvictedPod]] = {}
 
     def successor(self) -> CarryOver:
-        """What outlives a change of the scheduler-conf: promises and what became of evictions."""
+        """The part that outlives a change of the scheduler-conf: nominations and results of evictions."""
         fresh = CarryOver()
         fresh.nominations = self.nominations
         fresh.expired_nominations = self.expired_nominations
@@ -63,15 +63,15 @@ class CarryOver:
         return fresh
 
     def expire(self, uid: str) -> None:
-        """A promise of room ends before it was used."""
+        """Drops a nomination that was not used."""
         if self.nominations.pop(uid, None) is not None:
             self.expired_nominations.add(uid)
 
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
-        """Whether the very same refusal (the record, not just its text) stood in the last session."""
+        """Whether the very same refusal (the record, not only its text) was recorded in the last session."""
         return self.refusals.get((ref, refusal.hook)) is refusal
 
     def keep(self, jobs: Container[str]) -> None:
-        """Forget jobs that are gone. `jobs`: keys."""
+        """Drops the state of jobs that are gone. `jobs`: keys."""
         self.enqueue = {key: value for key, value in self.enqueue.items() if key in jobs}
         self.evicted = {key: value for key, value in self.evicted.items() if key in jobs}

@@ -1,4 +1,4 @@
-"""Texts that say why a task or job pends (core reference §2.5), rendered from recorded outcomes."""
+"""The texts of pending tasks and jobs, rendered from recorded outcomes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
-    """`2 Pending, 10 Running`: by number, then text (W-43)."""
+    """`2 Pending, 10 Running`: by number, then text."""
     return ", ".join(f"{count} {text}" for count, text in sorted((count, text) for text, count in counts.items()))
 
 
 def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callable[[Task], tuple[Any, ...]]) -> str:
     """`pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable. Origin reason is p-0: ...`.
 
-    The origin is the most frequent text among pending tasks, told of its first task in task order (W-43).
+    The origin is the most frequent text among pending tasks, with its first task in task order.
     """
     counts: Counter[str] = Counter()
     for status in TaskStatus:
@@ -53,14 +53,14 @@ def job_fit_text(job: Job, outcomes: Mapping[str, TaskOutcome], task_key: Callab
         ]
         try:
             origin = min(candidates, key=task_key)
-        except HookFailed:  # whoever could not order them was noted when they were tried: the text still has to come
+        except HookFailed:  # the failed hook was recorded during the attempt: the text is still needed
             origin = min(candidates, key=lambda task: (task.created, task.uid))
         text += f". Origin reason is {origin.name}: {outcomes[origin.uid].message}"
     return text
 
 
 def task_scheduling_reason(task: Task, outcome: TaskOutcome | None, job_text: str) -> tuple[str, str, str]:
-    """(condition reason, message, nominated node) of a task that pends."""
+    """(condition reason, message, nominated node) of a pending task."""
     if outcome is None:
         return reasons.POD_UNSCHEDULABLE.code, job_text, ""
     if outcome.kind in ("schedulable", "pipelined"):

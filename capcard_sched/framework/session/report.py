@@ -1,4 +1,4 @@
-"""What a session did: data for logs, metrics, `explain` and tables. The core neither logs nor counts."""
+"""The results of a session: data for logs, metrics, `explain` and tables. The core neither logs nor counts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class TaskOutcome(msgspec.Struct, frozen=True):
-    """How the last attempt to place a task ended, when it did not end in a binding."""
+    """The result of the last attempt to place a task, when it was not bound."""
 
     kind: Literal["refused", "unfit", "schedulable", "pipelined"]
     #: Refusal or fit text; empty for "schedulable" and "pipelined".
     message: str
-    #: The node it could have had ("schedulable", "pipelined"), else "".
+    #: The node of the attempt ("schedulable", "pipelined"), else "".
     node: str = ""
     refusal: Refusal | None = None
-    #: The room is kept for the task beyond the session, so that its pod may say so (`status.nominatedNodeName`).
+    #: The capacity stays nominated beyond the session; the pod shows it in `status.nominatedNodeName`.
     nominated: bool = False
 
 
@@ -33,16 +33,16 @@ class HookError(msgspec.Struct, frozen=True):
     hook: str
     error: str
     object: str
-    #: Somebody else failed or refused (`framework.api.plugin.OutsideError`).
+    #: An external service failed or refused (`framework.api.plugin.OutsideError`).
     outside: bool = False
 
 
 class Timing(NamedTuple):
-    """How long a part of a session took, by the timer the core was given."""
+    """The duration of a part of a session, by the timer of the core."""
 
     kind: Literal["action", "plugin"]
     name: str
-    #: For plugins, as the reference labels it; "" for actions.
+    #: For plugins, with Volcano's labels; "" for actions.
     phase: Literal["", "OnSessionOpen", "OnSessionClose"]
     seconds: float
 
@@ -79,21 +79,21 @@ class SessionReport:
         self.uid = uid
         #: Tasks bound, by uid.
         self.bound: list[str] = []
-        #: The same as they were decided; tasks and jobs in them live on and change.
+        #: The same placements as decided; their tasks and jobs live on and change.
         self.placements: list[Placement] = []
         self.timings: list[Timing] = []
         self.enqueued: list[str] = []
         self.evicted: list[str] = []
-        #: Jobs that went back to phase Pending.
+        #: Jobs that were requeued to phase Pending.
         self.requeued: list[str] = []
         self.visited_jobs = 0
-        #: (object, refusal) in the order they were given.
+        #: (object, refusal) in order.
         self.refusals: list[tuple[ObjectRef, Refusal]] = []
         self.errors: list[HookError] = []
 
     @property
     def placed(self) -> list[Placed]:
-        """Tasks bound, with what latencies are counted from. To be read before the next step."""
+        """The bound tasks with the data for latencies. Valid until the next step."""
         return [
             Placed(job.namespace, task.name, task.uid, job.name, job.queue, task.created)
             for job, tasks in ((placement.job, placement.tasks) for placement in self.placements)

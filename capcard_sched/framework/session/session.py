@@ -1,7 +1,6 @@
-"""A session: one consistent view of the cluster, the hooks of the plugins over it, and what was decided.
+"""A session: a snapshot of the cluster, the hooks of the plugins over it, and the decisions.
 
-It offers hooks, a statement and queries, and holds no policy. What happens at its end (conditions, statuses, events)
-is in `closing`.
+It offers hooks and queries, and holds no policy. `SessionCloser` writes conditions, statuses and events at its end.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class GroupCondition(NamedTuple):
 
 
 class PendingEvent(NamedTuple):
-    """An event that is no refusal."""
+    """An event that is not a refusal."""
 
     object: ObjectRef
     reason: reasons.Reason
@@ -61,7 +60,7 @@ class PendingEvent(NamedTuple):
 
 
 def reference(subject: Subject) -> ObjectRef:
-    """The Kubernetes object a refusal or an event is about."""
+    """The Kubernetes object of a refusal or an event."""
     if isinstance(subject, Task):
         return ObjectRef("Pod", subject.namespace, subject.name, subject.uid)
     if isinstance(subject, Job):
@@ -90,7 +89,7 @@ class Session(Snapshot):
         self.state = state
         self.dispatch = dispatch
         self.engine = engine
-        #: What changed since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
+        #: The changes since the last session: `.everything`, `.jobs`, `.queues`, `.nodes` (keys and names).
         self.changed = changed
         #: Transition id of this session.
         self.uid = uid
@@ -98,34 +97,34 @@ class Session(Snapshot):
         self.now = now
         #: Names of the configured actions.
         self.actions = actions
-        #: What is kept from session to session.
+        #: The state that outlives the session.
         self.carry_over = CarryOver() if memory is None else memory
         self.report = SessionReport(uid)
-        #: uid of a task to how its last attempt ended.
+        #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
-        #: All bindings decided so far; `on_commit` was told of each of them when its gang was committed.
+        #: All bindings decided so far; `on_commit` gets those of each gang at its commit.
         self.binds: list[Bind] = []
         self.on_commit = on_commit
         self.evictions: list[Evict] = []
-        #: How many tasks are promised room that is being released.
+        #: The number of pipelined tasks.
         self.pipelined_tasks = 0
-        #: How many evictions there had been when the nodes were last asked for room that is coming, and the answer.
+        #: The eviction count of the last look at releasing tasks, and its result.
         self._coming: tuple[int, bool] | None = None
         self._made: dict[Callable[[Session], Any], Any] = {}
-        #: Key of a job to what came of looking for room to take, by action.
+        #: Key of a job to the result of its search for victims, by action.
         self.preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
-        #: Idle room that is kept for a promise, as (row, int64 [resources]); counted as used until the session closes.
+        #: Idle capacity reserved for nominations, as (row, int64 [resources]); counts as used until the session closes.
         self.held_capacity: list[tuple[int, Vector]] = []
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
-        #: (object, hook) to the refusal that counts.
+        #: (object, hook) to the last refusal.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
         self.notices: list[PendingEvent] = []
-        #: Keys of jobs that wait behind another of their queue (W-36).
+        #: Keys of jobs blocked by the head of their strict FIFO queue.
         self.blocked_by_head: set[str] = set()
         self.conditions: dict[str, list[GroupCondition]] = {}
         self.queue_annotations: dict[str, dict[str, str | None]] = {}
-        #: Keys of jobs that changed or were looked at: those that may need a new status.
+        #: Keys of jobs that changed or were considered: the candidates for a new status.
         self.touched_jobs: set[str] = set(changed.jobs)
         if changed.everything:
             self.touched_jobs.update(state.schedulable)
@@ -172,38 +171,38 @@ class Session(Snapshot):
         return sorted(pending.values(), key=self.task_key)
 
     def victim_queue_ranks(self, names: Iterable[str], reclaimer: Queue) -> dict[str, int]:
-        """In which order queues give up room for a reclaimer's: plugins, then the reverse of the queue order."""
+        """The order in which queues lose pods to a reclaimer's: plugins, then the reverse of the queue order."""
         queues = [self.queues[name] for name in names]
         queues.sort(key=self.queue_key, reverse=True)
         if self.dispatch.has("victim_queue_order"):
             queues.sort(key=lambda queue: self.dispatch.keys("victim_queue_order", queue, reclaimer))
         return {queue.name: rank for rank, queue in enumerate(queues)}
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- hooks ------------------------------------------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
         """Whether the gang may run."""
         return self.dispatch.all("job_ready", job)
 
     def job_pipelined(self, job: Job) -> bool:
-        """Whether the gang is promised all it needs."""
+        """Whether the gang reaches its minimum with pipelined tasks."""
         return self.dispatch.votes("job_pipelined", job)[0]
 
     def job_starving(self, job: Job) -> bool:
-        """Whether the job may take room from others."""
+        """Whether the job may preempt."""
         return self.dispatch.first_tier_all("job_starving", job)
 
     def may_reclaim(self, job: Job) -> bool:
-        """Whether the job may take room from other queues: a plugin says so, or it is starving."""
-        said = self.dispatch.first("may_reclaim", job)
-        return self.job_starving(job) if said is None else bool(said)
+        """Whether the job may reclaim from other queues: by plugin, else when it is starving."""
+        result = self.dispatch.first("may_reclaim", job)
+        return self.job_starving(job) if result is None else bool(result)
 
     def job_valid(self, job: Job) -> Refusal | None:
-        """Why the job may not be scheduled at all, or None."""
+        """The reason for not scheduling the job at all, or None."""
         return self.dispatch.refusal("job_valid", job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
-        """Whether the job may leave phase Pending. While its grounds are the same, a refusal is not asked for again."""
+        """Whether the job may leave phase Pending. A refusal is reused while its admission version is unchanged."""
         grounds = self._admission_version(job)
         known = self.carry_over.enqueue.get(job.key)
         if known is not None and grounds is not None and known[0] == grounds:
@@ -217,7 +216,7 @@ class Session(Snapshot):
         return admitted, refusal
 
     def _admission_version(self, job: Job) -> tuple[object, ...] | None:
-        """What the votes on a job follow from; None when some plugin does not say."""
+        """The value that the votes on a job follow from; None when some plugin declares none."""
         if not self.dispatch.has_admission_versions:
             return None
         grounds: list[object] = [job.uid]
@@ -236,7 +235,7 @@ class Session(Snapshot):
         return self.dispatch.any("overused", queue)
 
     def is_unserved(self, job: Job) -> bool:
-        """Whether a job that was tried got neither what it needs nor the promise of it."""
+        """Whether a tried job is neither ready nor pipelined."""
         try:
             return not self.job_ready(job) and not self.job_pipelined(job)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -244,25 +243,25 @@ class Session(Snapshot):
             return False
 
     def job_fit_error(self, job: Job) -> str:
-        """Why the job is not ready: the text of core reference §2.5."""
+        """The text of a job that is not ready."""
         return job_fit_text(job, self.outcomes, self.task_key)
 
     def schedulable_pending(self, job: Job) -> int:
-        """Pending tasks that had room in an attempt that was undone."""
+        """The number of pending tasks that had a node in an attempt that was undone."""
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
 
     def once(self, make: Callable[[Session], _T]) -> _T:
-        """The object that `make` builds for this session: built at the first call, the same one afterwards."""
+        """The object that `make` builds for this session: built at the first call, shared afterwards."""
         if make not in self._made:
             self._made[make] = make(self)
         found: _T = self._made[make]
         return found
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def refuse(self, subject: Subject, refusal: Refusal) -> None:
-        """Record a refusal of a job, task, queue or node. The last one per object and hook counts."""
+        """Records a refusal of a job, task, queue or node. The last one per object and hook counts."""
         ref = reference(subject)
         self.refusals[ref, refusal.hook] = refusal
         self.report.refusals.append((ref, refusal))
@@ -270,19 +269,19 @@ class Session(Snapshot):
             self.touched_jobs.add(subject.key)
 
     def explain_pending(self, job: Job, refusal: Refusal) -> None:
-        """The job's pending tasks wait for the same reason as the job, unless they have one of their own."""
+        """Gives the job's refusal to its pending tasks without an outcome of their own."""
         outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
         for uid in job.pending:
             self.outcomes.setdefault(uid, outcome)
 
     def refuse_all(self, jobs: Iterable[Job], refusal: Refusal) -> None:
-        """The same answer to all of them, and to their pending tasks."""
+        """Records the same refusal for several jobs and their pending tasks."""
         for job in jobs:
             self.refuse(job, refusal)
             self.explain_pending(job, refusal)
 
     def refuse_behind_head(self, queue: Queue, first: Job, waiting: Iterable[Job], hook: str) -> None:
-        """A queue that serves in turn: `first` waits, so the jobs behind it do (W-36). `hook`: where they stopped."""
+        """Strict FIFO: a blocked head blocks the jobs behind it. `hook`: the hook in which the head was blocked."""
         row = reasons.QUEUE_STRICT_FIFO
         message = row.render(queue=queue.name, job=first.key)
         jobs = list(waiting)
@@ -290,23 +289,23 @@ class Session(Snapshot):
         self.refuse_all(jobs, Refusal(hook, "", row.code, message, queue=queue.name))
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
-        """Say something about an object in an event; the core writes it once."""
+        """Adds an event about an object; the core writes it once."""
         self.notices.append(PendingEvent(reference(subject), reason, message, component))
 
     def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
-        """Set a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
+        """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
         self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
 
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
-        """Merge annotations into a queue at close."""
+        """Merges annotations into a queue at close."""
         self.queue_annotations.setdefault(queue.name, {}).update(annotations)
 
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
-        """Take note of a failure around one object, so that the others go on."""
+        """Records a failure around one object; the session continues with the others."""
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
         text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
         if hook in ("on_allocate", "on_deallocate"):
-            self.state.changes.force_resync = True  # the plugin's own sums may be off
+            self.state.changes.force_resync = True  # the plugin's sums may be wrong
         ref = reference(subject)
         outside = isinstance(error.error if isinstance(error, HookFailed) else error, OutsideError)
         self.report.errors.append(HookError(plugin, hook, text, f"{ref.kind} {ref.namespace}/{ref.name}", outside))
@@ -319,22 +318,22 @@ class Session(Snapshot):
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
-        """Jobs that wait to be enqueued."""
+        """Jobs in phase Pending."""
         return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
-        """Jobs that have tasks to place."""
+        """Jobs with pending tasks."""
         return [job for job in self.state.active.values() if job.pending]
 
     def enqueue(self, job: Job) -> None:
-        """The job leaves phase Pending."""
+        """Moves the job from phase Pending to Inqueue."""
         job.phase = PodGroupPhase.INQUEUE
         self.report.enqueued.append(job.key)
         self.touched_jobs.add(job.key)
         self.state.changes.jobs.add(job.key)
 
     def requeue(self, job: Job) -> None:
-        """An admitted job goes back to phase Pending; what was reserved for it is free from the next session on."""
+        """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
         job.phase = PodGroupPhase.PENDING
         self.touched_jobs.add(job.key)
         self.state.changes.jobs.add(job.key)
@@ -342,17 +341,17 @@ class Session(Snapshot):
         self.report.requeued.append(job.key)
 
     def in_phase_inqueue(self) -> Iterable[Job]:
-        """Jobs that were admitted and do not run yet, of those that have something to do."""
+        """Active jobs in phase Inqueue."""
         return [job for job in self.state.active.values() if job.phase is PodGroupPhase.INQUEUE]
 
     def is_pending_phase(self, job: Job) -> bool:
-        """Whether the job still waits to be enqueued."""
+        """Whether the job is in phase Pending."""
         return job.phase is PodGroupPhase.PENDING
 
     def has_releasing(self) -> bool:
-        """Whether any task is leaving a node. O(nodes) once, and again after evictions.
+        """Whether any task is releasing. O(nodes) once, and again after evictions.
 
-        An eviction that was undone may still count: whoever then looks for such room finds none.
+        An eviction that was undone may still count; the search for its capacity then finds none.
         """
         known, releases = self._coming, self.engine.releases
         if known is None or known[0] != releases:

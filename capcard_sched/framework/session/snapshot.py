@@ -1,4 +1,4 @@
-"""What a session knows of the cluster: the tables of the state, under the names plugins use."""
+"""The snapshot of the cluster in a session: the tables of the state, under the names that plugins use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Read-only views: plugins look, and change nothing."""
+    """Read-only views: plugins read them and change nothing."""
 
     state: ClusterState
 
@@ -57,7 +57,7 @@ class Snapshot:
 
     @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Labels of the namespaces that have been seen, by name."""
+        """Labels of the known namespaces, by name."""
         return self.state.namespaces
 
     @property
@@ -72,12 +72,12 @@ class Snapshot:
 
     @property
     def usage(self) -> Mapping[str, NodeUsage]:
-        """Measured load by name of the node, known to the cluster or not."""
+        """Measured load by node name, including names of unknown nodes."""
         return self.state.usage
 
     @property
     def numa(self) -> Mapping[str, NumaFacts]:
-        """What Numatopology objects say, by node name."""
+        """Numatopology facts, by node name."""
         return self.state.numa
 
     @property
@@ -87,7 +87,7 @@ class Snapshot:
 
     @property
     def classes(self) -> Iterable[TaskClass]:
-        """The classes of all tasks; some that no task has any more may be among them."""
+        """The classes of all tasks, possibly with some that no task has any more."""
         return self.state.classes
 
     @property

@@ -1,7 +1,7 @@
-"""The transaction: placements and evictions that become real together or not at all.
+"""The transaction of a session: placements and evictions that are committed together or not at all.
 
-Every operation is done at once, in the state, and recorded; `discard` undoes the records in reverse. Nothing is ever
-copied. A plugin that fails while it is told of an operation gets that operation, and only that, undone (W-07).
+Every operation applies at once, in the state, and is recorded; `discard` undoes the records in reverse. Nothing is
+copied. When a plugin fails in its notification, that operation alone is undone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _EvictionRecord(NamedTuple):
     reason: str
     message: str
     cause: tuple[str, str]
-    #: What was not marked as changed before.
+    #: The names that were not marked as changed before.
     unmarked: list[tuple[set[str], str]]
 
 
@@ -46,11 +46,11 @@ class Statement:
         return len(self._records)
 
     def allocate(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
-        """Put pending tasks of one class on nodes with idle room. Raises HookFailed with nothing left done."""
+        """Places pending tasks of one class on idle capacity of nodes. Raises HookFailed and leaves nothing behind."""
         self._place(job, tasks, nodes, TaskStatus.ALLOCATED)
 
     def pipeline(self, job: Job, tasks: list[Task], nodes: list[Node]) -> None:
-        """Promise pending tasks room that is being released. Raises HookFailed with nothing left done."""
+        """Places pending tasks on capacity that is being released. Raises HookFailed and leaves nothing behind."""
         self._place(job, tasks, nodes, TaskStatus.PIPELINED)
 
     def _place(self, job: Job, tasks: list[Task], nodes: list[Node], status: TaskStatus) -> None:
@@ -80,7 +80,7 @@ class Statement:
 
     @property
     def pipelined(self) -> list[Placement]:
-        """Placements on room that is being released."""
+        """Placements on capacity that is being released."""
         return [
             record
             for record in self._records
@@ -93,10 +93,10 @@ class Statement:
         return [record for record in self._records if isinstance(record, Placement)]
 
     def evict(self, task: Task, reason: str, message: str = "", *, by: str = "", queue: str = "") -> None:
-        """A placed task starts to leave its node. Raises HookFailed with nothing left done.
+        """Marks a placed task as releasing. Raises HookFailed and leaves nothing behind.
 
-        `message` continues the sentence "Pod is evicted, because of" and is the reason when empty; `by` is the pod
-        (`namespace/name`) that gets the room and `queue` its queue, "" when nobody does.
+        `message` continues the sentence "Pod is evicted, because of" and is the reason when empty; `by` is the
+        preemptor (`namespace/name`) and `queue` its queue, "" when there is none.
         """
         session, job, node = self._session, task.job, task.node
         assert job is not None, task
@@ -115,23 +115,23 @@ class Statement:
         self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:
-        """Undo everything, last first. What each task could have had is kept for its message.
+        """Undoes everything, last first. The node of each placement is kept for the task's message.
 
-        A plugin that fails while it is told is noted; the rest is undone all the same.
+        A plugin that fails in its notification is recorded; the rest is undone all the same.
         """
-        self._undo(0, tell=True)
+        self._undo(0, record_outcomes=True)
 
     def rollback(self, length: int) -> None:
-        """Undo what was done since the statement had `length` operations, last first, and leave no word of it."""
-        self._undo(length, tell=False)
+        """Undoes the operations since the statement had `length` of them, last first, without recording outcomes."""
+        self._undo(length, record_outcomes=False)
 
-    def _undo(self, length: int, *, tell: bool) -> None:
+    def _undo(self, length: int, *, record_outcomes: bool) -> None:
         session = self._session
         while len(self._records) > length:
             record = self._records.pop()
             try:
                 if isinstance(record, Placement):
-                    for task, node in zip(record.tasks, record.nodes, strict=True) if tell else ():
+                    for task, node in zip(record.tasks, record.nodes, strict=True) if record_outcomes else ():
                         session.outcomes[task.uid] = TaskOutcome(
                             "schedulable" if task.status is TaskStatus.ALLOCATED else "pipelined", "", node.name
                         )
@@ -146,15 +146,15 @@ class Statement:
         task, session = eviction.task, self._session
         assert task.job is not None, task
         session.state.unrelease(task, eviction.former)
-        for marked, name in eviction.unmarked:  # nothing has changed: no reason for another session
+        for marked, name in eviction.unmarked:  # nothing changed: no reason for another session
             marked.discard(name)
         session.dispatch.notify("on_allocate", Placement(task.job, task.cls, [task], [eviction.node]))
 
     def commit(self) -> None:
-        """Make it real: binds and evictions become intents, allocated tasks BINDING. Pipelined ones stay promised.
+        """Turns binds and evictions into intents; allocated tasks become BINDING, pipelined ones stay pipelined.
 
-        All tasks of the statement are reserved in the state before the first intent leaves (W-06). Raises HookFailed
-        before anything is real when a plugin cannot say what to write on a pod.
+        All tasks of the statement are reserved in the state before the first intent is handed over. Raises HookFailed
+        before anything is committed when a plugin fails to provide annotations or volumes.
         """
         session = self._session
         annotations = self._annotations()
@@ -194,7 +194,7 @@ class Statement:
             session.on_commit(binds)
 
     def _annotations(self) -> dict[str, dict[str, str]]:
-        """What plugins want written with each binding, by uid; pods with nothing are absent."""
+        """The annotations that plugins add to each binding, by uid; pods without any are absent."""
         found: dict[str, dict[str, str]] = {}
         for wanted in self._wanted("bind_annotations"):
             for uid, notes in wanted.items():
@@ -202,7 +202,7 @@ class Statement:
         return found
 
     def _volumes(self) -> dict[str, tuple[ClaimBinding, ...]]:
-        """How the claims of pods get their volumes before the binding, by uid; pods with nothing are absent."""
+        """The volume bindings of each pod before its own, by uid; pods without any are absent."""
         found: dict[str, tuple[ClaimBinding, ...]] = {}
         for wanted in self._wanted("bind_volumes"):
             for uid, bindings in wanted.items():
@@ -210,7 +210,7 @@ class Statement:
         return found
 
     def _wanted(self, hook: str) -> list[Mapping[str, Any]]:
-        """What plugins answer, by task uid, to a hook that is asked of every placement to be bound."""
+        """The results of a hook, by task uid, that runs for every placement to be bound."""
         found: list[Mapping[str, Any]] = []
         for name, call in self._session.dispatch.entries(hook):
             for record in self._records:
@@ -224,7 +224,7 @@ class Statement:
         return found
 
     def keep(self) -> None:
-        """Leave the operations until the session closes, then undo them: a gang that is promised room (W-08)."""
+        """Keeps the operations until the session closes, which undoes them: a pipelined gang."""
         session = self._session
         for record in self._records:
             assert isinstance(record, Placement)

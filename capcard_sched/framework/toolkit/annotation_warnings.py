@@ -1,4 +1,4 @@
-"""Annotations of jobs and pods that a plugin cannot read: who is told of them, and that once."""
+"""Warnings about annotations of jobs and pods that a plugin cannot parse."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 def annotation_warnings(key: str, detail: str, accepted: str) -> str:
-    """The message: which annotation, what is wrong with it and what is done instead, what it may be."""
+    """The message: the annotation, its problem and the value used instead, the accepted form."""
     return INVALID_ANNOTATION.render(key=key, detail=detail, accepted=accepted)
 
 
 class AnnotationWarnings:
-    """What each job, and each job's pods, were told by one plugin. A problem that went away may be told again."""
+    """The warnings of one plugin per job, each reported once. A problem that disappeared is reported again."""
 
     def __init__(self) -> None:
-        #: Key of a job to the messages told.
-        self._told: dict[str, set[str]] = {}
+        #: Key of a job to its reported messages.
+        self._reported: dict[str, set[str]] = {}
 
     def keep(self, session: Session) -> None:
-        """Forget jobs that are gone."""
+        """Drops jobs that are gone."""
         jobs = session.jobs
-        if len(self._told) and any(key not in jobs for key in self._told):
-            self._told = {key: told for key, told in self._told.items() if key in jobs}
+        if len(self._reported) and any(key not in jobs for key in self._reported):
+            self._reported = {key: reported for key, reported in self._reported.items() if key in jobs}
 
     def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
-        """An event on the PodGroup for each of the messages, all that are wrong with it now, that it was not told."""
+        """Emits one event on the PodGroup for each new message; `messages`: all its current problems."""
         for message in self._news(job, set(messages)):
             session.notice(job, INVALID_ANNOTATION, message)
 
     def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
-        """Look at the pods of all jobs that changed; `problem` gives a pod's message, "" for none. O(their pods).
+        """Checks the pods of all changed jobs; `problem` returns a pod's message, "" for none. O(their pods).
 
-        The pods of a job mostly come from one template: of those with the same problem the first by name is told.
+        The pods of a job mostly share a template: of those with the same problem the first by name gets the event.
         """
         self.keep(session)
         for key in session.jobs if session.changed.everything else sorted(session.changed.jobs):
@@ -55,9 +55,9 @@ class AnnotationWarnings:
                 session.notice(first[message], INVALID_ANNOTATION, message)
 
     def _news(self, job: Job, messages: set[str]) -> list[str]:
-        news = sorted(messages - self._told.get(job.key, set()))
+        news = sorted(messages - self._reported.get(job.key, set()))
         if messages:
-            self._told[job.key] = messages
+            self._reported[job.key] = messages
         else:
-            self._told.pop(job.key, None)
+            self._reported.pop(job.key, None)
         return news

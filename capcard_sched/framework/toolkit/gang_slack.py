@@ -1,4 +1,4 @@
-"""Which pods their gangs can do without (plugins reference §2, rule 2)."""
+"""Pods that their gangs can spare."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Job, Task
 
-#: What counts as there, for a gang and for a role of it.
+#: Statuses that count for the minimum of a gang and of its roles.
 _READY = (TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
 
 
 def split_slack(candidates: Iterable[Task]) -> tuple[list[Task], list[Task]]:
-    """The first candidates of each job that may go while it, and each of its roles, keeps its minimum; the others.
+    """The candidates of each job that it can lose while it and its roles keep their minimum; the others.
 
-    Both keep the order given; a pod without a job is among the others. O(candidates).
+    Both keep the order; a pod without a job is among the others. O(candidates).
     """
     left: dict[tuple[str, str | None], int] = {}
     spare: list[Task] = []

@@ -214,7 +214,7 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     closer = h.core._closer
     assert closer._pod_conditions.keys() == {h.task("p0").uid, h.task("lone").uid}
     assert {ref.kind for ref, _ in closer._events} >= {"Pod", "PodGroup"}
-    assert closer._told
+    assert closer._checked_at
     h.delete_pod("p0")
     h.delete_pod("lone")
     h.delete_group("g")
@@ -223,7 +223,7 @@ def test_memories_are_dropped_once_they_decide_nothing() -> None:
     assert closer._pod_conditions == {}
     assert closer._events, "the same event within five minutes is still one too many"
     closer.prune(h.state.tasks, 1301.0)
-    assert (closer._events, closer._told) == ({}, {})
+    assert (closer._events, closer._checked_at) == ({}, {})
 
 
 def test_a_new_term_tells_again_what_may_have_been_lost_with_the_last() -> None:

@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:
     h.pod("p", group="late")
     h.step(now=100.0)
     missing, jobs = MissingGroups(), h.state.groups_missing
-    assert not missing.look(jobs, 1000.0)
-    assert not missing.look(jobs, 500.0)
+    assert not missing.update(jobs, 1000.0)
+    assert not missing.update(jobs, 500.0)
     assert missing.next_wakeup == 500.0 + GRACE_SECONDS
-    assert list(missing.look(jobs, 500.0 + GRACE_SECONDS)) == ["default/late"]
+    assert list(missing.update(jobs, 500.0 + GRACE_SECONDS)) == ["default/late"]
