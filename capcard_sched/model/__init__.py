@@ -1,1 +1,1 @@
-"""The vocabulary every other room shares: resources, cards, tasks, jobs, queues, nodes, reasons, deltas and intents."""
+"""Shared types: resources, cards, tasks, jobs, queues, nodes, reasons, deltas and intents."""

@@ -1,26 +1,26 @@
-"""Every annotation and label key that users know, once, spelled as they spell it; some are only known as no slips."""
+"""Every supported annotation and label key. Some are listed only so that `validate` accepts them."""
 
 from functools import cache
 from typing import Final
 
-# --- cards (capacity-card reference §2.1) ---------------------------------------------------------------------------
+# --- cards ----------------------------------------------------------------------------------------------------------
 #: Queue: JSON, card to number of cards.
 CARD_QUOTA: Final = "volcano.sh/card.quota"
 #: Workload and PodGroup: JSON, card or `A|B` to number of cards of the whole job.
 CARD_REQUEST: Final = "volcano.sh/card.request"
 #: Pod: the cards it accepts, `A|B`, preferred first.
 CARD_NAME: Final = "volcano.sh/card.name"
-#: Pod: read when CARD_NAME is absent (R1).
+#: Pod: read when CARD_NAME is absent.
 CARD_NAME_ALIAS: Final = "volcano.sh/card.card"
-#: Pod, written with the binding: the card a multi-card pod got (R3).
+#: Pod, written with the binding: the card assigned to a multi-card pod.
 CARD_ASSIGNED: Final = "volcano.sh/card.assigned"
 #: Queue, written by us: JSON, card to number of cards its pods hold.
 CARD_ALLOCATED: Final = "volcano.sh/card.allocated"
 #: Workload and PodGroup: `inference` or `training`.
 SERVICE_TYPE: Final = "volcano.sh/service.type"
 
-# --- node labels of cards (capacity-card reference §3) --------------------------------------------------------------
-#: `<prefix>/<type>.product` names the card, `.memory` its MiB, `.count` how many there are.
+# --- node labels of cards -------------------------------------------------------------------------------------------
+#: `<prefix>/<type>.product` names the card, `.memory` its MiB, `.count` the number of cards.
 PRODUCT_SUFFIX: Final = ".product"
 MEMORY_SUFFIX: Final = ".memory"
 COUNT_SUFFIX: Final = ".count"
@@ -32,9 +32,9 @@ GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
 VOLCANO_PREFIX: Final = "volcano.sh/"
 #: Pod: its PodGroup, in the pod's namespace.
 GROUP_NAME: Final = "scheduling.k8s.io/group-name"
-#: Pod: read when GROUP_NAME is absent (C-14).
+#: Pod: read when GROUP_NAME is absent.
 GROUP_NAME_ALIAS: Final = "scheduling.volcano.sh/group-name"
-#: Workload: `minMember` of the PodGroup made for it.
+#: Workload: `minMember` of its generated PodGroup.
 GROUP_MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"
 #: Pod template of a Deployment and the like: the queue of its PodGroup.
 POD_QUEUE_NAME: Final = "scheduling.volcano.sh/queue-name"
@@ -62,17 +62,17 @@ QUEUE_ALLOCATION_GATE: Final = "scheduling.volcano.sh/queue-allocation-gate"
 #: Queue hierarchy of drf: `root/eng/prod` and `1/2/4`.
 HIERARCHY: Final = "volcano.sh/hierarchy"
 HIERARCHY_WEIGHTS: Final = "volcano.sh/hierarchy-weights"
-#: Queue: closed because its parent was.
+#: Queue: closed together with its parent.
 CLOSED_BY_PARENT: Final = "volcano.sh/closed-by-parent"
 
 # --- eviction and time ----------------------------------------------------------------------------------------------
-#: Annotation or label, pod or PodGroup: may be evicted for others.
+#: Annotation or label, pod or PodGroup: preemptable.
 PREEMPTABLE: Final = "volcano.sh/preemptable"
 #: PodGroup: `job` makes the whole job one unit of eviction.
 EVICT_SCOPE: Final = "volcano.sh/evict-scope"
 #: Node label: the zone; pod and PodGroup: `*`.
 REVOCABLE_ZONE: Final = "volcano.sh/revocable-zone"
-#: Pod, label or else annotation: Go duration after it was scheduled during which it is not evicted.
+#: Pod, label or else annotation: Go duration after scheduling during which it is not evicted.
 COOLDOWN_TIME: Final = "volcano.sh/cooldown-time"
 #: PodGroup: Go duration after which a waiting job takes precedence.
 SLA_WAITING_TIME: Final = "volcano.sh/sla-waiting-time"
@@ -105,7 +105,7 @@ OFFLINE_JOB_EVICTING: Final = "volcano.sh/offline-job-evicting"
 NODE_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 HOSTNAME: Final = "kubernetes.io/hostname"
 
-# --- shared devices (deviceshare reference §3, §5, §10) -------------------------------------------------------------
+# --- shared devices ----------------------------------------------------------------------------------------------
 VGPU_NODE: Final = "volcano.sh/vgpu-node"
 VGPU_TIME: Final = "volcano.sh/vgpu-time"
 VGPU_IDS: Final = "volcano.sh/vgpu-ids-new"
@@ -125,7 +125,7 @@ GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 PREDICATE_TIME: Final = "volcano.sh/predicate-time"
 
 # --- replicas -------------------------------------------------------------------------------------------------------
-#: Binding (and so pod), written by us: holder and term of the lease it was decided under, `holder/leaseTransitions`.
+#: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.
 FENCE: Final = "capcard-sched.io/fence"
 
 # --- controllers ----------------------------------------------------------------------------------------------------
@@ -133,17 +133,17 @@ FENCE: Final = "capcard-sched.io/fence"
 INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
 
 # --- the simulator --------------------------------------------------------------------------------------------------
-#: Pod: it ends this long after its start.
+#: Pod: duration from its start to its end.
 SIMULATION_DURATION: Final = "simulation.capcard-sched.io/duration"
-#: Pod: exit code it ends with; "0" when unset.
+#: Pod: its exit code; "0" when unset.
 SIMULATION_EXIT_CODE: Final = "simulation.capcard-sched.io/exit-code"
-#: Pod: how long it stays Terminating, over `terminationGracePeriodSeconds`.
+#: Pod: duration of Terminating, overrides `terminationGracePeriodSeconds`.
 SIMULATION_GRACE: Final = "simulation.capcard-sched.io/grace"
-#: Node: its measured load, `cpu=80,memory=50` in percent; it holds until another one is written.
+#: Node: its measured load, `cpu=80,memory=50` in percent; valid until the next value.
 SIMULATION_USAGE: Final = "simulation.capcard-sched.io/usage"
 
-#: Pod annotations that decide where a pod may go or what it is charged: pods that differ here are of different classes.
-#: PREEMPTABLE is among them because `true` lets a pod onto revocable nodes (plugins reference §17).
+#: Pod annotations that affect placement or charge: pods that differ in them belong to different classes.
+#: PREEMPTABLE is among them because `true` admits a pod to revocable nodes.
 CLASS_ANNOTATIONS: Final = frozenset(
     {
         CARD_NAME,
@@ -162,13 +162,13 @@ CLASS_ANNOTATIONS: Final = frozenset(
     }
 )
 
-#: Prefixes of keys that are ours or the reference's: an unknown key under one of them is probably a slip.
+#: Prefixes of supported keys: an unknown key under one of them is probably a misspelling.
 OWN_PREFIXES: Final = (VOLCANO_PREFIX, "scheduling.volcano.sh/", "simulation.capcard-sched.io/")
 
 
 @cache
 def known_keys() -> frozenset[str]:
-    """Every key under `OWN_PREFIXES` that stands in this module."""
+    """Every key under `OWN_PREFIXES` in this module."""
     return frozenset(
         value
         for name, value in globals().items()

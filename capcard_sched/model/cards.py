@@ -1,4 +1,4 @@
-"""Card annotations and the cards a node offers (capacity-card reference §2.2, §2.3, §3).
+"""Card annotations and card discovery on nodes.
 
 Amounts are thousandths of a card: two cards are 2000.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 #: Thousandths per card.
 CARD: Final = 1000
-#: Most cards one entry may name: more would not fit 64 bits as thousandths.
+#: Cards. Maximum of one entry: its thousandths fit 64 bits.
 MAX_CARDS: Final = (2**63 - 1) // CARD
-#: Kubernetes keeps all annotations of an object below this size.
+#: Bytes. Kubernetes limits all annotations of an object to this size.
 MAX_TEXT: Final = 262144
 
 NVIDIA: Final = "nvidia.com"
@@ -28,13 +28,13 @@ MPS_RESOURCE: Final = "nvidia.com/gpu.shared"
 MIG_PREFIX: Final = "nvidia.com/mig-"
 
 _PRODUCT = re.compile(r"((.+?)/([\w-]+))\.product", re.ASCII)
-#: 15 digits are more MiB than there are, and keep a hostile label from becoming a huge integer.
+#: At most 15 digits, so that a hostile label cannot become a huge integer.
 _POSITIVE = re.compile(r"0*([1-9][0-9]{0,14})")
 _SHOWN = 100
 
 
 class CardSyntaxError(ValueError):
-    """A malformed card annotation. The text is the `<detail>` of the events in the capacity-card reference §2.3."""
+    """A malformed card annotation. The text is the `{detail}` of the event."""
 
 
 def _shown(text: str) -> str:
@@ -45,7 +45,7 @@ def _shown(text: str) -> str:
 
 
 class _NotAnInteger:
-    """A JSON number that is no integer, kept as written so that the message can quote it."""
+    """A JSON number that is not an integer, kept as text for the message."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -56,7 +56,7 @@ class _Members(list[tuple[str, object]]):
 
 
 def _integer(text: str) -> object:
-    # int() of thousands of digits is slow or refused; what does not fit is refused here with its own words.
+    # int() of thousands of digits is slow or raises; such numbers are rejected with their own message.
     return int(text) if len(text) <= 20 else _NotAnInteger(text)
 
 
@@ -66,19 +66,19 @@ _decoder = json.JSONDecoder(
 
 
 def _written(value: object) -> str:
-    """A JSON value as error messages quote it."""
+    """A JSON value, formatted for error messages."""
     if isinstance(value, _NotAnInteger):
         return _shown(value.text)
     if isinstance(value, _Members):
         return "{...}" if value else "{}"
     if isinstance(value, list):
         return "[...]" if value else "[]"
-    # backslashreplace: an unpaired surrogate in a value must not make the message unwritable.
+    # backslashreplace: an unpaired surrogate must not make the message unencodable.
     return _shown(json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode())
 
 
 def _members(text: str | None) -> _Members:
-    """The members of a JSON object; an absent, empty or null annotation has none."""
+    """The members of a JSON object; none for an absent, empty or null annotation."""
     if text is None or not text.strip():
         return _Members()
     if len(text) > MAX_TEXT:
@@ -113,7 +113,7 @@ def _amount(key: str, value: object) -> int:
 
 
 def _check_encodable(key: str) -> None:
-    # An escape such as \ud800 gives text that no event or patch could be written with.
+    # An escape such as \ud800 gives text that no event or patch can encode.
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -121,9 +121,9 @@ def _check_encodable(key: str) -> None:
 
 
 def parse_card_quota(text: str | None) -> dict[str, int]:
-    """`volcano.sh/card.quota`: card to milli-cards, in the order written. Absent, empty and null give no cards.
+    """`volcano.sh/card.quota`: card to milli-cards, in the order of the text. Absent, empty and null give no cards.
 
-    All or nothing: raises CardSyntaxError on the first malformed member.
+    Raises CardSyntaxError on the first malformed member.
     """
     quota: dict[str, int] = {}
     for key, value in _members(text):
@@ -177,12 +177,12 @@ def parse_card_name(text: str | None) -> tuple[str, ...]:
 
 
 class CardKind(NamedTuple):
-    """A whole-device model on a node, as its labels name it (§3.1)."""
+    """A whole-device model on a node, from the node's labels."""
 
     name: str
     prefix: str
     type: str
-    #: MiB per card; None when the label is no positive integer, which rules out MPS cards only.
+    #: MiB per card; None when the label is not a positive integer, which excludes MPS cards only.
     memory_mib: int | None
 
     @property
@@ -192,11 +192,11 @@ class CardKind(NamedTuple):
 
 
 class NodeCards(NamedTuple):
-    """What a node offers."""
+    """The cards of a node."""
 
     #: Card to (milli-cards, resource name), sorted by card.
     cards: dict[str, tuple[int, str]]
-    #: Labels that are no positive integers, as (key, value), sorted.
+    #: Labels that are not positive integers, as (key, value), sorted.
     problems: tuple[tuple[str, str], ...]
 
 
@@ -206,7 +206,7 @@ def _positive(text: str) -> int | None:
 
 
 def card_kinds(labels: Mapping[str, str]) -> tuple[CardKind, ...]:
-    """The kinds of a node in sorted order of their product labels; a product without a memory label is none."""
+    """The kinds of a node in sorted order of their product labels; a product without a memory label is skipped."""
     kinds = []
     for key in sorted(key for key in labels if key.endswith(".product")):
         match = _PRODUCT.fullmatch(key)
@@ -219,13 +219,13 @@ def card_kinds(labels: Mapping[str, str]) -> tuple[CardKind, ...]:
 
 
 def _slice_owner(kinds: tuple[CardKind, ...], prefix: str) -> CardKind | None:
-    """The kind that slices of a vendor are named after: type `gpu`, else the first in sorted order."""
+    """The kind that names the slices of a vendor: type `gpu`, else the first in sorted order."""
     own = [kind for kind in kinds if kind.prefix == prefix]
     return next((kind for kind in own if kind.type == "gpu"), own[0] if own else None)
 
 
 def mps_card(name: str, memory_mib: int, replicas: int) -> str:
-    """The name of an MPS share: GiB are rounded half up, not to even (80.5 gives 81)."""
+    """The name of an MPS share: GiB are rounded half up (80.5 gives 81)."""
     return f"{name}/mps-{(memory_mib + 512) // 1024}g*1/{replicas}"
 
 
@@ -235,10 +235,10 @@ def mig_card(name: str, profile: str) -> str:
 
 
 def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards:
-    """The cards of a node from its labels and its allocatable resources in base units (§3). Never raises.
+    """The cards of a node from its labels and its allocatable resources in base units. Never raises.
 
-    A fraction of a device counts as a whole one. If two resources stand for one card, amounts add up and the first
-    resource in sorted order is named. Cost: O(labels + resources).
+    A fraction of a device counts as a whole one. If two resources map to one card, amounts add up and the entry has the
+    first resource in sorted order. Cost: O(labels + resources).
     """
     kinds = card_kinds(labels)
     if not kinds:
@@ -252,7 +252,7 @@ def discover_cards(labels: Mapping[str, str], allocatable: Amounts) -> NodeCards
         problems.add(GPU_REPLICAS)
 
     whole = {kind.resource: kind.name for kind in kinds}
-    # Also when its amount is 0: with every device unhealthy, an RDMA resource must not pass for the cards.
+    # Also when its amount is 0: with every device unhealthy, an RDMA resource must not count as the cards.
     has_whole = any(resource in allocatable for resource in whole)
     found: dict[str, tuple[int, str]] = {}
     others: dict[str, list[str]] = {}

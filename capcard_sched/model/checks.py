@@ -1,7 +1,7 @@
-"""Is this annotation, pod template or node what the scheduler can work with? Rules of the controllers reference §5.5.
+"""Validation of annotations, pod templates and nodes.
 
-Pure functions over text and plain values, shared by `validate`, by admission and by whoever wants to warn early. The
-scheduler itself copes with everything that is an error here; these checks say it before a job waits for ever.
+Pure functions over text and plain values, shared by `validate` and admission. The scheduler itself tolerates everything
+that is an error here; these checks report it before a job waits.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ NAME_FORM: Final = "a card name, or alternatives joined by |, such as NVIDIA-A10
 SLICE_FORM: Final = "<card>/mps-<GiB>g*1/<shares> with at least 2 shares, or <card>/mig-<profile>-mixed"
 
 WHOLE_NVIDIA: Final = "nvidia.com/gpu"
-#: Resources that are cards wherever they occur; those of other vendors are known from the nodes.
+#: Resources that always count cards; the nodes define those of other vendors.
 _NVIDIA_CARDS: Final = frozenset({WHOLE_NVIDIA, MPS_RESOURCE})
 
-#: Longer keys are no slips of known ones, and comparing takes quadratic time.
+#: Characters. Longer keys are not compared: the comparison takes quadratic time.
 _LONG_KEY = 100
 _MPS = re.compile(r"[^/]+/mps-[0-9]+g\*1/([0-9]{1,6})")
 _MIG = re.compile(r"[^/]+/mig-(.+)-mixed")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that a check found. An error cannot work, a warning probably is not meant, a note is worth knowing."""
+    """One result of a check. error: cannot work; warning: probably unintended; note: information."""
 
     severity: Severity
     #: Path inside the object: `metadata.annotations["volcano.sh/card.quota"]`.
     field: str
     message: str
-    #: The accepted form, "" when the message says it all.
+    #: The accepted form, "" when the message contains it.
     accepted: str = ""
 
 
@@ -67,7 +67,7 @@ def annotation_field(key: str, at: str = "metadata") -> str:
 
 
 def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[Finding]:
-    """Keys under our prefixes that nobody reads and that are close to one that is read."""
+    """Unsupported keys under our prefixes that resemble a supported one."""
     known = keys.known_keys()
     findings = []
     for key in sorted(annotations):
@@ -81,7 +81,7 @@ def check_spelling(annotations: Iterable[str], *, at: str = "metadata") -> list[
 
 
 def check_card_quota(text: str) -> list[Finding]:
-    """`volcano.sh/card.quota` of a queue."""
+    """Check `volcano.sh/card.quota` of a queue."""
     field = annotation_field(keys.CARD_QUOTA)
     try:
         quota = parse_card_quota(text)
@@ -91,7 +91,7 @@ def check_card_quota(text: str) -> list[Finding]:
 
 
 def check_card_request(text: str, *, severity: Severity = "error") -> list[Finding]:
-    """`volcano.sh/card.request` of a workload or PodGroup; `severity` is that of a malformed one."""
+    """Check `volcano.sh/card.request` of a workload or PodGroup; `severity` applies to a malformed one."""
     field = annotation_field(keys.CARD_REQUEST)
     try:
         request = parse_card_request(text)
@@ -101,20 +101,20 @@ def check_card_request(text: str, *, severity: Severity = "error") -> list[Findi
 
 
 def check_card_word(card: str, field: str) -> list[Finding]:
-    """One card name: no white space inside, and slices as nodes name them."""
+    """Check one card name: no white space, and slices in the form that nodes provide."""
     if any(character.isspace() for character in card):
-        return [Finding("warning", field, f"card <{card}> contains white space: no node offers such a card")]
+        return [Finding("warning", field, f"card <{card}> contains white space: no node provides such a card")]
     match = _MPS.fullmatch(card)
     well_formed = "/" not in card or (match is not None and int(match[1]) >= 2) or _MIG.fullmatch(card) is not None
     if well_formed:
         return []
-    return [Finding("warning", field, f"card <{card}> is no card that a node can offer", SLICE_FORM)]
+    return [Finding("warning", field, f"no node can provide card <{card}>", SLICE_FORM)]
 
 
 def check_choice(
     key: str, value: str, choices: tuple[str, ...], *, severity: Severity = "error", at: str = "metadata"
 ) -> list[Finding]:
-    """An annotation with a closed set of values."""
+    """Check an annotation with a closed set of values."""
     if value in choices:
         return []
     accepted = " or ".join(f'"{choice}"' for choice in choices)
@@ -125,12 +125,12 @@ def check_choice(
 
 
 def is_card_resource(resource: str, known: Collection[str] = ()) -> bool:
-    """Whether `resource` counts cards: NVIDIA's always do, others when a node says so (`known`)."""
+    """Whether `resource` counts cards: those of NVIDIA always, others when a node provides them as cards (`known`)."""
     return resource in _NVIDIA_CARDS or resource.startswith(MIG_PREFIX) or resource in known
 
 
 def card_resource(card: str) -> str | None:
-    """The resource a slice is counted by; None for a whole card, whose vendor the name does not tell."""
+    """The resource that counts a slice; None for a whole card, whose name does not contain the vendor."""
     if _MPS.fullmatch(card):
         return MPS_RESOURCE
     match = _MIG.fullmatch(card)
@@ -140,44 +140,44 @@ def card_resource(card: str) -> str | None:
 def check_card_name(
     annotations: Mapping[str, str], requests: Amounts, *, known: Collection[str] = (), at: str = "metadata"
 ) -> list[Finding]:
-    """`volcano.sh/card.name` of a pod (template) beside what its containers ask for, in base units."""
+    """Check `volcano.sh/card.name` of a pod (template) against the requests of its containers, in base units."""
     text = annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS, ""))
     key = keys.CARD_NAME if keys.CARD_NAME in annotations or not text else keys.CARD_NAME_ALIAS
     field = annotation_field(key, at)
-    asked = sorted(name for name, amount in requests.items() if amount > 0 and is_card_resource(name, known))
+    requested = sorted(name for name, amount in requests.items() if amount > 0 and is_card_resource(name, known))
     try:
         cards = parse_card_name(text)
     except CardSyntaxError as error:
         return [Finding("error", field, str(error), NAME_FORM)]
     if not cards:
-        if not asked:
+        if not requested:
             return []
-        message = f"the pod requests <{', '.join(asked)}> without {keys.CARD_NAME}; no card quota is charged for it"
+        message = f"the pod requests <{', '.join(requested)}> without {keys.CARD_NAME}; no card quota is charged for it"
         return [Finding("warning", field, message, NAME_FORM)]
     findings = [finding for card in cards for finding in check_card_word(card, field)]
     if len(cards) < len(text.split("|")):
         findings.append(Finding("warning", field, f"<{text}> names a card twice", NAME_FORM))
     if key == keys.CARD_NAME_ALIAS:
         findings.append(Finding("warning", field, f"an old spelling, read as {keys.CARD_NAME}", keys.CARD_NAME))
-    return findings + _match_resources(cards, asked, field)
+    return findings + _match_resources(cards, requested, field)
 
 
-def _match_resources(cards: tuple[str, ...], asked: list[str], field: str) -> list[Finding]:
+def _match_resources(cards: tuple[str, ...], requested: list[str], field: str) -> list[Finding]:
     wanted = {card: card_resource(card) for card in cards}
     kinds = sorted({resource or "a whole card" for resource in wanted.values()})
     if len(kinds) > 1:
         message = f"cards <{'|'.join(cards)}> use different resources <{', '.join(kinds)}>, which is not supported"
         return [Finding("error", field, message, "alternatives that are counted by one resource")]
-    if not asked:
-        message = f"no container asks for a resource of card <{'|'.join(cards)}>: the pod cannot be placed"
+    if not requested:
+        message = f"no container requests a resource of card <{'|'.join(cards)}>: the pod cannot be scheduled"
         return [Finding("warning", field, message, f"a limit such as {wanted[cards[0]] or WHOLE_NVIDIA}: 1")]
     for card, resource in wanted.items():
-        fits = resource in asked if resource else any(not _is_slice(name) for name in asked)
+        fits = resource in requested if resource else any(not _is_slice(name) for name in requested)
         if not fits:
-            message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, but the pod asks for {', '.join(asked)}"
+            message = f"card <{card}> is counted by {resource or WHOLE_NVIDIA}, the pod requests {', '.join(requested)}"
             return [Finding("error", field, message, f"a limit of {resource or WHOLE_NVIDIA}")]
-    if len(asked) > 1:
-        message = f"the pod asks for several card resources <{', '.join(asked)}>; one card name covers only one of them"
+    if len(requested) > 1:
+        message = f"the pod requests several card resources <{', '.join(requested)}>; a card name covers one of them"
         return [Finding("warning", field, message)]
     return []
 
@@ -190,7 +190,7 @@ def _is_slice(resource: str) -> bool:
 
 
 def check_node(labels: Mapping[str, str], allocatable: Amounts) -> list[Finding]:
-    """Labels that spoil card discovery, and device resources that no card stands for (capacity-card reference §3)."""
+    """Check the labels of card discovery, and find device resources without a card."""
     found = discover_cards(labels, allocatable)
     findings = [
         Finding(

@@ -1,4 +1,4 @@
-"""Pods that are left alone for a while after their start (plugins reference §18)."""
+"""Cooldown: a protection period after the start of a pod during which it is not evicted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import PodConditionObject
 
-#: The conditions of a pod from which the time may be counted.
+#: Pod conditions from which the cooldown may count.
 Start: TypeAlias = Literal["PodScheduled", "ContainersReady", "Ready"]
 
 COOLDOWN_FORM: Final = "a duration such as 600s, 10m or 1h30m"
 
 
 class Cooldown(NamedTuple):
-    """What a pod says about its cool-down. Times are Unix seconds, 0.0 while the condition is not True."""
+    """The cooldown of a pod. Times are Unix seconds, 0.0 while the condition is not True."""
 
     #: As written.
     text: str
@@ -32,16 +32,16 @@ class Cooldown(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it lasts; 0.0 when that cannot be read."""
+        """Its duration; 0.0 when the text is invalid."""
         return _seconds(self.text)[0]
 
     @property
     def problem(self) -> str:
-        """What is wrong with the duration, "" for nothing."""
+        """The problem of the text, "" for none."""
         return _seconds(self.text)[1]
 
     def until(self, start: Start) -> float:
-        """When it is over. While the chosen condition is not True it counts from PodScheduled; 0.0 without that."""
+        """Unix seconds of its end, counted from `start`, else PodScheduled; 0.0 while neither condition is True."""
         begun = self.scheduled
         if start != "PodScheduled":
             begun = (self.ready if start == "Ready" else self.containers_ready) or begun
@@ -53,7 +53,7 @@ def cooldown_of(
     annotations: Mapping[str, str] | None,
     conditions: Iterable[PodConditionObject] | None,
 ) -> Cooldown | None:
-    """What a pod's label, else its annotation `volcano.sh/cooldown-time` says; None without either."""
+    """The cooldown from the label, else the annotation `volcano.sh/cooldown-time`; None without both."""
     is_label = labels is not None and COOLDOWN_TIME in labels
     text = labels[COOLDOWN_TIME] if is_label and labels else (annotations or {}).get(COOLDOWN_TIME)
     if text is None:
@@ -66,7 +66,7 @@ def cooldown_of(
 
 @lru_cache(maxsize=256)
 def _seconds(text: str) -> tuple[float, str]:
-    """The duration and what is wrong with it."""
+    """The duration and its problem."""
     try:
         seconds = parse_duration(text)
     except DurationError as error:

@@ -1,4 +1,4 @@
-"""Facts that come in: what changed in the cluster, as immutable messages."""
+"""Deltas: changes in the cluster, as immutable messages to the core."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from capcard_sched.model.volumes import (
 )
 
 
-class _Fact(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """Base: a message that says in JSON, under `kind`, which one it is; recordings are read back by it."""
+class _Delta(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
+    """Base: tagged by `kind` in JSON, so that recordings can be decoded."""
 
 
-class NodeChanged(_Fact, frozen=True):
+class NodeChanged(_Delta, frozen=True):
     """A node was added or updated."""
 
     node: NodeObject
 
 
-class NodeGone(_Fact, frozen=True):
+class NodeGone(_Delta, frozen=True):
     """A node was deleted."""
 
     name: str
 
 
-class PodChanged(_Fact, frozen=True):
+class PodChanged(_Delta, frozen=True):
     """A pod was added or updated. A new uid under a known name replaces the old pod."""
 
     pod: PodObject
 
 
-class PodGone(_Fact, frozen=True):
-    """A pod was deleted. An empty uid means whichever pod has the name."""
+class PodGone(_Delta, frozen=True):
+    """A pod was deleted. An empty uid matches any pod of the name."""
 
     namespace: str
     name: str
     uid: str = ""
 
 
-class PodGroupChanged(_Fact, frozen=True):
+class PodGroupChanged(_Delta, frozen=True):
     """A PodGroup was added or updated."""
 
     group: PodGroupObject
 
 
-class PodGroupGone(_Fact, frozen=True):
+class PodGroupGone(_Delta, frozen=True):
     """A PodGroup was deleted."""
 
     namespace: str
@@ -67,116 +67,116 @@ class PodGroupGone(_Fact, frozen=True):
     uid: str = ""
 
 
-class QueueChanged(_Fact, frozen=True):
+class QueueChanged(_Delta, frozen=True):
     """A queue was added or updated."""
 
     queue: QueueObject
 
 
-class QueueGone(_Fact, frozen=True):
+class QueueGone(_Delta, frozen=True):
     """A queue was deleted."""
 
     name: str
 
 
-class PriorityClassChanged(_Fact, frozen=True):
+class PriorityClassChanged(_Delta, frozen=True):
     """A PriorityClass was added or updated."""
 
     priority_class: PriorityClassObject
 
 
-class PriorityClassGone(_Fact, frozen=True):
+class PriorityClassGone(_Delta, frozen=True):
     """A PriorityClass was deleted."""
 
     name: str
 
 
-class NamespaceChanged(_Fact, frozen=True):
+class NamespaceChanged(_Delta, frozen=True):
     """A namespace was added, or its labels changed."""
 
     name: str
     labels: dict[str, str]
 
 
-class NamespaceGone(_Fact, frozen=True):
+class NamespaceGone(_Delta, frozen=True):
     """A namespace was deleted."""
 
     name: str
 
 
-class HyperNodeChanged(_Fact, frozen=True):
+class HyperNodeChanged(_Delta, frozen=True):
     """A HyperNode was added or updated."""
 
     hyper_node: HyperNodeObject
 
 
-class HyperNodeGone(_Fact, frozen=True):
+class HyperNodeGone(_Delta, frozen=True):
     """A HyperNode was deleted."""
 
     name: str
 
 
-class ResourceQuotaChanged(_Fact, frozen=True):
+class ResourceQuotaChanged(_Delta, frozen=True):
     """A ResourceQuota was added or updated."""
 
     quota: ResourceQuotaObject
 
 
-class ResourceQuotaGone(_Fact, frozen=True):
+class ResourceQuotaGone(_Delta, frozen=True):
     """A ResourceQuota was deleted."""
 
     namespace: str
     name: str
 
 
-class PodDisruptionBudgetChanged(_Fact, frozen=True):
+class PodDisruptionBudgetChanged(_Delta, frozen=True):
     """A PodDisruptionBudget was added or updated."""
 
     budget: PodDisruptionBudgetObject
 
 
-class PodDisruptionBudgetGone(_Fact, frozen=True):
+class PodDisruptionBudgetGone(_Delta, frozen=True):
     """A PodDisruptionBudget was deleted."""
 
     namespace: str
     name: str
 
 
-class NodeUsageChanged(_Fact, frozen=True):
-    """The load of some nodes was measured, by name; nodes it leaves out keep what was last said of them."""
+class NodeUsageChanged(_Delta, frozen=True):
+    """The load of some nodes was measured, by node name; other nodes keep their last measurement."""
 
     nodes: dict[str, NodeUsage]
 
 
-class NodeUsageGone(_Fact, frozen=True):
-    """Nothing is known of a node's load any more."""
+class NodeUsageGone(_Delta, frozen=True):
+    """The load of a node is no longer measured."""
 
     name: str
 
 
-class NumatopologyChanged(_Fact, frozen=True):
+class NumatopologyChanged(_Delta, frozen=True):
     """A Numatopology was added or updated."""
 
     numatopology: NumatopologyObject
 
 
-class NumatopologyGone(_Fact, frozen=True):
+class NumatopologyGone(_Delta, frozen=True):
     """A Numatopology was deleted."""
 
     name: str
 
 
-class ObjectUnreadable(_Fact, frozen=True):
-    """An object has a field of a wrong type: nothing can be decided by it, as if it were gone; its owner is told."""
+class ObjectUnreadable(_Delta, frozen=True):
+    """An object has a field of a wrong type; the scheduler emits an event on it."""
 
     object: ObjectRef
     problem: str
 
 
-class BindFailed(_Fact, frozen=True):
-    """The API server refused a binding: the task pends again and others go on.
+class BindFailed(_Delta, frozen=True):
+    """The API server rejected a binding: the task is pending again.
 
-    With `retry_after` (seconds) above 0 the task is left alone until a `BindRetry` says that it may try again.
+    With `retry_after` (seconds) above 0 the task is in backoff until a `BindRetry`.
     """
 
     namespace: str
@@ -186,23 +186,23 @@ class BindFailed(_Fact, frozen=True):
     retry_after: float = 0.0
 
 
-class BindRetry(_Fact, frozen=True):
-    """A pod that was left alone after a refused binding may be placed again."""
+class BindRetry(_Delta, frozen=True):
+    """The backoff of a pod after a rejected binding ended."""
 
     namespace: str
     name: str
     uid: str
 
 
-class Takeover(_Fact, frozen=True):
-    """This scheduler begins to lead, and what is known is what the API server holds.
+class Takeover(_Delta, frozen=True):
+    """This scheduler became leader, and the state matches the API server.
 
-    Bindings and evictions decided earlier that have not shown will not come; tasks left alone may be tried.
+    Bindings and evictions of an earlier term that the watch has not confirmed are dropped; backoffs end.
     """
 
 
-class EvictFailed(_Fact, frozen=True):
-    """The API server refused an eviction: the task keeps its former status."""
+class EvictFailed(_Delta, frozen=True):
+    """The API server rejected an eviction: the task gets its former status again."""
 
     namespace: str
     name: str
@@ -210,88 +210,88 @@ class EvictFailed(_Fact, frozen=True):
     message: str
 
 
-class PersistentVolumeClaimChanged(_Fact, frozen=True):
-    """A claim on a volume was added or updated."""
+class PersistentVolumeClaimChanged(_Delta, frozen=True):
+    """A PersistentVolumeClaim was added or updated."""
 
     claim: PersistentVolumeClaimObject
 
 
-class PersistentVolumeClaimGone(_Fact, frozen=True):
-    """A claim on a volume was deleted."""
+class PersistentVolumeClaimGone(_Delta, frozen=True):
+    """A PersistentVolumeClaim was deleted."""
 
     namespace: str
     name: str
 
 
-class PersistentVolumeChanged(_Fact, frozen=True):
-    """A volume was added or updated."""
+class PersistentVolumeChanged(_Delta, frozen=True):
+    """A PersistentVolume was added or updated."""
 
     volume: PersistentVolumeObject
 
 
-class PersistentVolumeGone(_Fact, frozen=True):
-    """A volume was deleted."""
+class PersistentVolumeGone(_Delta, frozen=True):
+    """A PersistentVolume was deleted."""
 
     name: str
 
 
-class StorageClassChanged(_Fact, frozen=True):
+class StorageClassChanged(_Delta, frozen=True):
     """A StorageClass was added or updated."""
 
     storage_class: StorageClassObject
 
 
-class StorageClassGone(_Fact, frozen=True):
+class StorageClassGone(_Delta, frozen=True):
     """A StorageClass was deleted."""
 
     name: str
 
 
-class CSINodeChanged(_Fact, frozen=True):
-    """The list of storage drivers of a node was added or updated."""
+class CSINodeChanged(_Delta, frozen=True):
+    """A CSINode was added or updated."""
 
     csi_node: CSINodeObject
 
 
-class CSINodeGone(_Fact, frozen=True):
-    """The list of storage drivers of a node was deleted."""
+class CSINodeGone(_Delta, frozen=True):
+    """A CSINode was deleted."""
 
     name: str
 
 
-class CSIDriverChanged(_Fact, frozen=True):
-    """A storage driver was added or updated."""
+class CSIDriverChanged(_Delta, frozen=True):
+    """A CSIDriver was added or updated."""
 
     driver: CSIDriverObject
 
 
-class CSIDriverGone(_Fact, frozen=True):
-    """A storage driver was deleted."""
+class CSIDriverGone(_Delta, frozen=True):
+    """A CSIDriver was deleted."""
 
     name: str
 
 
-class CSIStorageCapacityChanged(_Fact, frozen=True):
-    """What a driver says it can still make was added or updated."""
+class CSIStorageCapacityChanged(_Delta, frozen=True):
+    """A CSIStorageCapacity was added or updated."""
 
     capacity: CSIStorageCapacityObject
 
 
-class CSIStorageCapacityGone(_Fact, frozen=True):
-    """What a driver says it can still make was deleted."""
+class CSIStorageCapacityGone(_Delta, frozen=True):
+    """A CSIStorageCapacity was deleted."""
 
     namespace: str
     name: str
 
 
-class VolumeAttachmentChanged(_Fact, frozen=True):
-    """An attachment of a volume to a node was added or updated."""
+class VolumeAttachmentChanged(_Delta, frozen=True):
+    """A VolumeAttachment was added or updated."""
 
     attachment: VolumeAttachmentObject
 
 
-class VolumeAttachmentGone(_Fact, frozen=True):
-    """An attachment of a volume to a node was deleted."""
+class VolumeAttachmentGone(_Delta, frozen=True):
+    """A VolumeAttachment was deleted."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Why something waits, as data: the answer of `explain`, rendered elsewhere."""
+"""The result of `explain` as data: why a job or pod is pending. Reports render it."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class CardUse(msgspec.Struct, frozen=True):
 
     @property
     def free(self) -> float:
-        """What the quota still leaves, never below 0."""
+        """The unused quota, never below 0."""
         return max(0.0, self.quota - self.allocated)
 
 
 class QueueUse(msgspec.Struct, frozen=True):
-    """What one queue may use, and uses."""
+    """Quota and usage of one queue."""
 
     name: str
     state: str
-    #: Jobs in the queue, and how many of them have pods without a node or are not admitted.
+    #: Jobs in the queue, and the number of those with pending pods or without admission.
     jobs: int
     waiting: int
     cards: tuple[CardUse, ...]
-    #: Resource to (limit or None, allocated), base units; cards' device resources are left out where cards tell.
+    #: Resource to (limit or None, allocated), base units; without the device resources that cards cover.
     resources: dict[str, tuple[int | None, int]]
 
 
 class NodeReason(msgspec.Struct, frozen=True):
-    """One reason why nodes cannot take a pod, and how many nodes gave it."""
+    """One filter reason and the number of nodes it applies to."""
 
     reason: str
     nodes: int
@@ -48,42 +48,42 @@ class NodeReason(msgspec.Struct, frozen=True):
 
 
 class TaskExplanation(msgspec.Struct, frozen=True):
-    """Why pending pods of one template wait. `names` share everything below."""
+    """Why pods of one template are pending. `names` share all other fields."""
 
     names: tuple[str, ...]
-    #: How the last attempt ended: refused (by a quota, mostly), no node, would fit, promised releasing room, not tried.
+    #: Result of the last attempt: refused (mostly by a quota), no node fits, a node fits, nominated, not tried.
     outcome: Literal["refused", "unfit", "schedulable", "pipelined", "untried"]
     message: str
     refusal: Refusal | None = None
     node: str = ""
     nodes: tuple[NodeReason, ...] = ()
-    #: Nodes on which evicting something could help.
+    #: Nodes on which preemption might help.
     evictable_nodes: int = 0
 
 
 class VictimsConsidered(msgspec.Struct, frozen=True):
-    """What came of looking for room that others could give up, for pods of a job that waits."""
+    """Result of one search for preemption victims for a pending pod."""
 
     #: The action: `preempt` or `reclaim`.
     action: str
-    #: The pod it was looked for.
+    #: The preemptor.
     pod: str
     #: Nodes in the cluster.
     nodes: int
-    #: (what protected pods, how many pods); most first.
+    #: (protecting rule, number of pods), in descending order of the number.
     kept: tuple[tuple[str, int], ...]
-    #: Nodes on which all that may go is not enough.
+    #: Nodes on which all eligible victims together are not enough.
     not_enough: int = 0
 
     @property
     def text(self) -> str:
-        """`2 service-type, 1 not enough`: most first, then by name."""
+        """`2 service-type, 1 not enough`, in descending order of the number, then by name."""
         counts = [*self.kept, *([("not enough", self.not_enough)] if self.not_enough else [])]
         return ", ".join(f"{count} {cause}" for cause, count in sorted(counts, key=lambda entry: (-entry[1], entry[0])))
 
 
 class EvictedPod(msgspec.Struct, frozen=True):
-    """A pod that had to leave: which, by which action, and who got its room."""
+    """An evicted pod: action and preemptor."""
 
     pod: str
     node: str
@@ -95,7 +95,7 @@ class EvictedPod(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why a job waits, or that it does not."""
+    """Why a job is pending, or that it is not."""
 
     namespace: str
     name: str
@@ -106,17 +106,17 @@ class Explanation(msgspec.Struct, frozen=True):
     minimum: int
     tasks: int
     waiting_seconds: float
-    #: The one line that matters most.
+    #: Summary in one line.
     summary: str
-    #: Refusals of the job itself (enqueue, validity, contained failures).
+    #: Refusals of the job itself (enqueue, validity, plugin errors).
     refusals: tuple[Refusal, ...] = ()
     pending: tuple[TaskExplanation, ...] = ()
     cards: tuple[CardUse, ...] = ()
-    #: Jobs of the same queue that come first and wait too.
+    #: Pending jobs of the same queue that are ordered before it.
     ahead: tuple[str, ...] = ()
-    #: What came of looking for room to take from others.
+    #: Searches for preemption victims.
     victims: tuple[VictimsConsidered, ...] = ()
-    #: Pods of the job that were evicted last, oldest first.
+    #: Recently evicted pods of the job, oldest first.
     evicted: tuple[EvictedPod, ...] = ()
     #: Messages of `Evict` events of the PodGroup on a live cluster, oldest first.
     eviction_events: tuple[str, ...] = ()

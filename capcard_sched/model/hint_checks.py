@@ -1,6 +1,6 @@
-"""Checks of annotations by which jobs and pods say how they would like to be treated; `model.checks` for the others.
+"""Checks of the annotations that express preferences of jobs and pods; `model.checks` has the others.
 
-The plugins that read them say the same in an event; nothing else is lost.
+The plugins that read them emit the same problems as events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def check_task_topology(
     annotations: Mapping[str, str], tasks: Collection[str] | None, *, severity: Severity = "error"
 ) -> list[Finding]:
-    """`volcano.sh/task-topology-*` of a workload or PodGroup; `tasks` are the names it has, None when not known."""
+    """Check `volcano.sh/task-topology-*` of a workload or PodGroup; `tasks` are its task names, None when unknown."""
     _, problems = topology_of(annotations, tasks)
     known = f"; tasks of the job: {', '.join(sorted(tasks))}" if tasks is not None else ""
     return [
@@ -41,7 +41,7 @@ def check_task_topology(
 
 
 def check_scoring(annotations: Mapping[str, str], *, at: str = "metadata") -> list[Finding]:
-    """`volcano.sh/resource-strategy-*` of a pod (template)."""
+    """Check `volcano.sh/resource-strategy-*` of a pod (template)."""
     strategy, weights = annotations.get(RESOURCE_STRATEGY_SCORING_TYPE), annotations.get(RESOURCE_STRATEGY_WEIGHT)
     field = annotation_field(RESOURCE_STRATEGY_WEIGHT, at)
     findings = [] if strategy is None else check_choice(RESOURCE_STRATEGY_SCORING_TYPE, strategy, STRATEGIES, at=at)
@@ -61,9 +61,9 @@ def check_scoring(annotations: Mapping[str, str], *, at: str = "metadata") -> li
 
 
 def check_cooldown(labels: Mapping[str, str], annotations: Mapping[str, str], *, at: str = "metadata") -> list[Finding]:
-    """`volcano.sh/cooldown-time` of a pod (template)."""
-    said = cooldown_of(labels, annotations, ())
-    if said is None or not said.problem:
+    """Check `volcano.sh/cooldown-time` of a pod (template)."""
+    cooldown = cooldown_of(labels, annotations, ())
+    if cooldown is None or not cooldown.problem:
         return []
-    field = f'{at}.labels["{COOLDOWN_TIME}"]' if said.is_label else annotation_field(COOLDOWN_TIME, at)
-    return [Finding("error", field, f"{said.problem}; the pods are not protected", COOLDOWN_FORM)]
+    field = f'{at}.labels["{COOLDOWN_TIME}"]' if cooldown.is_label else annotation_field(COOLDOWN_TIME, at)
+    return [Finding("error", field, f"{cooldown.problem}; the pods are not protected", COOLDOWN_FORM)]

@@ -1,7 +1,7 @@
-"""HyperNodes: which nodes are near each other in the network (topology.volcano.sh/v1alpha1), and the tree they form.
+"""HyperNodes (topology.volcano.sh/v1alpha1): performance domains of the network, and the tree they form.
 
-The lower the tier, the nearer the nodes. A tree has plain numbers for HyperNodes, in order of tier and name, so that
-loops over them are deterministic; -1 stands for none (core reference §3.6, plugins reference §22).
+Nodes below a HyperNode of a lower tier are closer to each other. A tree numbers HyperNodes in order of tier and name,
+so that loops over them are deterministic; -1 means none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.intp]
 
-#: The tier that holds when a PodGroup names none.
+#: Default of `highestTierAllowed`.
 DEFAULT_TIER: Final = 1
 _LONGEST_PATTERN = 512
 _MEMBER_TYPES = ("Node", "HyperNode")
 _MODES = ("hard", "soft")
 
 
-# --- as they arrive -------------------------------------------------------------------------------------------------
+# --- API objects ----------------------------------------------------------------------------------------------------
 
 
 class _HyperNodeKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -39,19 +39,19 @@ class _HyperNodeKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=
 
 
 class ExactMatch(_HyperNodeKind, frozen=True):
-    """One object by its name."""
+    """Selects one object by name."""
 
     name: str = ""
 
 
 class RegexMatch(_HyperNodeKind, frozen=True):
-    """Objects whose name a regular expression finds something in."""
+    """Selects the objects whose name matches a regular expression."""
 
     pattern: str = ""
 
 
 class MemberSelector(_HyperNodeKind, frozen=True):
-    """Exactly one of the three."""
+    """Exactly one of the three fields is set."""
 
     exact_match: ExactMatch | None = None
     regex_match: RegexMatch | None = None
@@ -66,7 +66,7 @@ class MemberObject(_HyperNodeKind, frozen=True):
 
 
 class HyperNodeSpec(_HyperNodeKind, frozen=True):
-    """How near its members are to each other, and who they are."""
+    """Tier and members of a HyperNode."""
 
     tier: int | None = None
     tier_name: str | None = None
@@ -80,13 +80,13 @@ class HyperNodeObject(_HyperNodeKind, frozen=True):
     spec: HyperNodeSpec = HyperNodeSpec()
 
 
-# --- as they are kept -----------------------------------------------------------------------------------------------
+# --- cached facts ---------------------------------------------------------------------------------------------------
 
 
 class Member(msgspec.Struct, frozen=True):
-    """Members that one entry of `spec.members` names: by one of name, pattern and labels."""
+    """One entry of `spec.members`: selects by one of name, pattern and labels."""
 
-    #: Place in the list, for messages.
+    #: Index in the list, for messages.
     position: int
     of: Literal["Node", "HyperNode"]
     name: str = ""
@@ -95,7 +95,7 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def field(self) -> str:
-        """Where the user wrote it."""
+        """Path of the selector in the object."""
         at = f"spec.members[{self.position}].selector"
         if self.name:
             return f"{at}.exactMatch.name"
@@ -103,7 +103,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class HyperNode(msgspec.Struct, frozen=True):
-    """One HyperNode, with those of its members that could be read."""
+    """One HyperNode with its valid members."""
 
     name: str
     tier: int
@@ -112,7 +112,7 @@ class HyperNode(msgspec.Struct, frozen=True):
 
 
 def hyper_node_facts(obj: HyperNodeObject) -> tuple[HyperNode | None, str]:
-    """What a HyperNode says, None without a usable tier, and what of it could not be read ("" when all could)."""
+    """The facts of a HyperNode, None without a valid tier, and the problems of its fields ("" for none)."""
     problems: list[str] = []
     members = []
     for position, raw in enumerate(obj.spec.members or ()):
@@ -121,7 +121,7 @@ def hyper_node_facts(obj: HyperNodeObject) -> tuple[HyperNode | None, str]:
             members.append(member)
     tier = obj.spec.tier
     if tier is None or tier < 0:
-        problems.insert(0, f"spec.tier: {'missing' if tier is None else tier}; give a whole number from 0 on")
+        problems.insert(0, f"spec.tier: {'missing' if tier is None else tier}; expected a whole number from 0 on")
         return None, "; ".join(problems)
     return HyperNode(obj.metadata.name, tier, obj.spec.tier_name or "", tuple(members)), "; ".join(problems)
 
@@ -148,7 +148,7 @@ def _member(position: int, raw: MemberObject, problems: list[str]) -> Member | N
             return None
         return Member(position, of, pattern=selector.regex_match.pattern)
     if of == "HyperNode":
-        problems.append(f"{at}.selector.labelMatch: only members of type Node are chosen by labels; use exactMatch")
+        problems.append(f"{at}.selector.labelMatch: labels select members of type Node only; use exactMatch")
         return None
     bad = label_selector_problem(selector.label_match)
     if bad:
@@ -165,7 +165,7 @@ def _pattern_problem(pattern: str) -> str:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        return f"{pattern!r} is no regular expression: {error}"
+        return f"{pattern!r} is not a regular expression: {error}"
     return ""
 
 
@@ -173,9 +173,9 @@ def _pattern_problem(pattern: str) -> str:
 
 
 class HyperNodeTree:
-    """HyperNodes that stand under each other, and the nodes under them. Immutable.
+    """HyperNodes below each other, and the nodes below them. Immutable.
 
-    `leaf` holds, by node row, the number of the lowest HyperNode that contains the node: intp [nodes].
+    `leaf` has, by node row, the number of the lowest HyperNode that contains the node: intp [nodes].
     """
 
     __slots__ = (
@@ -211,12 +211,12 @@ class HyperNodeTree:
         self.by_tier: dict[int, list[int]] = {}
         for number, one in enumerate(members):
             self.by_tier.setdefault(one.tier, []).append(number)
-        #: Names of tiers; the lowest tier counts where several go by one name.
+        #: Tier names; the lowest tier applies when several share a name.
         self.tier_names: dict[str, int] = {}
         for one in members:
             if one.tier_name:
                 self.tier_names.setdefault(one.tier_name, one.tier)
-        #: Another number for another tree.
+        #: Distinct for distinct trees.
         self.version = version
         self._meets: dict[int, Numbers] = {}
         self.leaf: Numbers = np.zeros(0, dtype=np.intp)
@@ -226,11 +226,11 @@ class HyperNodeTree:
 
     @property
     def ready(self) -> bool:
-        """Whether there is anything to go by."""
+        """Whether the tree has HyperNodes."""
         return bool(self.names)
 
     def is_like(self, other: HyperNodeTree) -> bool:
-        """Whether two trees say the same, whatever their versions and rows."""
+        """Whether two trees are equal, apart from versions and rows."""
         return (
             self.names == other.names
             and np.array_equal(self.tiers, other.tiers)
@@ -240,7 +240,7 @@ class HyperNodeTree:
         )
 
     def over(self, nodes: Iterable[str]) -> HyperNodeTree:
-        """The same tree over nodes in this order of rows."""
+        """The same tree with `leaf` for nodes in this order of rows."""
         fresh = object.__new__(HyperNodeTree)
         for slot in self.__slots__:
             setattr(fresh, slot, getattr(self, slot))
@@ -249,10 +249,10 @@ class HyperNodeTree:
         return fresh
 
     def meets(self, number: int) -> Numbers:
-        """The lowest common ancestor of a HyperNode with each, -1 where there is none: intp [HyperNodes]."""
+        """The lowest common ancestor of a HyperNode with each other one, -1 for none: intp [HyperNodes]."""
         found = self._meets.get(number)
         if found is None:
-            above = np.zeros(len(self) + 1, dtype=bool)  # the last entry answers for -1
+            above = np.zeros(len(self) + 1, dtype=bool)  # the last entry is for -1
             at = number
             while at >= 0:
                 above[at] = True
@@ -266,7 +266,7 @@ class HyperNodeTree:
         return found
 
     def common(self, numbers: Iterable[int]) -> int:
-        """The lowest common ancestor of some HyperNodes; -1 when there is none, or no HyperNode is given."""
+        """The lowest common ancestor of HyperNodes; -1 for none, and for an empty argument."""
         found = -2
         for number in numbers:
             if number < 0 or found == -1:
@@ -275,25 +275,25 @@ class HyperNodeTree:
         return max(found, -1)
 
     def rows_of(self, number: int) -> Numbers:
-        """Rows of the nodes under a HyperNode: intp, ascending."""
+        """Rows of the nodes below a HyperNode: intp, ascending."""
         return np.flatnonzero(self.mask_of(self.meets(number) == number))
 
     def mask_of(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Whether the lowest HyperNode of each row is among those chosen (bool [HyperNodes]): bool [nodes]."""
+        """Whether the lowest HyperNode of each row is selected (`chosen`: bool [HyperNodes]): bool [nodes]."""
         return np.append(chosen, False)[self.leaf]
 
 
-#: No HyperNode at all.
+#: The empty tree.
 NO_TREE: Final = HyperNodeTree((), (), {})
 
 
-# --- what jobs ask for ----------------------------------------------------------------------------------------------
+# --- requests of jobs -----------------------------------------------------------------------------------------------
 
 
 class NetworkTopology(msgspec.Struct, frozen=True):
     """`spec.networkTopology` of a PodGroup."""
 
-    #: True forbids what `highest` excludes, False only prefers what is near.
+    #: True: `highest` is a constraint; False: lower tiers are preferred.
     hard: bool
     #: The highest tier that the pods may span.
     highest: int
@@ -301,12 +301,12 @@ class NetworkTopology(msgspec.Struct, frozen=True):
     highest_name: str = ""
 
     def allowed(self, tree: HyperNodeTree) -> int | None:
-        """The highest tier as a number; None when the tree has no tier of the name."""
+        """The highest allowed tier as a number; None when the tree has no tier of the name."""
         return tree.tier_names.get(self.highest_name) if self.highest_name else self.highest
 
 
 def network_topology(raw: NetworkTopologySpec | None, problems: list[str]) -> NetworkTopology | None:
-    """What a PodGroup asks for. What cannot be read becomes a line in `problems` and the stricter choice."""
+    """`spec.networkTopology` of a PodGroup. An invalid field adds a line to `problems` and gets the stricter value."""
     if raw is None:
         return None
     mode, highest, name = raw.mode or "hard", raw.highest_tier_allowed, raw.highest_tier_name or ""

@@ -1,4 +1,4 @@
-"""What the core wants done: immutable messages for a backend to carry out."""
+"""Intents: immutable messages of the core that a backend executes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import msgspec
 from capcard_sched.model.objects import PodGroupCondition
 
 
-class _Wish(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """Base: a message that says in JSON, under `kind`, which one it is; recordings are read back by it."""
+class _Intent(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
+    """Base: tagged by `kind` in JSON, so that recordings can be decoded."""
 
 
 class ClaimBinding(msgspec.Struct, frozen=True):
-    """A claim that waits for its pod to be placed, and how it gets its volume."""
+    """Volume binding of a claim with binding mode WaitForFirstConsumer."""
 
-    #: Its name; the namespace is the pod's.
+    #: Name of the claim in the pod's namespace.
     claim: str
     uid: str
-    #: The volume it gets; "" to have one made for the node.
+    #: The volume; "" provisions one for the node.
     volume: str = ""
-    #: Seconds until a claim that is still not bound fails the binding of the pod.
+    #: Seconds. An unbound claim fails the binding of the pod afterwards.
     timeout: int = 600
 
 
-class Bind(_Wish, frozen=True):
+class Bind(_Intent, frozen=True):
     """Bind a pod to a node, with annotations to merge into it."""
 
     namespace: str
@@ -33,11 +33,11 @@ class Bind(_Wish, frozen=True):
     uid: str
     node: str
     annotations: dict[str, str] = {}
-    #: Claims of the pod to be given their volumes before it is bound.
+    #: Claims to bind before the pod.
     volumes: tuple[ClaimBinding, ...] = ()
 
 
-class Evict(_Wish, frozen=True):
+class Evict(_Intent, frozen=True):
     """Evict a pod."""
 
     namespace: str
@@ -45,15 +45,15 @@ class Evict(_Wish, frozen=True):
     uid: str
     #: The action that decided it.
     reason: str
-    #: What follows "Pod is evicted, because of": the reason, and for whom.
+    #: The text after "Pod is evicted, because of": reason and preemptor.
     message: str
-    #: Where it stands; the pod (`namespace/name`) that gets its room, and that pod's queue; "" when nobody does.
+    #: Node of the pod; the preemptor (`namespace/name`) and its queue, "" for none.
     node: str = ""
     by: str = ""
     queue: str = ""
 
 
-class UpdatePodGroup(_Wish, frozen=True):
+class UpdatePodGroup(_Intent, frozen=True):
     """Write the status of a PodGroup."""
 
     namespace: str
@@ -66,21 +66,21 @@ class UpdatePodGroup(_Wish, frozen=True):
     conditions: tuple[PodGroupCondition, ...]
 
 
-class UpdateQueueStatus(_Wish, frozen=True):
+class UpdateQueueStatus(_Intent, frozen=True):
     """Write `status.allocated` of a queue: Kubernetes resource names to quantities."""
 
     name: str
     allocated: dict[str, str]
 
 
-class AnnotateQueue(_Wish, frozen=True):
+class AnnotateQueue(_Intent, frozen=True):
     """Merge annotations into a queue; None removes a key."""
 
     name: str
     annotations: dict[str, str | None]
 
 
-class AnnotatePodGroup(_Wish, frozen=True):
+class AnnotatePodGroup(_Intent, frozen=True):
     """Merge annotations into a PodGroup; None removes a key."""
 
     namespace: str
@@ -89,8 +89,8 @@ class AnnotatePodGroup(_Wish, frozen=True):
     annotations: dict[str, str | None]
 
 
-class UpdatePodCondition(_Wish, frozen=True):
-    """Set the `PodScheduled` condition of a pod, and its nominated node: None leaves it as it is, "" clears it."""
+class UpdatePodCondition(_Intent, frozen=True):
+    """Set the `PodScheduled` condition of a pod, and its nominated node: None keeps it, "" clears it."""
 
     namespace: str
     name: str
@@ -122,7 +122,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
     uid: str = ""
 
 
-class EmitEvent(_Wish, frozen=True):
+class EmitEvent(_Intent, frozen=True):
     """Record an event on an object."""
 
     object: ObjectRef

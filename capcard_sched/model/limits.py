@@ -1,7 +1,7 @@
-"""What a namespace may use and what may be disrupted in it: ResourceQuotas and PodDisruptionBudgets.
+"""ResourceQuotas and PodDisruptionBudgets.
 
-Amounts of a quota are exact integers under the very name the quota uses (`cpu` is not `requests.cpu`): bytes where the
-name means bytes, thousandths of everything else.
+Amounts of a quota are exact integers under the quota's own names (`cpu` differs from `requests.cpu`): bytes for
+resources in bytes, thousandths for all others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SIDES = ("requests.", "limits.")
 
 
-# --- as they arrive -------------------------------------------------------------------------------------------------
+# --- API objects ----------------------------------------------------------------------------------------------------
 
 
 class _LimitKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -30,13 +30,13 @@ class _LimitKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True
 
 
 class ResourceQuotaSpec(_LimitKind, frozen=True):
-    """What was asked for; scopes are not read."""
+    """Specified limits; scopes are ignored."""
 
     hard: RawAmounts | None = None
 
 
 class ResourceQuotaStatus(_LimitKind, frozen=True):
-    """What the quota controller enforces and has counted."""
+    """Enforced limits and usage, from the quota controller."""
 
     hard: RawAmounts | None = None
     used: RawAmounts | None = None
@@ -51,16 +51,16 @@ class ResourceQuotaObject(_LimitKind, frozen=True):
 
 
 class DisruptionBudgetSpec(_LimitKind, frozen=True):
-    """Which pods; how many of them is in the status."""
+    """The selected pods; the status has the number of allowed disruptions."""
 
     selector: LabelSelector | None = None
 
 
 class DisruptionBudgetStatus(_LimitKind, frozen=True):
-    """What the disruption controller has worked out."""
+    """Result of the disruption controller."""
 
     disruptions_allowed: int = 0
-    #: Pod name to when its eviction was granted.
+    #: Pod name to the time its eviction was allowed.
     disrupted_pods: dict[str, str] | None = None
 
 
@@ -72,11 +72,11 @@ class PodDisruptionBudgetObject(_LimitKind, frozen=True):
     status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
 
-# --- as they are kept -----------------------------------------------------------------------------------------------
+# --- cached facts ---------------------------------------------------------------------------------------------------
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """One ResourceQuota: `hard` by name, and of the same names what is `used`."""
+    """One ResourceQuota: `hard` and `used` by the same names."""
 
     namespace: str
     name: str
@@ -85,13 +85,13 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """One PodDisruptionBudget: how many of the pods it selects may be disrupted now."""
+    """One PodDisruptionBudget: the number of selected pods that may be disrupted now."""
 
     namespace: str
     name: str
     selector: LabelSelector | None
     allowed: int
-    #: Names of pods whose eviction was granted already.
+    #: Names of pods whose eviction was already allowed.
     disrupted: frozenset[str]
 
 
@@ -123,15 +123,15 @@ def _amounts(items: tuple[tuple[str, RawQuantity], ...]) -> Mapping[str, int]:
 
 
 def quota_amounts(raw: Mapping[str, RawQuantity]) -> Mapping[str, int]:
-    """Amounts under every name as written, `count/pods` and `requests.cpu` among them; an unreadable one is 0.
+    """Amounts under every name as written, including `count/pods` and `requests.cpu`; an invalid one is 0.
 
-    Equal lists share one mapping: there is one per PodGroup, and most are alike.
+    Equal lists share one mapping: there is one per PodGroup, and most are equal.
     """
     return _amounts(tuple(raw.items()))
 
 
 def quota_facts(obj: ResourceQuotaObject) -> Quota:
-    """What a ResourceQuota says: limits as the quota controller enforces them, as specified before it has looked."""
+    """The facts of a ResourceQuota: enforced limits, else the specified ones."""
     hard = quota_amounts(obj.status.hard if obj.status.hard is not None else obj.spec.hard or {})
     used = quota_amounts(obj.status.used or {})
     meta = obj.metadata
@@ -139,7 +139,7 @@ def quota_facts(obj: ResourceQuotaObject) -> Quota:
 
 
 def budget_facts(obj: PodDisruptionBudgetObject) -> Budget:
-    """What a PodDisruptionBudget says; one whose controller has not looked yet allows nothing."""
+    """The facts of a PodDisruptionBudget; it allows no disruption before the controller has processed it."""
     meta, status = obj.metadata, obj.status
     return Budget(
         meta.namespace or "default",

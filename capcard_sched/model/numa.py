@@ -1,7 +1,7 @@
-"""How the CPUs of a node lie, and which of them are free: Numatopology objects (plugins reference §20).
+"""Numatopology objects: CPU topology and free CPUs of a node.
 
-They are written by an exporter on each node. `numares.cpu.allocatable` is what the kubelet has given to no container
-for itself. A set of CPUs is an integer here, CPU n its bit n.
+An exporter on each node writes them. `numares.cpu.allocatable` lists the CPUs that the kubelet has not assigned
+exclusively. A set of CPUs is an integer: bit n is CPU n.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import RawQuantity
 
-#: Linux knows no more CPUs.
+#: CPUs. Maximum of Linux.
 MOST_CPUS: Final = 8192
-#: Kubelets serve 8 unless told otherwise.
+#: NUMA nodes. The kubelet's default maximum is 8.
 MOST_NUMA_NODES: Final = 64
 
 STATIC: Final = "static"
@@ -40,7 +40,7 @@ _SHOWN = 64
 CPU_LIST_FORM: Final = f"CPU numbers below {MOST_CPUS} and ranges such as 0-3,8"
 
 
-# --- as they arrive -------------------------------------------------------------------------------------------------
+# --- API objects ----------------------------------------------------------------------------------------------------
 
 
 class _NumaKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -48,14 +48,14 @@ class _NumaKind(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True)
 
 
 class NumaResource(_NumaKind, frozen=True):
-    """What is free of one resource; a list of CPUs for `cpu`."""
+    """Free amount of one resource; a list of CPUs for `cpu`."""
 
     allocatable: str | None = None
     capacity: int | None = None
 
 
 class CpuPlace(_NumaKind, frozen=True):
-    """Where one CPU lies; exporters leave out what is 0."""
+    """Location of one CPU; exporters omit zeros."""
 
     numa: int | None = None
     socket: int | None = None
@@ -63,7 +63,7 @@ class CpuPlace(_NumaKind, frozen=True):
 
 
 class PodAllocation(_NumaKind, frozen=True):
-    """A pod that was given something; known by uid, or by namespace and name. Older exporters name none."""
+    """A pod with exclusive CPUs, by uid, or by namespace and name. Older exporters list none."""
 
     uid: str | None = None
     name: str | None = None
@@ -71,7 +71,7 @@ class PodAllocation(_NumaKind, frozen=True):
 
 
 class NumatopologySpec(_NumaKind, frozen=True):
-    """`policies`: `CPUManagerPolicy` and `TopologyManagerPolicy` to the kubelet's; `cpu_detail`: by CPU number."""
+    """`policies`: `CPUManagerPolicy` and `TopologyManagerPolicy` of the kubelet; `cpu_detail`: by CPU number."""
 
     policies: dict[str, str] | None = None
     res_reserved: dict[str, str | int | float] | None = None
@@ -81,17 +81,17 @@ class NumatopologySpec(_NumaKind, frozen=True):
 
 
 class NumatopologyObject(_NumaKind, frozen=True):
-    """A Numatopology; its name is the node's."""
+    """A Numatopology; its name is the name of the node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: NumatopologySpec = NumatopologySpec()
 
 
-# --- as they are kept -----------------------------------------------------------------------------------------------
+# --- cached facts ---------------------------------------------------------------------------------------------------
 
 
 class CpuTopology(msgspec.Struct, frozen=True, cache_hash=True):
-    """How the CPUs of a machine lie. Equal machines share one."""
+    """CPU topology of a machine. Equal machines share one object."""
 
     #: Numbers of the NUMA nodes, ascending, and the CPUs of each.
     numa_ids: tuple[int, ...]
@@ -111,23 +111,23 @@ class CpuTopology(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class NumaFacts(msgspec.Struct, frozen=True):
-    """What a Numatopology says of its node."""
+    """NUMA facts of a node."""
 
     name: str
-    #: One of CPU_MANAGER_POLICIES and TOPOLOGY_MANAGER_POLICIES; "" when the object is silent.
+    #: One of CPU_MANAGER_POLICIES and TOPOLOGY_MANAGER_POLICIES; "" when unset.
     cpu_policy: str
     topology_policy: str
     topology: CpuTopology
-    #: How many CPUs the kubelet keeps for the system.
+    #: CPUs that the kubelet reserves for the system.
     reserved: int
-    #: CPUs that no container has for itself; None when the object does not speak of them.
+    #: CPUs that no container has exclusively; None when the object does not list them.
     free: int | None
-    #: Pods that have CPUs of their own, by uid and by namespace/name.
+    #: Pods with exclusive CPUs, by uid and by namespace/name.
     pods: frozenset[str]
 
 
 class CpuListError(ValueError):
-    """Text that is no list of CPUs."""
+    """Text that is not a list of CPUs."""
 
 
 def parse_cpus(text: str) -> int:
@@ -136,10 +136,10 @@ def parse_cpus(text: str) -> int:
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise CpuListError(f"{_shown(part)} is no CPU and no range of CPUs")
+            raise CpuListError(f"{_shown(part)} is neither a CPU nor a range of CPUs")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= MOST_CPUS:
-            raise CpuListError(f"{_shown(part)} is no range of CPUs below {MOST_CPUS}")
+            raise CpuListError(f"{_shown(part)} is not a range of CPUs below {MOST_CPUS}")
         found |= ((1 << (last - first + 1)) - 1) << first
     return found
 
@@ -186,16 +186,16 @@ def topology_of(places: Mapping[int, CpuPlace]) -> CpuTopology:
 
 
 def numa_facts(obj: NumatopologyObject) -> tuple[NumaFacts | None, str]:
-    """What an object says, or None and what is wrong with it: field, value and accepted form, all there is."""
+    """The facts of an object, or None and all its problems: field, value and accepted form."""
     spec, problems = obj.spec, list[str]()
     policies = {}
     for field, accepted in (
         ("CPUManagerPolicy", CPU_MANAGER_POLICIES),
         ("TopologyManagerPolicy", TOPOLOGY_MANAGER_POLICIES),
     ):
-        said = policies[field] = (spec.policies or {}).get(field, "")
-        if said and said not in accepted:
-            problems.append(f"spec.policies.{field}: expected one of {', '.join(accepted)}, got {_shown(said)}")
+        policy = policies[field] = (spec.policies or {}).get(field, "")
+        if policy and policy not in accepted:
+            problems.append(f"spec.policies.{field}: expected one of {', '.join(accepted)}, got {_shown(policy)}")
     reserved = _reserved((spec.res_reserved or {}).get(_CPU, 0), problems)
     topology = _topology(spec.cpu_detail, problems)
     cpus = (spec.numares or {}).get(_CPU)
@@ -233,15 +233,15 @@ def numa_facts(obj: NumatopologyObject) -> tuple[NumaFacts | None, str]:
     )
 
 
-def _reserved(said: RawQuantity, problems: list[str]) -> int:
+def _reserved(raw: RawQuantity, problems: list[str]) -> int:
     """Whole CPUs, rounded up."""
     try:
-        amount = milli(said)
+        amount = milli(raw)
     except QuantityError as error:
         problems.append(f"spec.resReserved.cpu: {error}")
         return 0
     if amount < 0:
-        problems.append(f"spec.resReserved.cpu: expected a quantity that is not negative, got {_shown(str(said))}")
+        problems.append(f"spec.resReserved.cpu: expected a quantity that is not negative, got {_shown(str(raw))}")
     return -(-max(amount, 0) // 1000)
 
 
@@ -252,7 +252,7 @@ def _topology(detail: Mapping[str, CpuPlace] | None, problems: list[str]) -> Cpu
     return topology
 
 
-@lru_cache(maxsize=64)  # machines are alike, and say the same again whenever a container gets or leaves its CPUs
+@lru_cache(maxsize=64)  # machines are alike, and objects change whenever a container gets or releases CPUs
 def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[CpuTopology | None, str]:
     form = "a map of CPU number to numa, socket and core"
     if not detail:
@@ -260,7 +260,7 @@ def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[CpuTopology | None,
     places: dict[int, CpuPlace] = {}
     for key, place in detail:
         if _NUMBER.fullmatch(key) is None or int(key) >= MOST_CPUS:
-            return None, f"spec.cpuDetail: {_shown(key)} is no CPU below {MOST_CPUS}: expected {form}"
+            return None, f"spec.cpuDetail: {_shown(key)} is not a CPU below {MOST_CPUS}: expected {form}"
         for field in ("numa", "socket", "core"):
             number = getattr(place, field) or 0
             if number < 0:

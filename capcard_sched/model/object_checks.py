@@ -1,7 +1,6 @@
-"""The checks of `model.checks` over whole API objects, and what only shows when several are read together.
+"""The checks of `model.checks` over whole API objects, and checks across several objects.
 
-Objects are plain JSON values and may be malformed: what is not where it should be is somebody else's finding, and
-nothing here raises.
+Objects are plain JSON values and may be malformed: schema validation reports that elsewhere, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Json: TypeAlias = dict[str, Any]
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
-#: Queues that exist without being written down.
+#: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
 
@@ -63,11 +62,11 @@ class Template(NamedTuple):
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Its annotations that are strings."""
+        """Its annotations with string values."""
         return texts(self.body, "metadata", "annotations")
 
     def requests(self) -> dict[str, int]:
-        """Sum over its containers in base units; a limit stands in for a missing request."""
+        """Sum over its containers in base units; a limit replaces a missing request."""
         total: dict[str, int] = {}
         for container in _maps(_at(self.body, "spec", "containers")):
             limits, requests = _at(container, "resources", "limits"), _at(container, "resources", "requests")
@@ -77,14 +76,14 @@ class Template(NamedTuple):
 
 
 class Inventory:
-    """Queues and nodes of everything that was read: what the jobs beside them can hope for."""
+    """Quotas and cards of all queues and nodes in the input."""
 
     def __init__(self, objects: Iterable[Json]) -> None:
         #: Queue name to its card quota in thousandths; None when the annotation is malformed.
         self.quotas: dict[str, dict[str, int] | None] = {}
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
-        #: Resources that some node counts cards by.
+        #: Resources that count cards on a node.
         self.resources: set[str] = set()
         self.has_nodes = False
         for obj in objects:
@@ -98,13 +97,13 @@ class Inventory:
                     self.resources.add(resource)
 
     def overview(self) -> list[Finding]:
-        """Cards promised to queues beyond what the nodes have: allowed, and worth knowing."""
+        """Notes on card quotas whose sum exceeds the cards of the nodes."""
         if not self.has_nodes:
             return []
-        promised: dict[str, int] = {}
+        reserved: dict[str, int] = {}
         for quota in self.quotas.values():
             for card, amount in (quota or {}).items():
-                promised[card] = promised.get(card, 0) + amount
+                reserved[card] = reserved.get(card, 0) + amount
         field = annotation_field(keys.CARD_QUOTA)
         return [
             Finding(
@@ -113,20 +112,20 @@ class Inventory:
                 f"quotas of all queues add up to {amount // CARD} x {card}, "
                 f"the nodes have {self.cards.get(card, 0) // CARD}",
             )
-            for card, amount in sorted(promised.items())
+            for card, amount in sorted(reserved.items())
             if amount > self.cards.get(card, 0)
         ]
 
 
 def check_objects(objects: Sequence[Json]) -> list[tuple[int, Finding]]:
-    """All findings, each with the index of its object, in order; -1 is about no single object."""
+    """All findings in order, each with the index of its object; -1 for findings across objects."""
     inventory = Inventory(objects)
     found = [(index, finding) for index, obj in enumerate(objects) for finding in check_object(obj, inventory)]
     return found + [(-1, finding) for finding in inventory.overview()]
 
 
 def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
-    """One object, in the light of the others."""
+    """Findings of one object, given the inventory of all."""
     kind = obj.get("kind")
     if kind == "Queue":
         quota = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA)
@@ -142,7 +141,7 @@ def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
 
 
 def misspelt_annotations(obj: Json) -> Iterator[Finding]:
-    """Annotations of an object, and of its pod templates, that nobody reads and that look like ones that are read."""
+    """Unsupported annotations of an object and its pod templates that resemble a supported one."""
     for template in templates_of(obj):
         if template.path:
             yield from check_spelling(template.annotations, at=template.metadata_path)
@@ -182,14 +181,14 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
     queue, queue_field = _queue(obj, templates)
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
         known = ", ".join(sorted(inventory.quotas))
-        yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues read', known)
+        yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues in the input', known)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, queue, inventory)
 
 
 def _request_against(text: str, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:
-    """A well-formed request beside the pods that are to use it and the queue that is to pay for it."""
+    """Check a valid card request against the pods of the workload and the quota of the queue."""
     try:
         request = parse_card_request(text)
     except CardSyntaxError:
@@ -201,14 +200,14 @@ def _request_against(text: str, templates: list[Template], queue: str, inventory
         if cards:
             key = "|".join(cards)
             used[key] = used.get(key, 0) + amount * template.replicas
-    for key in sorted(request.keys() - used.keys()):  # the others are looked at with the pods that name them
-        yield from _hopeless(key.split("|"), queue, inventory, field)
+    for key in sorted(request.keys() - used.keys()):  # the pod templates cover the others
+        yield from _check_feasible(key.split("|"), queue, inventory, field)
     if not templates or any(cards is None for cards, _ in named):
         return
     for key in sorted(request.keys() | used.keys()):
         if request.get(key, 0) != used.get(key, 0):
-            asked, need = request.get(key, 0) / CARD, used.get(key, 0) / CARD
-            yield Finding("warning", field, f"asks for {asked:g} x {key}, but the pods use {need:g}")
+            requested, needed = request.get(key, 0) / CARD, used.get(key, 0) / CARD
+            yield Finding("warning", field, f"requests {requested:g} x {key}, but the pods use {needed:g}")
 
 
 def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[Finding]:
@@ -228,19 +227,19 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
     cards, _ = _cards(template, inventory)
     if cards:
         queue, _ = _queue(obj, [template])
-        yield from _hopeless(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
+        yield from _check_feasible(cards, queue, inventory, annotation_field(keys.CARD_NAME, template.metadata_path))
 
 
 def _task_names(obj: Json) -> set[str] | None:
-    """The tasks of a vcjob; None for other kinds, which do not name them."""
+    """Names of the tasks of a vcjob; None for other kinds."""
     if obj.get("apiVersion") != _VOLCANO_JOB:
         return None
     tasks = _maps(_at(obj, "spec", "tasks"))
     return {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)}
 
 
-def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str) -> Iterator[Finding]:
-    """No quota, or no node, for any of the alternatives: such pods wait for ever."""
+def _check_feasible(cards: Sequence[str], queue: str, inventory: Inventory, field: str) -> Iterator[Finding]:
+    """Warnings when none of the alternatives has quota, or none is on any node: the pods stay pending."""
     shown = "|".join(cards)
     quota = inventory.quotas.get(queue)
     if quota is not None and not any(quota.get(card) for card in cards):
@@ -254,18 +253,18 @@ def _hopeless(cards: Sequence[str], queue: str, inventory: Inventory, field: str
 
 
 def _cards(template: Template, inventory: Inventory) -> tuple[tuple[str, ...] | None, int]:
-    """The alternatives a pod accepts (None: malformed) and how much one pod takes, in thousandths."""
+    """The alternatives a pod accepts (None: malformed) and the cards of one pod, in thousandths."""
     annotations = template.annotations
     try:
         cards = parse_card_name(annotations.get(keys.CARD_NAME, annotations.get(keys.CARD_NAME_ALIAS)))
     except CardSyntaxError:
         return None, 0
-    asked = template.requests()
-    return cards, max((asked[name] for name in asked if is_card_resource(name, inventory.resources)), default=0)
+    requests = template.requests()
+    return cards, max((requests[name] for name in requests if is_card_resource(name, inventory.resources)), default=0)
 
 
 def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
-    """The queue of a workload, and the field that names it; "" for kinds without one."""
+    """The queue of a workload and the field that names it; "" for kinds without one."""
     spec = _map(obj.get("spec"))
     if obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB:
         return str(spec.get("queue") or "default"), "spec.queue"
@@ -288,13 +287,13 @@ def _quota(text: str) -> dict[str, int] | None:
 
 
 def allocatable(node: Json) -> dict[str, int]:
-    """`status.allocatable` (else `status.capacity`) in base units; quantities that are none count as 0."""
+    """`status.allocatable` (else `status.capacity`) in base units; invalid quantities count as 0."""
     raw = _map(_at(node, "status", "allocatable") or _at(node, "status", "capacity"))
     return {name: _amount(name, quantity) for name, quantity in raw.items()}
 
 
 def texts(obj: Json, *path: str) -> dict[str, str]:
-    """The entries below `path` that are strings."""
+    """The entries below `path` with string values."""
     return {key: value for key, value in _map(_at(obj, *path)).items() if isinstance(value, str)}
 
 

@@ -1,8 +1,8 @@
-"""Kubernetes objects as they arrive: only the fields the scheduler uses.
+"""Kubernetes objects: only the fields the scheduler reads.
 
-Every struct decodes straight from Kubernetes JSON (`msgspec.json.decode(data, type=PodObject)` or
-`msgspec.convert(mapping, PodObject)`); unknown fields are skipped. Quantities stay strings (or numbers) here and are
-parsed by `model.quantity` where a state is built, so that one bad quantity spoils one object only.
+Every struct decodes from Kubernetes JSON (`msgspec.json.decode(data, type=PodObject)` or
+`msgspec.convert(mapping, PodObject)`); unknown fields are skipped. Quantities stay strings (or numbers) here;
+`model.quantity` parses them when the state applies the object, so that an invalid quantity affects one object only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-#: A quantity as written: a string, or a bare number in YAML.
+#: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
 
@@ -133,7 +133,7 @@ class TopologySpreadConstraint(_Object, frozen=True):
 
 
 class HostPort(msgspec.Struct, frozen=True, order=True):
-    """A port a pod wants on its node; an empty address means every address."""
+    """A host port of a pod; an empty address means every address."""
 
     address: str
     protocol: str
@@ -173,7 +173,7 @@ class ClaimSource(_Object, frozen=True):
 
 
 class EphemeralSource(_Object, frozen=True):
-    """A volume with a claim of its own, which a controller makes from a template; only that it is one is read."""
+    """A generic ephemeral volume; only its presence is read."""
 
 
 class Volume(_Object, frozen=True):
@@ -262,7 +262,7 @@ class PodGroupCondition(msgspec.Struct, rename="camel", omit_defaults=True, froz
 
 
 class NetworkTopologySpec(_Object, frozen=True):
-    """How far apart in the network the pods may be placed."""
+    """Network topology constraint of the pods."""
 
     mode: str | None = None
     highest_tier_allowed: int | None = None
@@ -308,7 +308,7 @@ class NodeGroupTerms(_Object, frozen=True):
 
 
 class QueueAffinity(_Object, frozen=True):
-    """Which groups of nodes a queue may use, and which it had rather not."""
+    """Required and preferred node groups of a queue."""
 
     node_group_affinity: NodeGroupTerms | None = None
     node_group_anti_affinity: NodeGroupTerms | None = None
@@ -338,7 +338,7 @@ class QueueObject(_Object, frozen=True):
 
 
 class NamespaceObject(_Object, frozen=True):
-    """Of a namespace only the labels count."""
+    """Only the labels of a namespace are read."""
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -1,8 +1,7 @@
-"""What a pod asks for and what it says about itself, with the defaults of an API server applied.
+"""Effective request and facts of a pod, with the defaults of the API server applied.
 
-Requests follow the core reference §2.2 and, where that is silent or too low, Kubernetes: overhead is added after the
-maximum with the init steps (the kubelet admits by that sum), a container that only limits a resource requests as much,
-and pod-level `spec.resources` win for cpu, memory and huge pages.
+Requests follow the kubelet: overhead is added after the maximum over init containers, a limit is the default of a
+missing request, and pod-level `spec.resources` override the containers for cpu, memory and huge pages.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, Volume
 
-#: What a container without a request counts as in least/most-requested scores (plugins reference §8.2).
+#: milli-CPU and bytes. Defaults of a container without a request in least/most-requested scores.
 DEFAULT_CPU_MILLI = 100
 DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
 
-_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- what a pod may ask for, not an address we bind
+_EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- a value of hostIP, not an address we bind
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -42,7 +41,7 @@ _NO_AMOUNTS: dict[str, int] = {}
 
 
 class PodTemplate(NamedTuple):
-    """What decides where a pod may go: the content of a TaskClass, but for annotations and owner."""
+    """The content of a TaskClass, except annotations and owner."""
 
     #: Effective request in base units, sorted by name, `pods: 1` included; an explicit 0 is kept.
     requests: dict[str, int]
@@ -60,7 +59,7 @@ class PodTemplate(NamedTuple):
     images: tuple[str, ...]
     #: Claim names, in order, without repetition.
     volumes: tuple[str, ...]
-    #: Those of them that are made for this one pod (generic ephemeral volumes).
+    #: The claims of generic ephemeral volumes among them.
     own_volumes: tuple[str, ...]
     priority_class_name: str
     preemption_policy: str
@@ -69,7 +68,7 @@ class PodTemplate(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Base-unit amounts of one container, or of several together."""
+    """Base-unit amounts of one or several containers."""
 
     requests: dict[str, int]
     limits: dict[str, int]
@@ -82,7 +81,7 @@ _UNSET = _Part(_NO_AMOUNTS, _NO_AMOUNTS, DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES
 
 
 def _amounts(raw: RawAmounts, path: str) -> dict[str, int]:
-    """Base-unit amounts. Raises QuantityError with the path of the bad quantity; negative ones are bad."""
+    """Base-unit amounts. Raises QuantityError with the path of an invalid or negative quantity."""
     found: dict[str, int] = {}
     for resource, quantity in raw.items():
         try:
@@ -151,7 +150,7 @@ def _is_sidecar(container: Container) -> bool:
 
 
 def _containers(spec: PodSpec) -> _Part:
-    """All containers: the larger, per resource, of what runs together at the end and of each step of the start."""
+    """Effective amounts of all containers: per resource, the maximum of the steady state and of each init step."""
     ordinary = spec.containers
     total = _container(ordinary[0], "spec.containers", 0) if ordinary else _NOTHING
     for index in range(1, len(ordinary)):
@@ -168,12 +167,12 @@ def _containers(spec: PodSpec) -> _Part:
 
 
 def _pod_level(resource: str) -> bool:
-    """Whether `spec.resources` of a pod may name it."""
+    """Whether `spec.resources` of a pod supports the resource."""
     return resource in (CPU, MEMORY) or resource.startswith("hugepages-")
 
 
 def _with_pod_level(part: _Part, spec: PodSpec) -> _Part:
-    """`spec.resources` over the sum of containers; a pod-level limit alone is also the request if no container asks."""
+    """Override by `spec.resources`; a pod-level limit is the default of a request that no container has."""
     resources = spec.resources
     if resources is None:
         return part
@@ -193,7 +192,7 @@ def _with_pod_level(part: _Part, spec: PodSpec) -> _Part:
 
 
 def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
-    """Overhead on top of requests, and of limits where there are any."""
+    """Add overhead to requests, and to limits of limited resources."""
     overhead = _amounts(spec.overhead or {}, "spec.overhead")
     return _Part(
         _sum(part.requests, overhead),
@@ -204,7 +203,7 @@ def _with_overhead(part: _Part, spec: PodSpec) -> _Part:
 
 
 def _sorted(amounts: dict[str, int]) -> dict[str, int]:
-    """Sorted by name, so that equal templates have equal items; sums are capped like single quantities."""
+    """Sorted by name, so that equal templates have equal items; sums are capped at MAX_POD_AMOUNT."""
     return {name: min(amounts[name], MAX_POD_AMOUNT) for name in sorted(amounts)}
 
 
@@ -215,7 +214,7 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
     found = set()
     for container in containers:
         for port in container.ports or ():
-            # With the host's network every port is a host port, as the API server would fill in.
+            # With hostNetwork every container port is a host port, as the API server defaults it.
             number = port.host_port or (port.container_port if spec.host_network else 0)
             if number > 0:
                 address = port.host_ip or ""
@@ -224,7 +223,7 @@ def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
 
 
 def _claims(volumes: tuple[Volume, ...], pod_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of all claims, and of those that are the pod's own."""
+    """Names of all claims, and of those of ephemeral volumes."""
     names: dict[str, None] = {}
     own: dict[str, None] = {}
     for volume in volumes:
@@ -239,8 +238,8 @@ def _claims(volumes: tuple[Volume, ...], pod_name: str) -> tuple[tuple[str, ...]
 def template_of(pod: PodObject) -> PodTemplate:
     """The scheduling-relevant template of a pod. Pods of one workload give equal templates.
 
-    Raises QuantityError with the path of the first bad or negative quantity. Cost: about 10 microseconds for a pod of
-    one container.
+    Raises QuantityError with the path of the first invalid or negative quantity. About 10 microseconds for a pod of one
+    container.
     """
     spec = pod.spec
     part = _containers(spec)
@@ -276,29 +275,29 @@ def template_of(pod: PodObject) -> PodTemplate:
 
 
 class PodFacts(msgspec.Struct, frozen=True):
-    """What one pod says about itself, apart from its template (core reference §2.3)."""
+    """The facts of one pod apart from its template."""
 
     status: TaskStatus
     #: PodGroup it names, "" for none.
     group_name: str
-    #: Queue it asks for where no PodGroup says so, "" for none.
+    #: Queue it requests when it names no PodGroup, "" for none.
     queue_name: str
     role: str
     priority: int
-    #: None when the pod says nothing.
+    #: None when unset.
     preemptable: bool | None
     gated: bool
     deleting: bool
     index: int
     nominated_node: str
-    #: As written: whether the pod accepts that card is for the reader to check.
+    #: As written; readers check whether the pod accepts the card.
     assigned_card: str
-    #: Seconds it is given to end when it is told to go.
+    #: Seconds of its termination grace period.
     grace: int
     #: Unix seconds, 0.0 when unset.
     created: float
     started: float
-    #: None when the pod says nothing.
+    #: None when unset.
     cooldown: Cooldown | None
     #: Kind of the first owner reference, "" without one.
     owner_kind: str
@@ -309,7 +308,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
 
 def task_status(pod: PodObject) -> TaskStatus:
-    """The status a pod's own object gives it (core reference §2.3); a phase not set yet reads as Pending."""
+    """The status of a pod by its object; an unset phase reads as Pending."""
     phase = pod.status.phase or "Pending"
     if phase in {"Pending", "Running"}:
         if pod.metadata.deletion_timestamp:
@@ -329,18 +328,18 @@ def name_index(name: str) -> int:
 
 
 def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool | None:
-    """What an object says about its own eviction: annotation, else label; unparseable is False, silence None."""
-    said = annotations.get(keys.PREEMPTABLE)
-    if said is None:
-        said = labels.get(keys.PREEMPTABLE)
-    return None if said is None else said in _TRUE
+    """`volcano.sh/preemptable` of an object: annotation, else label; invalid is False, unset None."""
+    text = annotations.get(keys.PREEMPTABLE)
+    if text is None:
+        text = labels.get(keys.PREEMPTABLE)
+    return None if text is None else text in _TRUE
 
 
 def priority_of(pod: PodObject) -> int:
     """`spec.priority`, 1 when unset; a 32-bit integer annotation `volcano.sh/task-priority` overrides it."""
-    said = (pod.metadata.annotations or {}).get(keys.TASK_PRIORITY)
-    if said is not None and _SIGNED.fullmatch(said) and -(2**31) <= int(said) < 2**31:
-        return int(said)
+    text = (pod.metadata.annotations or {}).get(keys.TASK_PRIORITY)
+    if text is not None and _SIGNED.fullmatch(text) and -(2**31) <= int(text) < 2**31:
+        return int(text)
     return 1 if pod.spec.priority is None else pod.spec.priority
 
 
@@ -350,18 +349,18 @@ def role_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
 
 
 def _grace_of(spec: PodSpec) -> int:
-    """Seconds; a negative number reads as 1, as kubelets take it."""
-    said = spec.termination_grace_period_seconds
-    return GRACE_SECONDS if said is None else said if said >= 0 else 1
+    """Seconds; a negative number reads as 1, as in the kubelet."""
+    grace = spec.termination_grace_period_seconds
+    return GRACE_SECONDS if grace is None else grace if grace >= 0 else 1
 
 
 def group_of(annotations: Mapping[str, str]) -> str:
-    """The PodGroup a pod names, "" for none. Both spellings of the key count (C-14)."""
+    """The PodGroup a pod names, "" for none. Both spellings of the key are read."""
     return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
 
 
 def facts_of(pod: PodObject) -> PodFacts:
-    """What the pod says about itself. Never raises: what cannot be read counts as not said."""
+    """The facts of a pod. Never raises: an invalid field counts as unset."""
     meta = pod.metadata
     annotations: Mapping[str, str] = meta.annotations or {}
     labels: Mapping[str, str] = meta.labels or {}

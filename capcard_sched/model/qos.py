@@ -1,7 +1,8 @@
-"""The QoS class of a pod, as far as kubelets give whole CPUs by it: Guaranteed or not.
+"""QoS class Guaranteed, and the exclusive CPUs that it entails.
 
-By the rules of Kubernetes: every container limits cpu and memory and requests just that much; with `spec.resources`
-these decide alone. A static CPU manager gives each container of a Guaranteed pod that asks for whole CPUs its own.
+A pod is Guaranteed when every container limits cpu and memory and requests the same amounts; `spec.resources` replace
+the containers. A static CPU manager assigns exclusive CPUs to each container of a Guaranteed pod that requests whole
+CPUs.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _MILLI = 1000
 
 
 def own_cpus(spec: PodSpec) -> tuple[tuple[str, int], ...] | None:
-    """Name and number of CPUs of each container that gets its own, in the order kubelets admit them.
+    """Name and number of CPUs of each container with exclusive CPUs, in the order of the kubelet's admission.
 
-    None when the pod is not Guaranteed; empty when it is and nobody gets any: fractions, or amounts that stand in
-    `spec.resources`, which CPU managers do not serve. Sidecars stand first; an init container that ends gives its CPUs
-    to those after it and is left out. Never raises: an amount that cannot be read is none.
+    None when the pod is not Guaranteed. Empty when no container qualifies: fractional requests, or amounts in
+    `spec.resources`, which CPU managers ignore. Sidecars are first; other init containers release their CPUs to later
+    containers and are omitted. Never raises: an invalid amount counts as unset.
     """
     if spec.resources is not None and (_has(spec.resources.requests) or _has(spec.resources.limits)):
         return () if _milli_cpu(spec.resources) is not None else None
@@ -44,7 +45,7 @@ def _has(amounts: RawAmounts | None) -> bool:
 
 
 def _milli_cpu(resources: ResourceRequirements | None) -> int | None:
-    """The cpu request when cpu and memory are limited and requested alike, else None."""
+    """The cpu request when requests equal limits for cpu and memory, else None."""
     if resources is None or not resources.limits:
         return None
     limits, requests = resources.limits, resources.requests or {}

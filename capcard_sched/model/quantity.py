@@ -1,9 +1,9 @@
 """Kubernetes quantities as exact integers: `1500m`, `4Gi`, `1e3`, `0.5` in, base units out, and back.
 
-No float takes part. Remainders round away from zero, as Kubernetes rounds `Value()` and `MilliValue()`. Results are
-capped at +-`MAX_AMOUNT`, so that sums over a cluster fit an int64 column.
-Text longer than `MAX_TEXT` and exponents beyond `MAX_EXPONENT` are errors: computing them would cost memory in
-proportion to what somebody wrote.
+No floats. Remainders round away from zero, as Kubernetes rounds `Value()` and `MilliValue()`. Results are capped at
++-`MAX_AMOUNT`, so that sums over a cluster fit an int64 column.
+Text longer than `MAX_TEXT` and exponents beyond `MAX_EXPONENT` are errors: their cost would be proportional to the
+input.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import RawQuantity
 
-#: The largest amount, in whatever unit was asked for; its negative is the smallest. Larger ones are cut to it: 8 PiB,
-#: or 9 trillion devices, is more than any node has, and a thousand such amounts still add up in 64 bits.
+#: Base units. The largest amount; its negative is the smallest. Larger amounts are clamped to it: it exceeds every node
+#: (8 PiB, or 9 trillion devices), and the sum of a thousand such amounts fits 64 bits.
 MAX_AMOUNT = 2**53
-#: What one pod may ask of a resource; larger requests are cut to it. 64 TiB fit no node either, and the requests of
-#: a hundred thousand such pods add up in 64 bits.
+#: Base units. The largest request of a pod; larger requests are clamped to it: it exceeds every node (64 TiB), and the
+#: sum of a hundred thousand such requests fits 64 bits.
 MAX_POD_AMOUNT = 2**46
 MAX_TEXT = 512
 MAX_EXPONENT = 400
@@ -57,11 +57,11 @@ _SHOWN = 64
 
 
 class QuantityError(ValueError):
-    """Something that is no Kubernetes quantity, or not one that can stand where it stands."""
+    """A value that is not a Kubernetes quantity, or not valid for its field."""
 
 
 def _shown(text: str) -> str:
-    """Text as error messages quote it: what a user wrote may be of any length."""
+    """Text, truncated for error messages."""
     return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...' ({len(text)} characters)"
 
 
@@ -107,7 +107,7 @@ def _scaled(text: str, power: int) -> int:
 
 
 def _text(raw: object) -> str:
-    """A raw quantity as text: YAML may have made it a number. Raises QuantityError for any other type."""
+    """A raw quantity as text: in YAML it may be a number. Raises QuantityError for any other type."""
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
@@ -145,10 +145,10 @@ def units(raw: RawQuantity) -> int:
 
 
 def is_scalar(resource: str) -> bool:
-    """Whether a resource other than cpu, memory and pods is scheduled at all (core reference §2.1).
+    """Whether a resource other than cpu, memory and pods is scheduled.
 
     True for extended and other prefixed names, ephemeral-storage, `hugepages-*` and `attachable-volumes-*`; False for
-    object counts (`count/pods`), quota forms (`requests.cpu`, `limits.memory`) and plain names nobody defines.
+    object counts (`count/pods`), quota forms (`requests.cpu`, `limits.memory`) and undefined plain names.
     """
     if resource.startswith(("count/", "requests.", "limits.")):
         return False
@@ -175,8 +175,7 @@ def base_amount(resource: str, raw: RawQuantity) -> int | None:
     """An amount in the base unit of its resource (`model.resources`), or None when the resource is not scheduled.
 
     cpu in thousandths, memory, ephemeral-storage and huge pages in bytes, pods in units, every other scalar in
-    thousandths (core reference §2.1 with W-41: bytes are not multiplied, so that sums over a cluster stay exact).
-    Raises QuantityError; the quantity of a resource that is not scheduled is not looked at.
+    thousandths. Raises QuantityError; the quantity of a resource that is not scheduled is not parsed.
     """
     if type(raw) is str:
         return _base_text(resource, raw)
@@ -186,7 +185,7 @@ def base_amount(resource: str, raw: RawQuantity) -> int | None:
 
 
 def amounts(raw: Mapping[str, RawQuantity] | None) -> dict[str, int]:
-    """A resource list in base units, in its own order, without resources that are not scheduled; None is empty.
+    """A resource list in base units, in its own order, without resources that are not scheduled; empty for None.
 
     Raises QuantityError naming the key.
     """

@@ -1,7 +1,6 @@
 """Every event, condition and refusal reason: the word, its type and its text, in one place.
 
-Adding a reason is adding a row here. `render` fills the format; the texts are facts that users' alerts match byte for
-byte (capacity-card reference §6.1, plugins reference §27, core reference §5.7).
+A new reason is a new row here. `render` fills the format; users' alerts match the texts byte for byte.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def without_numbers(message: str) -> str:
-    """What a message says but for its figures: two that are equal then differ in numbers only."""
+    """A message with its numbers replaced, so that messages that differ only in numbers are equal."""
     return _DIGITS.sub("#", message)
 
 
 class Reason(NamedTuple):
-    """One row: `code` is the reason word, `text` a `str.format` template whose names are the fields it needs."""
+    """One row: `code` is the reason word, `text` a `str.format` template with the names of its fields."""
 
     code: str
     type: Literal["Normal", "Warning"]
@@ -29,7 +28,7 @@ class Reason(NamedTuple):
         return self.text.format(**fields)
 
 
-# --- capacity-card, §6.1 --------------------------------------------------------------------------------------------
+# --- capacity-card -------------------------------------------------------------------------------------------------
 INSUFFICIENT_SCALAR_QUOTA = Reason(
     "InsufficientScalarQuota",
     "Warning",
@@ -92,12 +91,12 @@ RESOURCE_QUOTA_INSUFFICIENT = Reason(
 )
 EXTENDER_REJECTED = Reason("Unschedulable", "Normal", "rejected by the extender{detail}")
 SLA_DEADLINE_REACHED = Reason(
-    "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and goes first now"
+    "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and is prioritized"
 )
 QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
-QUEUE_STRICT_FIFO = Reason("Unschedulable", "Normal", "Queue <{queue}> is first in, first out: <{job}> is next")
+QUEUE_STRICT_FIFO = Reason("Unschedulable", "Normal", "Waiting behind <{job}> (FIFO queue <{queue}>)")
 
-# --- capacity's tree of queues (plugins reference §7.3) -------------------------------------------------------------
+# --- capacity: hierarchical queues ---------------------------------------------------------------------------------
 QUEUE_CYCLE = Reason("InvalidQueueHierarchy", "Warning", "cycle detected in queue hierarchy for queue {queue}")
 QUEUE_PARENT_INVALID = Reason("InvalidQueueHierarchy", "Warning", "the queue {queue} has invalid parent queue {parent}")
 QUEUE_CAPABILITY_EXCEEDED = Reason(
@@ -111,7 +110,7 @@ QUEUE_SHARES_EXCEEDED = Reason(
     "queue <{queue}> {kind} resources <{amounts}> are less than the sum of its child queues' {kind} resources "
     "<{wanted}>",
 )
-QUEUE_NOT_LEAF = Reason("QueueNotLeaf", "Warning", "Queue <{queue}> has child queues, nothing can run in it")
+QUEUE_NOT_LEAF = Reason("QueueNotLeaf", "Warning", "Queue <{queue}> is not a leaf queue")
 
 # --- the framework itself -------------------------------------------------------------------------------------------
 QUEUE_NOT_FOUND = Reason("QueueNotFound", "Warning", "Queue <{queue}> does not exist")
@@ -119,7 +118,7 @@ PODGROUP_NOT_FOUND = Reason("PodGroupNotFound", "Warning", "PodGroup <{namespace
 CONF_REJECTED = Reason(
     "InvalidSchedulerConf",
     "Warning",
-    "The scheduler-conf cannot be used, the last good one stays (at start the built-in one): {detail}",
+    "Invalid scheduler-conf, the last valid one stays in effect (at start the built-in one): {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
 INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
@@ -127,7 +126,8 @@ PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {ho
 INQUEUE_TIMEOUT = Reason(
     "InqueueTimeout",
     "Warning",
-    "No pod got a node within {seconds} s of being admitted to Queue <{queue}>; others of the queue go first now",
+    "No pod was scheduled within {seconds} s of admission to Queue <{queue}>; "
+    "moved back to Pending, other jobs are tried",
 )
 NOT_ENOUGH_PODS_OF_TASK = Reason(
     "NotEnoughPodsOfTask", "Warning", "Not enough valid pods of each task for gang-scheduling"
@@ -155,7 +155,7 @@ POD_PIPELINED = Reason(
     "Pod {namespace}/{name} can possibly be assigned to {node}, "
     "once resource is released and minAvailable is satisfied",
 )
-# --- taking room back (tidal reference §7.4) --------------------------------------------------------------------------
+# --- preemption and reclaim -----------------------------------------------------------------------------------------
 CAPACITY_RECLAIMED = Reason(
     "Reclaimed", "Normal", "{pods} pods of {jobs} jobs evicted on node {node}: {names}; waiting for {lacking}"
 )
@@ -167,26 +167,27 @@ RECLAIM_EXPIRED = Reason("ReclaimExpired", "Warning", "reservation on node {node
 PREEMPT_EXPIRED = Reason("PreemptExpired", "Warning", "reservation on node {node} expired after {seconds}s")
 GROUP_EVICTED = Reason("Evict", "Normal", "{action}: {pods} pods evicted for {by} of queue {queue}")
 
-# --- network topology (core reference §4.3.2) ------------------------------------------------------------------------
+# --- network topology ----------------------------------------------------------------------------------------------
 HYPER_NODES_NOT_READY = Reason(
     "HyperNodesNotReady",
     "Warning",
-    "spec.networkTopology of the PodGroup is hard, and no HyperNode is known: the job waits until there is one",
+    "spec.networkTopology of the PodGroup is hard, and no HyperNode exists",
 )
 NO_SUCH_TIER = Reason(
     "NoSuchTier",
     "Warning",
-    "spec.networkTopology of the PodGroup is hard, and no HyperNode is of tier {tier}",
+    "spec.networkTopology of the PodGroup is hard, and no HyperNode has tier {tier}",
 )
 BEYOND_HYPER_NODES = Reason(
     "BeyondHyperNodes",
     "Warning",
-    "spec.networkTopology of the PodGroup is hard, and its pods that are placed stand in no common HyperNode",
+    "spec.networkTopology of the PodGroup is hard, and its scheduled pods do not share a HyperNode "
+    "within the allowed tier",
 )
 NO_HYPER_NODE_FITS = Reason(
     "NoHyperNodeFits",
     "Warning",
-    "no HyperNode up to tier {tier} has room for {needed} pods of the job together: {detail}",
+    "no HyperNode up to tier {tier} fits {needed} pods of the job: {detail}",
 )
 
 NODE_GROUP_PARENT = Reason("InvalidQueueParent", "Warning", "Queue <{queue}> inherits no node groups: {detail}")
@@ -196,5 +197,5 @@ NODE_GROUP_LIMITS = Reason(
 
 
 def every() -> dict[str, Reason]:
-    """All rows by constant name: the source of the docs table and of the test that renders each."""
+    """All rows by constant name, for the docs table and the test that renders each."""
     return {name: value for name, value in sorted(globals().items()) if isinstance(value, Reason)}

@@ -1,4 +1,4 @@
-"""Why something was not done: one record per refusal, rendered by every message, event and table."""
+"""Refusals as data: messages, events and tables render the same record."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 
 class Code(IntEnum):
-    """What a node check found (plugins reference §0.5). The value tells the caller what may help."""
+    """Result code of a filter."""
 
     SUCCESS = 0
     ERROR = 1
-    UNSCHEDULABLE = 2  # evicting something could help
-    UNRESOLVABLE = 3  # nothing that the scheduler may do helps
+    UNSCHEDULABLE = 2  # preemption may help
+    UNRESOLVABLE = 3  # preemption cannot help
     WAIT = 4
     SKIP = 5
 
@@ -25,21 +25,21 @@ class Figures(msgspec.Struct, frozen=True):
     #: Resource name or card name (`A|B` for a claim).
     resource: str
     requested: int
-    #: What the total would have been, the request included.
+    #: The total including the request.
     total: int
     limit: int
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """One "no" and everything that is needed to explain it.
+    """One refusal and its explanation.
 
-    `reason` is a row of `model.reasons`; `message` is rendered from that row when the record is made, so that the
-    same text reaches the event, the condition, `explain` and the tables.
+    `reason` is a row of `model.reasons`; `message` is rendered from that row when the record is created, so that event,
+    condition, `explain` and tables have the same text.
     """
 
-    #: Hook that said no: a method name of the hooks table.
+    #: Hook that refused: a method name of the hooks table.
     hook: str
-    #: Plugin that said no; "" for the framework itself.
+    #: Plugin that refused; "" for the framework itself.
     plugin: str
     reason: str
     message: str
@@ -48,7 +48,7 @@ class Refusal(msgspec.Struct, frozen=True):
     figures: Figures | None = None
     #: For a claim on several cards: the figures of every alternative.
     alternatives: tuple[Figures, ...] = ()
-    #: Texts of further events that go out beside this one, as (reason, message).
+    #: Further events to emit with this one, as (reason, message).
     also: tuple[tuple[str, str], ...] = ()
     #: Whether the refusal is an event of its own on its object (quota plugins), or only part of the job's text.
     event: bool = False
@@ -56,5 +56,5 @@ class Refusal(msgspec.Struct, frozen=True):
     type: Literal["Normal", "Warning"] = "Warning"
     #: Event source component; "" is the scheduler's own recorder.
     component: str = ""
-    #: On enqueue refusals: send the same event to the job's pending pods too (R26).
+    #: On enqueue refusals: emit the same event on the job's pending pods, too.
     pods_too: bool = False

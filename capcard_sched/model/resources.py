@@ -1,8 +1,8 @@
-"""Resource names, their base units and the columns they occupy.
+"""Resource names, their base units and their columns.
 
 Base units: milli-CPU for `cpu`, bytes for `memory`, `ephemeral-storage` and huge pages, plain units for `pods`, and
-thousandths of a unit for everything else (one `nvidia.com/gpu` is 1000; core reference §2.1). Amounts are exact
-integers everywhere (W-41).
+thousandths of a unit for everything else (one `nvidia.com/gpu` is 1000). Amounts are exact integers
+everywhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,9 +26,9 @@ Matrix = npt.NDArray[np.int64]
 class ResourceColumns:
     """The columns of all resource vectors: name to column and back.
 
-    Columns are only ever added. `width` is the allocated width of vectors and matrices (>= len(self)); it grows in
-    steps, and whoever owns vectors pads them when `width` has changed. Column order has no meaning: code that needs
-    an order uses `sorted_names`.
+    Columns are never removed. `width` is the allocated width of vectors and matrices (>= len(self)); it grows in steps,
+    and the owner of a vector pads it when `width` has changed. Column order has no meaning: code that needs an order
+    uses `sorted_names`.
     """
 
     __slots__ = ("_columns", "names", "width")
@@ -48,7 +48,7 @@ class ResourceColumns:
         return name in self._columns
 
     def find(self, name: str) -> int | None:
-        """The column of `name`, or None when no object ever mentioned it."""
+        """The column of `name`, or None when no object contains it."""
         return self._columns.get(name)
 
     def column(self, name: str) -> int:
@@ -62,7 +62,7 @@ class ResourceColumns:
         return column
 
     def vector(self, amounts: Amounts) -> Vector:
-        """Amounts as a fresh int64 vector of `width` entries; names never seen get a column."""
+        """Amounts as a fresh int64 vector of `width` entries; new names get a column."""
         columns = [(self.column(name), amount) for name, amount in amounts.items()]
         vector = np.zeros(self.width, dtype=np.int64)
         for column, amount in columns:
@@ -74,7 +74,7 @@ class ResourceColumns:
         return np.zeros(self.width, dtype=np.int64)
 
     def fit(self, vector: Vector) -> Vector:
-        """`vector` itself, or a zero-padded copy when columns were added since it was made."""
+        """`vector` itself, or a zero-padded copy when columns were added after its creation."""
         if len(vector) == self.width:
             return vector
         padded = np.zeros(self.width, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Label selectors, node selectors, taints and tolerations, with the semantics of Kubernetes.
 
-Matching never raises: a malformed requirement matches nothing, so that one bad object spoils only itself. The
-`*_problem` functions say what is malformed; they return None for what an API server would accept.
+Matching never raises: a malformed requirement matches nothing, so that one invalid object affects only itself. The
+`*_problem` functions describe what is malformed; they return None for what the API server accepts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 #: Effects that keep a pod off a node.
 BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
-#: What a cordoned node counts as having.
+#: The taint of a cordoned node.
 UNSCHEDULABLE_TAINT: Final = Taint(key=NODE_UNSCHEDULABLE, effect="NoSchedule")
 NAME_FIELD: Final = "metadata.name"
 MAX_TERM_WEIGHT: Final = 100
-#: The label that Kubernetes itself gives every namespace.
+#: The label that the API server sets on every namespace.
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _LABEL_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -55,7 +55,7 @@ def _integer(text: str) -> int | None:
 
 
 def _matches_requirement(requirement: Requirement, labels: Mapping[str, str], *, ordered: bool) -> bool:
-    """One expression. `ordered` admits Gt and Lt, which only node selectors know."""
+    """Match one expression. `ordered` admits Gt and Lt, which only node selectors support."""
     operator, values = requirement.operator, requirement.values or ()
     label = labels.get(requirement.key)
     if operator == "In":
@@ -84,7 +84,7 @@ def matches_labels(selector: LabelSelector | None, labels: Mapping[str, str]) ->
 
 
 def namespace_labels(name: str, labels: Mapping[str, str] | None) -> Mapping[str, str]:
-    """A namespace's labels as selectors see them; one that has not been seen (None) has only the label of its name."""
+    """A namespace's labels for selectors; an unknown namespace (None) has only the label of its name."""
     return {**(labels or {}), NAMESPACE_NAME_LABEL: name}
 
 
@@ -112,7 +112,7 @@ def matches_node_selector(selector: NodeSelector | None, labels: Mapping[str, st
 
 
 def term_weight(weight: int) -> int:
-    """The weight of a preferred term within what an API server admits, 1 to 100; 0 for one that is not above 0."""
+    """The weight of a preferred term, clamped to the valid range 1 to 100; 0 for one that is not above 0."""
     return min(max(weight, 0), MAX_TERM_WEIGHT)
 
 
@@ -144,11 +144,11 @@ def untolerated_taint(taints: Iterable[Taint], tolerations: tuple[Toleration, ..
 
 
 def untolerated_preferences(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> int:
-    """How many PreferNoSchedule taints the pod does not tolerate."""
+    """The number of PreferNoSchedule taints that the pod does not tolerate."""
     return sum(taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, tolerations) for taint in taints)
 
 
-# --- what is malformed ----------------------------------------------------------------------------------------------
+# --- validation -----------------------------------------------------------------------------------------------------
 
 
 def _shown(text: str) -> str:
@@ -156,7 +156,7 @@ def _shown(text: str) -> str:
 
 
 def label_key_problem(key: str) -> str | None:
-    """What is wrong with a label key, or None. A key is a name of at most 63 characters, `domain/` before it or not."""
+    """The problem of a label key, or None. A key is a name of at most 63 characters, optionally after `domain/`."""
     if not key:
         return "empty label key"
     prefix, slash, name = key.rpartition("/")
@@ -168,7 +168,7 @@ def label_key_problem(key: str) -> str | None:
 
 
 def label_value_problem(value: str) -> str | None:
-    """What is wrong with a label value, or None. A value may be empty."""
+    """The problem of a label value, or None. A value may be empty."""
     if value and not _NAME.fullmatch(value):
         return f"label value {_shown(value)} is not empty or 1 to 63 letters, digits, '-', '_' and '.'"
     return None
@@ -198,7 +198,7 @@ def _requirement_problem(requirement: Requirement, operators: tuple[str, ...]) -
 
 
 def label_selector_problem(selector: LabelSelector | None) -> str | None:
-    """What is wrong with a label selector, as `path: what`, or None."""
+    """The problem of a label selector, as `path: problem`, or None."""
     if selector is None:
         return None
     for key, value in (selector.match_labels or {}).items():
@@ -213,7 +213,7 @@ def label_selector_problem(selector: LabelSelector | None) -> str | None:
 
 
 def node_selector_term_problem(term: NodeSelectorTerm) -> str | None:
-    """What is wrong with one term, as `path: what`, or None. An empty term is well-formed; it matches nothing."""
+    """The problem of one term, as `path: problem`, or None. An empty term is well-formed; it matches nothing."""
     for index, item in enumerate(term.match_expressions or ()):
         problem = _requirement_problem(item, _NODE_OPERATORS)
         if problem:
@@ -230,7 +230,7 @@ def node_selector_term_problem(term: NodeSelectorTerm) -> str | None:
 
 
 def node_selector_problem(selector: NodeSelector | None) -> str | None:
-    """What is wrong with a node selector, as `path: what`, or None."""
+    """The problem of a node selector, as `path: problem`, or None."""
     if selector is None:
         return None
     if not selector.node_selector_terms:

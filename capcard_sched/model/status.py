@@ -1,15 +1,15 @@
-"""Statuses of tasks, phases of jobs, answers to votes: the closed sets of words (core reference §2.3, §2.8, §3.2)."""
+"""Enumerations: task statuses, PodGroup phases, votes."""
 
 from enum import IntEnum, StrEnum
 
 
 class TaskStatus(IntEnum):
-    """Where a pod stands, as the scheduler sees it. The values index `Job.counts`."""
+    """Status of a task. The values index `Job.counts`."""
 
     PENDING = 0
     ALLOCATED = 1  # session only: placed by a statement that is not committed yet
-    PIPELINED = 2  # session only: placed on room that is still being released
-    BINDING = 3  # committed; the watch has not shown the node name yet
+    PIPELINED = 2  # session only: nominated to releasing capacity
+    BINDING = 3  # committed; the watch has not confirmed the binding
     BOUND = 4
     RUNNING = 5
     RELEASING = 6  # deleted or evicted, still on its node
@@ -23,13 +23,13 @@ class TaskStatus(IntEnum):
         return self.name.capitalize()
 
 
-#: Count towards the allocated totals of jobs and queues.
+#: Counted in the allocated amounts of jobs and queues.
 ALLOCATED_STATUSES = frozenset({TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED})
-#: Hold room on their node.
+#: Occupy their node.
 PLACED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.RELEASING, TaskStatus.UNKNOWN}
-#: Ended for good; hold nothing.
+#: Completed: occupy nothing.
 COMPLETED_STATUSES = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
-#: Count as scheduled for the phase of a PodGroup.
+#: Counted as scheduled for the phase of a PodGroup.
 SCHEDULED_STATUSES = frozenset({TaskStatus.RUNNING, TaskStatus.BOUND, TaskStatus.FAILED, TaskStatus.SUCCEEDED})
 
 
@@ -44,7 +44,7 @@ class PodGroupPhase(StrEnum):
 
 
 class Vote(IntEnum):
-    """A plugin's answer where several plugins decide together."""
+    """A plugin's vote in a decision of several plugins."""
 
     REJECT = -1
     ABSTAIN = 0

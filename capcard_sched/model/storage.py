@@ -1,4 +1,4 @@
-"""What the scheduler knows of claims, volumes, classes and drivers; sizes are in bytes."""
+"""PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSI drivers in the cache; sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capcard_sched.model.volumes import NO_PROVISIONER, ClaimReference, Topology
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-#: What is attached to nodes and counted: driver and handle.
+#: Driver and handle of an attached volume.
 AttachmentKey: TypeAlias = tuple[str, str]
 
 _MANY_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -29,19 +29,19 @@ class VolumeClaim(msgspec.Struct, frozen=True):
     owner_uid: str
     #: "" for none.
     class_name: str
-    #: The volume it names, "" for none; it has it only when `bound`.
+    #: The volume it names, "" for none; assigned only when `bound`.
     volume_name: str
     bound: bool
-    #: Its volume is gone.
+    #: Phase Lost: its volume was deleted.
     lost: bool
     deleting: bool
-    #: The node its volume is being made for, "" for none.
+    #: The node its volume is provisioned for, "" for none.
     selected_node: str
     size: int
     access_modes: frozenset[str]
     volume_mode: str
     selector: LabelSelector | None
-    #: What cannot be read, "" for nothing.
+    #: Problems of its fields, "" for none.
     problem: str
 
     @property
@@ -51,7 +51,7 @@ class VolumeClaim(msgspec.Struct, frozen=True):
 
     @property
     def is_for_many_nodes(self) -> bool:
-        """Whether pods on several nodes may use it at once."""
+        """Whether pods on several nodes may use it at the same time."""
         return bool(self.access_modes & _MANY_NODES)
 
 
@@ -64,20 +64,20 @@ class PersistentVolume(msgspec.Struct, frozen=True):
     access_modes: frozenset[str]
     volume_mode: str
     labels: dict[str, str]
-    #: None for a volume that every node can use.
+    #: None for a volume without node affinity.
     affinity: NodeSelector | None
     #: The claim it is reserved for.
     claim: ClaimReference | None
-    #: Phase Available, not being deleted, and readable.
+    #: Phase Available, not being deleted, and valid.
     available: bool
     #: "" unless it is a CSI volume.
     driver: str
     handle: str
-    #: Different for every version of every volume: what follows from a volume may be kept under it.
+    #: Distinct for every version of every volume: usable as a cache key.
     version: int = 0
 
     def is_reserved_for(self, claim: VolumeClaim) -> bool:
-        """Whether the volume names this claim as its own."""
+        """Whether the claimRef of the volume names this claim."""
         mine = self.claim
         return (
             mine is not None
@@ -87,11 +87,11 @@ class PersistentVolume(msgspec.Struct, frozen=True):
         )
 
     def suits(self, claim: VolumeClaim) -> bool:
-        """Whether size and mode are what the claim asks for."""
+        """Whether size and mode satisfy the claim."""
         return self.size >= claim.size and self.volume_mode == claim.volume_mode
 
     def is_candidate_for(self, claim: VolumeClaim) -> bool:
-        """Whether the volume is free and, of the claim's class, has all the claim asks for."""
+        """Whether the volume, of the claim's class, is available and satisfies the claim."""
         return (
             self.available
             and self.claim is None
@@ -106,38 +106,38 @@ class StorageClass(msgspec.Struct, frozen=True):
 
     name: str
     provisioner: str
-    #: Claims are bound when a pod of theirs is placed.
+    #: Binding mode WaitForFirstConsumer.
     waits_for_consumer: bool
-    #: Where volumes can be made; () for everywhere.
+    #: Allowed topologies of new volumes; () for all.
     topologies: tuple[TopologySelectorTerm, ...]
 
     @property
     def provisions(self) -> bool:
-        """Whether volumes are made on demand."""
+        """Whether the class provisions volumes dynamically."""
         return self.provisioner not in ("", NO_PROVISIONER)
 
 
 class StorageCapacity(msgspec.Struct, frozen=True):
-    """What a driver can still make of one class on the nodes that a selector matches; None matches no node."""
+    """Available capacity of a driver for one class on the nodes that a selector matches; None matches no node."""
 
     class_name: str
     topology: LabelSelector | None
-    #: The largest volume it can make.
+    #: Maximum size of a volume.
     largest: int
-    #: What is left in total.
+    #: Total available capacity.
     left: int
 
 
 class Decision(NamedTuple):
-    """How a claim that waits for its pod gets its volume."""
+    """Volume binding decision for a claim with WaitForFirstConsumer."""
 
-    #: The volume; "" to have one made.
+    #: The volume; "" provisions one.
     volume: str
     node: str
 
 
 class Assumption(msgspec.Struct):
-    """A decision whose bindings are under way."""
+    """A decision with bindings in flight."""
 
     decision: Decision
     #: uids of the pods that are being bound with it.
@@ -145,41 +145,41 @@ class Assumption(msgspec.Struct):
 
 
 class Storage:
-    """All storage objects, and what is assumed of them. Owned by the state; plugins read it and never write it."""
+    """All storage objects and the assumed bindings. Owned by the state; plugins read it and never write it."""
 
     def __init__(self) -> None:
         #: By `namespace/name`.
         self.claims: dict[str, VolumeClaim] = {}
         self.volumes: dict[str, PersistentVolume] = {}
-        #: Claim key to the names of volumes that name the claim as their own.
+        #: Claim key to the names of volumes with a claimRef to the claim.
         self.reserved: dict[str, set[str]] = {}
         #: Class name ("" for none) to the volumes of the class by name.
         self.volumes_of_class: dict[str, dict[str, PersistentVolume]] = {}
         self.classes: dict[str, StorageClass] = {}
-        #: Node name to driver to the most volumes it attaches there; drivers without a limit are absent.
+        #: Node name to driver to its attachment limit; drivers without a limit are absent.
         self.limits: dict[str, Mapping[str, int]] = {}
-        #: Drivers that say what they can still make.
+        #: Drivers with storage capacity tracking.
         self.tracked_drivers: set[str] = set()
         self.capacities: dict[tuple[str, str], StorageCapacity] = {}
         #: Node name to attachment name to volume name.
         self.attachments: dict[str, dict[str, str]] = {}
-        #: Claim key to how it is being settled.
+        #: Claim key to its assumed binding.
         self.assumed: dict[str, Assumption] = {}
-        #: Raised whenever volumes, classes or capacities change.
+        #: Increases whenever volumes, classes or capacities change.
         self.generation = 0
 
     def attachment_key(self, volume_name: str) -> AttachmentKey | None:
-        """What a CSI volume counts as; None for others and for unknown ones."""
+        """Attachment key of a CSI volume; None for others and for unknown ones."""
         volume = self.volumes.get(volume_name)
         return (volume.driver, volume.handle) if volume is not None and volume.driver else None
 
     def unprovisioned_key(self, claim: VolumeClaim) -> AttachmentKey | None:
-        """What the volume still to be made for a claim counts as; None when nothing will be made."""
+        """Attachment key of the volume to provision for a claim; None without dynamic provisioning."""
         made_by = self.classes.get(claim.class_name)
         return (made_by.provisioner, f"claim {claim.key}") if made_by is not None and made_by.provisions else None
 
     def attached(self, node: str) -> Iterator[AttachmentKey]:
-        """What the API server says is attached to a node."""
+        """Keys of the CSI volumes attached to a node, from VolumeAttachments."""
         for volume in self.attachments.get(node, {}).values():
             key = self.attachment_key(volume)
             if key is not None:

@@ -1,4 +1,4 @@
-"""From claims and volumes as they arrive to what they say: defaults applied, sizes parsed, problems named."""
+"""Converts PersistentVolumeClaims and PersistentVolumes: applies defaults, parses sizes, lists problems."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from capcard_sched.model.volumes import PersistentVolumeClaimObject, PersistentVolumeObject
 
 _FILESYSTEM = "Filesystem"
-#: A selector without terms: what a node affinity that cannot be read is taken for.
+#: A selector that matches no node: replaces an invalid node affinity.
 _NOWHERE = NodeSelector()
 
 
 def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[VolumeClaim, list[str]]:
-    """What a claim says, and what of it could not be read: then it is used only when it is bound."""
+    """The facts of a claim, and its problems: an invalid claim is usable only when it is bound."""
     meta, spec = obj.metadata, obj.spec
     notes = meta.annotations or {}
     problems: list[str] = []
@@ -52,7 +52,7 @@ def claim_facts(obj: PersistentVolumeClaimObject) -> tuple[VolumeClaim, list[str
 
 
 def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[str]]:
-    """What a volume says, and what of it could not be read: then nobody gets it, and its holder goes nowhere."""
+    """The facts of a volume, and its problems: an invalid volume is never bound, and its pods fit no node."""
     meta, spec = obj.metadata, obj.spec
     problems: list[str] = []
     size = storage_bytes((spec.capacity or {}).get("storage"), "spec.capacity[storage]", problems)
@@ -79,7 +79,7 @@ def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[st
 
 
 def storage_bytes(raw: RawQuantity | None, field: str, problems: list[str]) -> int:
-    """An amount of storage, 0 when it is absent; one that cannot be read is a line in `problems`."""
+    """An amount of storage, 0 when absent; an invalid amount counts as 0 and adds a line to `problems`."""
     if raw is None:
         return 0
     try:

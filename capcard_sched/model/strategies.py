@@ -1,4 +1,4 @@
-"""How a pod says which nodes it prefers: full ones or empty ones, and by which resources (plugins reference §23)."""
+"""Scoring strategy of a pod: MostAllocated or LeastAllocated, with weights per resource."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 MOST_ALLOCATED: Final = "MostAllocated"
 LEAST_ALLOCATED: Final = "LeastAllocated"
 STRATEGIES: Final = (LEAST_ALLOCATED, MOST_ALLOCATED)
-#: Weights are whole numbers up to this one.
+#: Maximum of a weight.
 MOST_WEIGHT: Final = 2**31 - 1
 WEIGHTS_FORM: Final = (
     'a JSON object of resource names and whole numbers from 0 on, such as {"cpu": 1, "nvidia.com/gpu": 2}'
@@ -21,7 +21,7 @@ _decoder = msgspec.json.Decoder(_Weights)
 
 
 class StrategyError(ValueError):
-    """Text that is no map of weights."""
+    """Text that is not a map of weights."""
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""Which tasks of a job want to be together, and which apart (plugins reference §19)."""
+"""Affinity and anti-affinity between the tasks of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GROUPS_FORM: Final = 'names of tasks joined by ",", in groups joined by ";", such as "ps,worker;chief"'
 ORDER_FORM: Final = 'names of tasks joined by ",", the first to be placed first, such as "ps,worker"'
-#: Annotation to what it may be.
+#: Annotation to its accepted form.
 FORMS: Final = {
     TASK_TOPOLOGY_AFFINITY: GROUPS_FORM,
     TASK_TOPOLOGY_ANTI_AFFINITY: GROUPS_FORM,
@@ -26,33 +26,33 @@ _LONGEST_SHOWN = 60
 
 
 class TaskAffinityGroups(NamedTuple):
-    """Groups of task names. One name alone is about the pods of that task among each other."""
+    """Groups of task names. A group of one name applies to the pods of that task."""
 
     affinity: tuple[tuple[str, ...], ...] = ()
     anti_affinity: tuple[tuple[str, ...], ...] = ()
     order: tuple[str, ...] = ()
 
     def names(self) -> set[str]:
-        """Every task that is named in a group."""
+        """Every task in a group."""
         return {name for group in (*self.affinity, *self.anti_affinity) for name in group}
 
 
 class TopologyProblem(NamedTuple):
-    """What is wrong with one annotation."""
+    """The problem of one annotation."""
 
     key: str
     detail: str
-    #: A name is well-formed, but no task has it: its pods may be still to come.
+    #: A well-formed name without task: its pods may not exist yet.
     unknown: bool = False
 
 
 def topology_of(
     annotations: Mapping[str, str], tasks: Container[str] | None
 ) -> tuple[TaskAffinityGroups, list[TopologyProblem]]:
-    """What the annotations of a job say, blanks around names trimmed and empty groups left out.
+    """Parse the annotations of a job; blanks around names and empty groups are dropped.
 
-    `tasks` are the names of the job's tasks, None when they are not known. Of each annotation the first problem is
-    told; with any, the topology is void.
+    `tasks` are the names of the job's tasks, None when unknown. Returns the first problem of each annotation; with any
+    problem the groups are not used.
     """
     problems: dict[str, TopologyProblem] = {}
 
@@ -60,11 +60,11 @@ def topology_of(
         names: dict[str, None] = {}
         for name in map(str.strip, text.split(",")) if text.strip() else ():
             if not name:
-                problem = TopologyProblem(key, f"<{_shown(text)}> holds an empty name")
+                problem = TopologyProblem(key, f"<{_shown(text)}> contains an empty name")
             elif name in names:
-                problem = TopologyProblem(key, f"<{_shown(name)}> stands twice in <{_shown(text)}>")
+                problem = TopologyProblem(key, f"<{_shown(name)}> occurs twice in <{_shown(text)}>")
             elif tasks is not None and name not in tasks:
-                problem = TopologyProblem(key, f"<{_shown(name)}> is no task of the job", unknown=True)
+                problem = TopologyProblem(key, f"<{_shown(name)}> is not a task of the job", unknown=True)
             else:
                 names[name] = None
                 continue

@@ -1,4 +1,4 @@
-"""Kubernetes timestamps (RFC 3339) and Go durations as seconds, and back; spans of time for people."""
+"""Kubernetes timestamps (RFC 3339) and Go durations as seconds, and back; human-readable durations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MAX_TEXT = 128
 
 
 class TimestampError(ValueError):
-    """Text that is no RFC 3339 timestamp."""
+    """Text that is not an RFC 3339 timestamp."""
 
 
 class DurationError(ValueError):
-    """Text that is no Go duration, or one beyond what Go can hold (about 292 years)."""
+    """Text that is not a Go duration, or exceeds its range (about 292 years)."""
 
 
 def _shown(text: str) -> str:
@@ -60,7 +60,7 @@ def parse_timestamp(text: str) -> float:
 
 
 def parse_time(text: str | None) -> float:
-    """Like `parse_timestamp` for the times an API server stamped: 0.0 for an absent or unreadable one. Never raises."""
+    """Like `parse_timestamp` for times set by the API server: 0.0 for an absent or invalid one. Never raises."""
     if not text:
         return 0.0
     try:
@@ -69,9 +69,9 @@ def parse_time(text: str | None) -> float:
         return 0.0
 
 
-@lru_cache(maxsize=64)  # a session writes its time many times
+@lru_cache(maxsize=64)  # a session formats its time repeatedly
 def format_timestamp(seconds: float) -> str:
-    """Unix seconds as Kubernetes writes them: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""
+    """Unix seconds in Kubernetes' format: UTC, fractions cut off. Raises TimestampError outside years 1 to 9999."""
     try:
         moment = _EPOCH + timedelta(seconds=seconds // 1)
     except (OverflowError, ValueError):
@@ -106,7 +106,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as Go prints a duration, to the millisecond: 90 is `1m30s`, 0.5 is `500ms`, 0 is `0s`."""
+    """Seconds in Go's format of a duration, to the millisecond: 90 is `1m30s`, 0.5 is `500ms`, 0 is `0s`."""
     sign = "-" if seconds < 0 else ""
     milliseconds = round(abs(seconds) * 1000)
     if milliseconds < 1000:
@@ -122,7 +122,7 @@ def format_duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Seconds for people, at most two units: `0s`, `1m30s`, `12d4h`."""
+    """Seconds in human-readable form, at most two units: `0s`, `1m30s`, `12d4h`."""
     left = int(seconds)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):

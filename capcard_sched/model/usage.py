@@ -1,4 +1,4 @@
-"""Measured load of nodes: what a source of metrics says, and how long it counts (plugins reference §15, §21)."""
+"""Measured load of nodes, and its validity."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-#: What the averages are over, in seconds and as people write it.
+#: Seconds, and the same as text. Window of the averages.
 PERIOD_SECONDS: Final = 600.0
 PERIOD: Final = "10m"
-#: What was measured longer ago counts no more, in seconds.
+#: Seconds. Older measurements are ignored.
 STALE_SECONDS: Final = 300.0
 
 _ENTRY = re.compile(r"\s*(cpu|memory)\s*=\s*(\d{1,3}(?:\.\d{1,4})?)\s*")
@@ -21,23 +21,23 @@ USAGE_FORM: Final = '"cpu=80,memory=50" in percent from 0 to 100; one of the two
 class NodeUsage(msgspec.Struct, frozen=True):
     """The average load of one node over the last `PERIOD_SECONDS` before it was measured."""
 
-    #: Percent, 0 to 100; None when it is not known.
+    #: Percent, 0 to 100; None when unknown.
     cpu: float | None = None
     memory: float | None = None
-    #: When it was measured, Unix seconds; None for a load that holds until another one is told.
+    #: Unix seconds of the measurement; None for a load that is valid until the next one.
     at: float | None = None
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it still counts at `now`, Unix seconds."""
+        """Whether it is valid at `now`, Unix seconds."""
         return self.at is None or now - self.at < STALE_SECONDS
 
 
 class UsageFormError(ValueError):
-    """Text that is no load of a node."""
+    """Text that is not a load of a node."""
 
 
 def parse_usage(text: str) -> NodeUsage:
-    """`cpu=80,memory=50`, as a load that holds. Raises UsageFormError."""
+    """Parse `cpu=80,memory=50` as a load without expiry. Raises UsageFormError."""
     found: dict[str, float] = {}
     for part in text.split(","):
         match = _ENTRY.fullmatch(part)

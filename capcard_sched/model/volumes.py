@@ -1,4 +1,4 @@
-"""Storage objects of Kubernetes as they arrive: only the fields the scheduler uses (see `model.objects`)."""
+"""Storage objects of Kubernetes: only the fields the scheduler reads (see `model.objects`)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import msgspec
 
 from capcard_sched.model.objects import LabelSelector, NodeSelector, ObjectMeta, RawAmounts, RawQuantity
 
-#: Annotation of a claim: the node its volume is to be made for.
+#: Annotation of a claim: the node to provision its volume for.
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
-#: Annotation of a claim: the volume controller has finished binding it.
+#: Annotation of a claim: the volume controller has completed the binding.
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
-#: Annotation of a volume: its claim was written by a controller or scheduler, not by a person.
+#: Annotation of a volume: a controller or scheduler set its claim, not a user.
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 #: Annotation of a claim that names its class, read before `spec.storageClassName`.
 CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
-#: Annotation of a StorageClass: claims that name none get it.
+#: Annotation of a StorageClass: default of claims that name none.
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
-#: Provisioner of classes whose volumes are made by hand.
+#: Provisioner of classes with manually created volumes.
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 IMMEDIATE: Final = "Immediate"
@@ -58,7 +58,7 @@ class PersistentVolumeClaimObject(_StorageKind, frozen=True):
 
 
 class ClaimReference(_StorageKind, frozen=True):
-    """The claim a volume belongs to."""
+    """The claim of a volume."""
 
     namespace: str = ""
     name: str = ""
@@ -127,7 +127,7 @@ class CSINodeSpec(_StorageKind, frozen=True):
 
 
 class CSINodeObject(_StorageKind, frozen=True):
-    """Named like its node."""
+    """Has the name of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CSINodeSpec = CSINodeSpec()
@@ -143,7 +143,7 @@ class CSIDriverObject(_StorageKind, frozen=True):
 
 
 class CSIStorageCapacityObject(_StorageKind, frozen=True):
-    """How much a driver can still make of a class where a topology selector matches."""
+    """Available capacity of a driver for one class on the nodes that a topology selector matches."""
 
     metadata: ObjectMeta = ObjectMeta()
     storage_class_name: str = ""

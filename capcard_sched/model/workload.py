@@ -1,4 +1,4 @@
-"""What users call a job: the workload they wrote, where its pods tell."""
+"""The workload of a job in the user's terms, derived from its pods."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from capcard_sched.model.annotations import JOB_NAME
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
 
-#: How groups are called that a controller makes for pods without one; their owner's uid follows.
+#: Prefix of the PodGroups that controllers create for pods without one; the owner's uid follows.
 _MADE_GROUP: Final = "podgroup-"
-#: Label that a Deployment puts on its pods, and part of their names.
+#: Label of a Deployment's pods; its value is part of their names.
 _TEMPLATE_HASH: Final = "pod-template-hash"
 #: Labels with the name of a batch Job, the newer first.
 _BATCH_JOB: Final = ("batch.kubernetes.io/job-name", "job-name")
-#: Kinds whose pods are named after them with one more part behind.
+#: Kinds whose pods have the name of the owner plus one part.
 _ONE_PART_MORE: Final = frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"})
 
 
 def workload_of(job: Job) -> str:
-    """`deployment/chat`, `job/train`, `pod/notebook`; "" when it is known by its PodGroup's name or nobody tells.
+    """`deployment/chat`, `job/train`, `pod/notebook`; "" when the PodGroup's own name applies or the pods have no clue.
 
-    Deployments own no pods and ReplicaSets are not watched: the name is read off a pod's, which has it in front of the
-    hash of its template. Names that were cut short because they are long tell nothing.
+    Deployments own no pods and ReplicaSets are not watched: the name is the part of a pod's name before the hash of its
+    template. Truncated names give no result.
     """
     task = next(iter(job.tasks.values()), None)
     if task is None:

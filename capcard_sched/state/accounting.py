@@ -1,8 +1,8 @@
-"""What a task means to its job, its queue and its node, and the scheduler's own changes of that.
+"""Sums over tasks: amounts of jobs, queues and nodes, and counters per status.
 
-Every sum (job, queue and node amounts, counters per status) is kept exact at every change: a change first takes the
-task's contribution out (`leave`), then mutates it, then puts it back (`enter`). `place`, `unplace` and `set_binding`
-change whole runs of tasks in one go, to the same sums. The property tests rebuild all of it from scratch and compare.
+Every sum is exact at every change: a change subtracts the task's contribution, mutates the task, and adds the
+contribution again. `place`, `unplace` and `set_binding` update a run of tasks at once, to the same sums. The property
+tests rebuild all sums from scratch and compare.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ if TYPE_CHECKING:
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.columns import NodeTable
 
-#: From more rows on, all are charged at once.
+#: Rows. Above this number, one array operation charges all rows.
 _FEW_ROWS = 3
-_BEST_EFFORT = len(TaskStatus)  # slot of pending best-effort tasks in the per-role counters
+_BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-role counters
 
 
 class Accounting:
-    """The only writer of the sums over tasks, and of the status and node of tasks that are known already."""
+    """The only writer of the sums over tasks, and of status and node of existing tasks."""
 
     def __init__(self, nodes: NodeTable, queues: Mapping[str, Queue], changes: Changes) -> None:
         self._nodes = nodes
         self._queues = queues
         self._changes = changes
-        #: What evicted tasks were before, by uid, until the API server has answered.
+        #: Status of evicted tasks before the eviction, by uid, until the API server responds.
         self._former: dict[str, TaskStatus] = {}
 
     # --- contributions of one task ----------------------------------------------------------------------------------
 
     def add(self, task: Task) -> None:
-        """Add everything the task means at its present status."""
+        """Add the task's contribution at its present status."""
         self._contribute(task, +1)
 
     def subtract(self, task: Task) -> None:
-        """Take out what `enter` added, before the task changes."""
+        """Subtract the contribution that `add` added, before the task changes."""
         self._contribute(task, -1)
 
     def remove(self, task: Task) -> None:
-        """`leave` for good."""
+        """Subtract the contribution of a task that is deleted."""
         self._contribute(task, -1)
         self._former.pop(task.uid, None)
 
     def move(self, task: Task, status: TaskStatus, node: Node | None) -> None:
-        """Give the task another status, on this node."""
+        """Change status and node of the task."""
         self._contribute(task, -1)
         task.status, task.node = status, node
         self._contribute(task, +1)
 
     def hold(self, task: Task, *, held: bool) -> None:
-        """Keep a task out of placement, or let it in again."""
+        """Exclude a task from placement during its backoff, or include it again."""
         self._contribute(task, -1)
         task.held = held
         self._contribute(task, +1)
 
     def charge_row(self, row: int, task: Task, sign: int) -> None:
-        """Add (+1) the task's amounts to the node row it stands on, or take them out (-1)."""
+        """Add (+1) the task's amounts to the row of its node, or subtract (-1) them."""
         table, cls = self._nodes, task.cls
         if task.status is TaskStatus.PIPELINED:
             table.pipelined[row] += sign * cls.request
@@ -76,7 +76,7 @@ class Accounting:
         table.touch(row)
 
     def _contribute(self, task: Task, sign: int) -> None:
-        """Add (+1) or take out (-1) everything a task means to its job, queue and node, at its present status."""
+        """Add (+1) or subtract (-1) the task's contribution to job, queue and node at its present status."""
         if task.job is not None:
             self._contribute_to_job(task.job, task, sign)
         node = task.node
@@ -108,7 +108,7 @@ class Accounting:
             job.pending_best_effort += sign
         if job.min_task_member:
             _count_role(job, task, sign)
-        # Vectors of jobs are replaced, never changed in place: jobs with nothing, and jobs of one pod, share theirs.
+        # Vectors of jobs are replaced, never changed in place: jobs without usage, and jobs of one pod, share them.
         change = cls.request if sign > 0 else -cls.request
         job.total_request = change if len(job.tasks) == 1 and sign > 0 else job.total_request + change
         if status in ALLOCATED_STATUSES:
@@ -173,7 +173,7 @@ class Accounting:
                 queue.allocated += change
 
     def unplace(self, job: Job, tasks: list[Task]) -> None:
-        """Undo `place`: the tasks pend again."""
+        """Undo `place`: the tasks are pending again."""
         for task in reversed(tasks):
             status, cls, node = task.status, task.cls, task.node
             assert node is not None, task
@@ -195,7 +195,7 @@ class Accounting:
             job.pending[task.uid] = task
 
     def set_binding(self, job: Job, tasks: list[Task]) -> None:
-        """ALLOCATED tasks become BINDING: the commit. Amounts stay as they are."""
+        """Commit: ALLOCATED tasks become BINDING. Amounts do not change."""
         count = len(tasks)
         job.counts[TaskStatus.ALLOCATED] -= count
         job.counts[TaskStatus.BINDING] += count
@@ -208,7 +208,7 @@ class Accounting:
         self._changes.queues.add(job.queue)
 
     def release(self, task: Task) -> TaskStatus:
-        """A running or bound task starts to leave (eviction). Returns the former status for `unrelease`."""
+        """Evict a running or bound task: it becomes RELEASING. Returns the former status for `unrelease`."""
         former = self._former[task.uid] = task.status
         self.move(task, TaskStatus.RELEASING, task.node)
         return former
@@ -219,7 +219,7 @@ class Accounting:
         self.move(task, former, task.node)
 
     def restore(self, task: Task) -> None:
-        """The API server refused an eviction: the task is what it was before `release`, RUNNING if nobody knows."""
+        """Undo `release` after a failed eviction: the task gets its former status, by default RUNNING."""
         self.move(task, self._former.pop(task.uid, TaskStatus.RUNNING), task.node)
 
 
@@ -227,7 +227,7 @@ class Accounting:
 
 
 def recount_roles(job: Job) -> None:
-    """Count a job's tasks per role anew: needed where its minimums per role begin, change or end."""
+    """Rebuild the per-role counters of a job after its per-role minimums changed."""
     job.roles = {}
     if job.min_task_member:
         for task in job.tasks.values():

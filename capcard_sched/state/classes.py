@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
 
-#: How many pod specs are remembered as they were written; pods of one workload are written alike.
+#: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
 _MOST_SPECS = 4096
 
 
 class ClassTable:
-    """Interns task classes by content. Ids are never used twice."""
+    """Interns task classes by content. Ids are unique for the lifetime of the table."""
 
     def __init__(self, columns: ResourceColumns) -> None:
         self._columns = columns
         self._classes: dict[Hashable, TaskClass] = {}
-        #: What decides the class, as written in a pod, to its class: equal bytes need no second look.
+        #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
         self._made = 0
         #: The namespace selectors in the terms of classes that have any.
@@ -58,7 +58,7 @@ class ClassTable:
     def intern(
         self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str
     ) -> TaskClass:
-        """The class of a template. `namespace` counts only when affinity, spread or claims make it matter."""
+        """The class of a template. `namespace` is part of it only when affinity, spread or claims depend on it."""
         affinity = template.affinity
         bound = bool(template.spread or template.volumes) or (
             affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
@@ -117,17 +117,17 @@ class ClassTable:
         return found
 
     def prune(self, used: set[TaskClass]) -> None:
-        """Drop the classes that no pod is of any more. O(classes)."""
+        """Drop the classes without pods. O(classes)."""
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._by_spec.clear()
 
     def namespace_selectors(self) -> Iterator[LabelSelector]:
-        """Every `namespaceSelector` of the classes' pod (anti-)affinity terms, as written."""
+        """Every `namespaceSelector` in the pod (anti-)affinity terms of the classes."""
         return chain.from_iterable(self._namespace_selectors.values())
 
     def widen(self) -> None:
-        """Pad every request vector to the present width."""
+        """Pad every request vector to the present number of columns."""
         for cls in self._classes.values():
             cls.request = self._columns.fit(cls.request)
             cls.charge = _charge(cls)
@@ -144,10 +144,10 @@ def _namespace_selectors(affinity: Affinity | None) -> tuple[LabelSelector, ...]
 
 
 def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None:
-    """Everything that decides the class of a pod, as it is written there; None when that does not do."""
+    """The fields that determine the class of a pod, encoded; None when they depend on the pod's name."""
     spec = pod.spec
     if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
-        return None  # claims may be named after the pod
+        return None  # claims may contain the pod's name
     try:
         return _pack(
             (
@@ -156,7 +156,7 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
                 spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
             )
         )  # fmt: skip
-    except OverflowError:  # a number that no field can mean
+    except OverflowError:  # an integer beyond 64 bits
         return None
 
 

@@ -1,7 +1,7 @@
-"""The cluster as the scheduler knows it, changed only by deltas and by the scheduler's own placements.
+"""The scheduler cache: only deltas and the scheduler's own placements change it.
 
-`ClusterState` takes the deltas and tells whom they concern: sums over tasks and the scheduler's own placements are kept
-in `placements`, jobs and their queues in `jobs`, node amounts in `columns`, classes of equal pods in `classes`.
+`ClusterState` applies the deltas. `Accounting` keeps the sums over tasks and the scheduler's own placements, `JobTable`
+the jobs and their queues, `NodeTable` the node amounts, `ClassTable` the classes of equal pods.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from capcard_sched.model.pods import PodFacts
     from capcard_sched.model.queue import Queue
 
-#: Groups made for pods that name none are called this plus a uid (controllers reference §2.2).
+#: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
 _AUTOMATIC_GROUP = "podgroup-"
-#: How many label sets and classes that no pod has any more may stay, beyond as many as there are pods.
+#: Unused label sets and classes that may stay cached, beyond twice the number of pods.
 _SPARE = 1024
 _NO_LABELS: Mapping[str, str] = {}
-#: What a pod that has been evicted still says of itself until the eviction shows.
+#: Statuses of an evicted pod's object before its deletion timestamp arrives.
 _LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
 
-#: Kind to the delta that an object of this namespace and name is gone.
+#: Kind to the delta that deletes an object of this namespace and name.
 _GONE: dict[str, Callable[[str, str], deltas.Delta]] = {
     "Pod": deltas.PodGone,
     "PodGroup": deltas.PodGroupGone,
@@ -75,12 +75,12 @@ class ClusterState:
         self.changes = Changes(everything=True)
         self.tasks: dict[str, Task] = {}
         self.queues: dict[str, Queue] = {}
-        #: Jobs that a session may look at and that have, as of the last session's opening, something to do: not
-        #: admitted yet, or with pending tasks. A superset inside a session.
+        #: Schedulable jobs with work as of the opening of the last session: not admitted yet, or with pending tasks. A
+        #: superset inside a session.
         self.active: dict[str, Job] = {}
-        #: How often this scheduler began to lead.
+        #: Number of times this scheduler became leader.
         self.terms = 0
-        #: Bindings of ours that the watch has shown since last asked: tasks that went from BINDING to a node.
+        #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
         self._node_objects: dict[str, Node] = {}
         self._by_name: dict[str, dict[str, Task]] = {}
@@ -88,7 +88,7 @@ class ClusterState:
         self._width = self.columns.width
 
         self._invalid = InvalidObjects()
-        #: Objects that could not be read, with what is wrong.
+        #: Invalid objects and their problems.
         self.problems = self._invalid.problems
 
         self._job_table = JobTable(self.columns, self.queues, self.changes, default_queue)
@@ -100,7 +100,7 @@ class ClusterState:
         self.priority_classes = self._job_table.priority_classes
 
         self._namespace_table = NamespaceTable(self.classes, self.changes)
-        #: Labels of the namespaces that have been seen.
+        #: Labels of namespaces by name.
         self.namespaces = self._namespace_table.labels
 
         self._limit_table = LimitTable(self.changes)
@@ -117,7 +117,7 @@ class ClusterState:
         self.hyper_nodes = self._hyper_node_table.known
 
         self._numa_table = NumaTable(self.changes, self._invalid)
-        #: What Numatopology objects say, by node name.
+        #: NUMA facts by node name.
         self.numa = self._numa_table.numa
 
         self._volume_table = VolumeTable(self.changes, self._invalid)
@@ -125,7 +125,7 @@ class ClusterState:
         self.assume_volumes = self._volume_table.assume
 
         self._accounting = Accounting(self.nodes, self.queues, self.changes)
-        # Statements call these once per gang: the bound methods themselves, with no call in between.
+        # Statements call these once per gang: bound methods without a call in between.
         self.place = self._accounting.place
         self.unplace = self._accounting.unplace
         self.set_binding = self._accounting.set_binding
@@ -157,7 +157,7 @@ class ClusterState:
         }
 
     def apply(self, delta: deltas.Delta) -> None:
-        """Take in one fact. Never raises for bad content: the object is set aside in `problems`."""
+        """Apply one delta. Never raises for invalid content: the object is listed in `problems`."""
         self._match_width()
         self._handlers[type(delta)](delta)
 
@@ -168,7 +168,7 @@ class ClusterState:
         self._invalid.note(ref, delta.problem)
 
     def open_session(self) -> Changes:
-        """Settle the rows, hand over what changed, and start collecting anew."""
+        """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
@@ -186,15 +186,15 @@ class ClusterState:
 
     @property
     def tree(self) -> HyperNodeTree:
-        """HyperNodes and the nodes under them, as of the last session's opening."""
+        """HyperNodes and the nodes below them, as of the opening of the last session."""
         return self._hyper_node_table.tree
 
     def refresh_tree(self) -> None:
-        """Bring `tree`, and what is wrong with HyperNodes, up to date between two sessions. O(nodes)."""
+        """Update `tree` and the problems of HyperNodes between two sessions. O(nodes)."""
         self._hyper_node_table.refresh(self.nodes)
 
     def _match_width(self) -> None:
-        """Pad every vector and matrix when resource columns were added beyond the present width."""
+        """Pad every vector and matrix after resource columns were added beyond the present width."""
         width = self.columns.width
         if width == self._width:
             return
@@ -234,7 +234,7 @@ class ClusterState:
         own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
         group = facts.group_name or own_group
         job_key = f"{namespace}/{group}" if group else ""
-        # The controllers write the name of the group they made for a pod into the pod: it still names none of its own.
+        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
         requested_queue = facts.queue_name if ours and group == own_group else None
         labels = self._share(meta.labels or {})
         after = (
@@ -257,7 +257,7 @@ class ClusterState:
                 known.status is TaskStatus.BINDING
                 and status in (TaskStatus.BOUND, TaskStatus.RUNNING)
                 and known.node is not None
-                and known.node.name == node_name  # else somebody else was first
+                and known.node.name == node_name  # else another scheduler bound it
             ):
                 self.confirmed.append(known)
             self._accounting.subtract(known)
@@ -362,7 +362,7 @@ class ClusterState:
         return node
 
     def _drop_placeholder(self, node: Node | None) -> None:
-        """Forget a node that no object and no task speaks of any more."""
+        """Remove a node without object and without tasks."""
         if node is not None and not node.known and not node.tasks:
             self._node_objects.pop(node.name, None)
 
@@ -458,7 +458,7 @@ class ClusterState:
 
 
 def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:
-    """Status and node after an update: what the pod says, unless we know of a binding or an eviction under way."""
+    """Status and node after an update: those of the pod object, unless a binding or an eviction is in flight."""
     status = facts.status
     if status in COMPLETED_STATUSES:
         return status, ""

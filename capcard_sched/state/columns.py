@@ -1,4 +1,4 @@
-"""Node amounts as columns: int64 arrays with one row per known node."""
+"""Node amounts as columns: int64 arrays with one row per node."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CHARGED = 3
 
 
 class NodeTable:
-    """Amounts of all known nodes.
+    """Amounts of all nodes that the API server lists.
 
     Public arrays are views of the first `len(self)` rows of larger buffers and are replaced when rows are added: read
-    them from the table each time, or within one session, where the set of rows does not change. `settle` puts rows in
-    order of node name, so that ties between equal nodes go the same way whatever order they arrived in.
+    them from the table each time, or within one session, where the set of rows does not change. `sort_rows` orders rows
+    by node name, so that ties between equal nodes do not depend on the order of arrival.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class NodeTable:
         "used",
     )
 
-    #: int64 [nodes, width + 2]: `used` and `nonzero_used` side by side, so that one addition charges a pod.
+    #: int64 [nodes, width + 2]: `used` and `nonzero_used` side by side: one addition charges a pod.
     charged: Matrix
     #: int64 [nodes, width] each; `used` includes `releasing`.
     allocatable: Matrix
@@ -54,9 +54,9 @@ class NodeTable:
     def __init__(self, width: int) -> None:
         self.nodes: list[Node] = []
         self.by_name: dict[str, Node] = {}
-        #: Raised with every change that is not a placement: labels, taints, allocatable, the set of nodes.
+        #: Increases with every change that is not a placement: labels, taints, allocatable, the set of nodes.
         self.generation = 0
-        #: Raised with every change of a row's amounts; `stamps` (int64 [nodes]): its value at each row's last change.
+        #: Increases with every change of a row's amounts; `stamps` (int64 [nodes]): its value at the row's last change.
         self.serial = 0
         self._sorted = True
         self._buffers = [
@@ -83,7 +83,7 @@ class NodeTable:
         self.used, self.nonzero_used, self.stamps = self.charged[:, :-2], self.charged[:, -2:], stamps[:, 0]
 
     def widen(self, width: int) -> None:
-        """Make room for more resource columns."""
+        """Extend the arrays to `width` resource columns."""
         for i in range(4):
             old = self._buffers[i]
             tail = 2 if i == _CHARGED else 0
@@ -100,7 +100,7 @@ class NodeTable:
         self._expose()
 
     def add(self, node: Node) -> None:
-        """Give a node a row of zeros at the end."""
+        """Append a row of zeros for a node."""
         row = len(self.nodes)
         if row == self._buffers[0].shape[0]:
             self._buffers = [
@@ -117,7 +117,7 @@ class NodeTable:
         self._expose()
 
     def remove(self, node: Node) -> None:
-        """Take a node's row away; the last row moves into its place."""
+        """Remove a node's row; the last row moves into its place."""
         row, last = node.row, len(self.nodes) - 1
         self.total_allocatable -= self.allocatable[row]
         self.total_used -= self.used[row]
@@ -134,7 +134,7 @@ class NodeTable:
         self._expose()
 
     def sort_rows(self) -> None:
-        """Put rows in order of node name. O(nodes) when the order broke, else nothing."""
+        """Order rows by node name. O(nodes) after a change of the order, else O(1)."""
         if self._sorted:
             return
         order = sorted(range(len(self.nodes)), key=lambda row: self.nodes[row].name)
@@ -148,11 +148,11 @@ class NodeTable:
         self._expose()
 
     def touch(self, row: int) -> None:
-        """Note that a row changed."""
+        """Record a change of a row."""
         self.serial += 1
         self.stamps[row] = self.serial
 
     def set_allocatable(self, row: int, amounts: Vector) -> None:
-        """Replace what a node offers."""
+        """Replace the allocatable amounts of a node."""
         self.total_allocatable += amounts - self.allocatable[row]
         self.allocatable[row] = amounts

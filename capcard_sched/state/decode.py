@@ -1,4 +1,4 @@
-"""From decoded objects to the facts the state keeps: defaults applied, quantities parsed, problems named."""
+"""Converts API objects to the facts the state keeps: applies defaults, parses quantities, lists problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from capcard_sched.model.resources import Vector
 
-#: What objects that say nothing share: there are as many PodGroups as jobs, and most say little.
+#: Shared by objects without annotations or labels: most PodGroups have none.
 NOTHING: Mapping[str, Any] = {}
 _TRAVERSE, _IN_TURN = "traverse", "fifo"
 NO_COUNTS = (0, 0, 0)
@@ -45,9 +45,9 @@ NodeFacts = tuple[
 
 
 def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, bad: int | None = 0) -> dict[str, int]:
-    """Amounts in base units, keys that are no node resources left out.
+    """Amounts in base units of the resources that are scheduled.
 
-    A quantity that cannot be read, or is negative, becomes `bad` (None: the key is left out) and a line in `problems`.
+    An unparseable or negative quantity becomes `bad` (None: the key is omitted) and adds a line to `problems`.
     """
     amounts: dict[str, int] = {}
     for name, value in (raw or {}).items():
@@ -66,7 +66,7 @@ def parse_amounts(raw: RawAmounts | None, field: str, problems: list[str], *, ba
 
 
 def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
-    """What a Node says, and what of it could not be read ("" when all could). Bad amounts read as not offered."""
+    """The facts of a Node, and the problems of its fields ("" for none). Invalid amounts count as not offered."""
     problems: list[str] = []
     allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
     capacity = parse_amounts(obj.status.capacity, "status.capacity", problems, bad=None)
@@ -89,7 +89,7 @@ def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
 
 
 class GroupFacts(NamedTuple):
-    """What a PodGroup says, defaults applied."""
+    """The facts of a PodGroup, defaults applied."""
 
     namespace: str
     name: str
@@ -107,11 +107,11 @@ class GroupFacts(NamedTuple):
     annotations: Mapping[str, str]
     labels: Mapping[str, str]
     topology: NetworkTopology | None
-    #: Name of the Job that it was made for, "" for others.
+    #: Name of the Job that owns it, "" for others.
     owner_job: str
 
     def matches(self, job: Job) -> bool:
-        """Whether the job already says all of this (an echo of our own write, a resync)."""
+        """Whether the job already has these facts (the watch event of our own write, a resync)."""
         return (
             not job.implicit
             and job.queue == self.queue
@@ -131,7 +131,7 @@ class GroupFacts(NamedTuple):
 
 
 def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, str]:
-    """What a PodGroup says, and what of it could not be read. Unreadable minimums of resources read as 0."""
+    """The facts of a PodGroup, and the problems of its fields. Invalid `minResources` count as 0."""
     problems: list[str] = []
     meta, spec, status = obj.metadata, obj.spec, obj.status
     try:
@@ -171,9 +171,9 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
 
 
 def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
-    """What a Queue says, as a Queue without jobs, and what of it could not be read.
+    """A Queue without jobs, and the problems of its fields.
 
-    An unreadable limit reads as 0, not as "no limit": a typo must not open the gate.
+    An invalid limit counts as 0, not as unlimited.
     """
     problems: list[str] = []
     meta, spec = obj.metadata, obj.spec

@@ -1,4 +1,4 @@
-"""HyperNodes, and the tree that they and the nodes of the cluster form."""
+"""HyperNodes and the tree they form with the nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ _Rule: TypeAlias = str | bytes
 
 
 class HyperNodeTable:
-    """Takes in HyperNode deltas; `settle` makes the tree when something it follows from has changed.
+    """Applies HyperNode deltas; `refresh` rebuilds the tree after a change of its inputs.
 
-    A member that cannot stand where it is named is left out, and the HyperNode that names it is a problem: the rest of
-    the tree holds.
+    An invalid member is omitted and adds a problem to its HyperNode; the rest of the tree is valid.
     """
 
     def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
         self._changes = changes
         self._invalid = invalid
-        #: HyperNodes by name; those without a usable tier are absent.
+        #: HyperNodes by name; those without a valid tier are absent.
         self.known: dict[str, HyperNode] = {}
         self.tree = NO_TREE
         self._versions = 0
-        #: Name to the ref of its object and what could not be read of it.
+        #: Name to the reference of its object and the problems of its fields.
         self._read: dict[str, tuple[ObjectRef, str]] = {}
-        #: Labels of the nodes that the tree was made for, by name.
+        #: Labels of the nodes in the tree, by node name.
         self._nodes: dict[str, Mapping[str, str]] = {}
-        #: Names of the nodes that a rule chooses.
+        #: Names of the nodes that a rule selects.
         self._chosen: dict[_Rule, set[str]] = {}
         self._stale = False
         self._generation = -1
@@ -77,9 +76,9 @@ class HyperNodeTable:
     # --- the tree ---------------------------------------------------------------------------------------------------
 
     def refresh(self, table: NodeTable, changed: Changes | None = None) -> HyperNodeTree:
-        """The tree over the nodes of a settled table; `changed` says which of them may have, None is all of them.
+        """The tree over the nodes of a sorted table; `changed` limits the nodes to check (None: all).
 
-        Nothing to do without HyperNodes; with them O(nodes that changed), O(members) when the tree did.
+        O(1) without HyperNodes; else O(changed nodes), and O(members) when the tree changed.
         """
         if not self._read:
             if self.tree.ready:
@@ -98,7 +97,7 @@ class HyperNodeTable:
         return self.tree
 
     def _update_nodes(self, table: NodeTable, names: Iterable[str]) -> set[str]:
-        """Take over labels. Returns the nodes that came, went or have other labels than before."""
+        """Record node labels. Returns the nodes that were added, were removed or have other labels than before."""
         known, changed = self._nodes, set()
         for name in names:
             node = table.by_name.get(name)
@@ -130,7 +129,7 @@ class HyperNodeTable:
             self.tree = fresh
 
     def _nodes_of(self, member: Member, rule: _Rule, changed: Collection[str]) -> set[str]:
-        """Names of the nodes a rule chooses; only nodes that changed are looked at anew."""
+        """Names of the nodes a rule selects; only changed nodes are matched again."""
         found = self._chosen.get(rule)
         if found is None:
             found, changed = set(), self._nodes.keys()
@@ -152,7 +151,7 @@ def _rule(member: Member) -> _Rule:
 
 
 class _TreeBuilder:
-    """Lets HyperNodes claim their members, in order of tier and name: who claims first has the member."""
+    """Assigns members to HyperNodes in order of tier and name: the first HyperNode that names a member owns it."""
 
     def __init__(
         self, known: Mapping[str, HyperNode], nodes: Mapping[str, object], chosen: Mapping[_Rule, set[str]]
@@ -189,7 +188,7 @@ class _TreeBuilder:
                     self.parents[child] = number
                 else:
                     taken.append((member, child))
-        for member, child in taken:  # who stands under it through another member does so rightly
+        for member, child in taken:  # a descendant through another member is valid
             if not self._is_under(self.parents[child], number):
                 owner, name = self.order[self.parents[child]].name, self.order[child].name
                 self._add_problem(
@@ -212,15 +211,13 @@ class _TreeBuilder:
             return found
         child = self._numbers.get(member.name)
         if child is None:
-            self._add_problem(
-                one, f"{member.field}: there is no HyperNode {member.name}; give the name of one that exists"
-            )
+            self._add_problem(one, f"{member.field}: HyperNode {member.name} does not exist")
             return []
         if self.order[child].tier >= one.tier:
             self._add_problem(
                 one,
                 f"{member.field}: HyperNode {member.name} is of tier {self.order[child].tier}; members must be of a "
-                f"tier below {one.tier}, that of the HyperNode itself, and so never stand in a circle",
+                f"tier below {one.tier}, the tier of the HyperNode itself",
             )
             return []
         return [child]
@@ -242,7 +239,7 @@ class _TreeBuilder:
         if member.name:
             if member.name in self._nodes:
                 return [member.name]
-            self._add_problem(one, f"{member.field}: there is no node {member.name}; give the name of one that exists")
+            self._add_problem(one, f"{member.field}: node {member.name} does not exist")
             return []
         found = sorted(self._chosen[_rule(member)])
         if not found:

@@ -1,4 +1,4 @@
-"""Objects that could not be read, with what is wrong, until they are mended or gone."""
+"""Invalid objects and their problems, until they are fixed or deleted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InvalidObjects:
         self._refs: dict[tuple[str, str, str], ObjectRef] = {}
 
     def note(self, ref: ObjectRef, problem: str) -> None:
-        """What is wrong with an object now, "" for nothing; an earlier object of the name no longer counts."""
+        """Set the problem of an object ("" for none) and drop that of an earlier object of the name."""
         if not problem and not self.problems:
             return
         name = (ref.kind, ref.namespace, ref.name)
@@ -42,7 +42,7 @@ class InvalidObjects:
             self._refs[name] = ref
 
     def forget(self, kind: Kind, namespace: str, name: str, uid: str = "") -> None:
-        """The object is gone; an empty uid means whichever has the name."""
+        """Drop the problem of a deleted object; an empty uid matches any object of the name."""
         ref = self._refs.get((kind, namespace, name))
         if ref is not None and (not uid or ref.uid == uid):
             self.note(ref, "")

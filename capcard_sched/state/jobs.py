@@ -1,4 +1,4 @@
-"""All jobs: what their PodGroups say, jobs of pods that name none, and which of them a session may look at."""
+"""All jobs: those of PodGroups, those of pods without PodGroup, and the schedulable ones among them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.decode import GroupFacts
 
-#: The uid of a job that stands for pods without a group.
+#: The uid of a job of pods that name no PodGroup.
 _IMPLICIT = "implicit"
-#: How many different `minResources` are remembered at a time.
+#: Entries of the table of distinct `minResources`.
 _MOST_MINIMUMS = 4096
 
 
 class JobTable:
-    """Jobs by key ("namespace/name"), each in its queue's `jobs` and `allocated` where the queue is known.
+    """Jobs by key ("namespace/name"), each in the `jobs` and `allocated` of its queue when the queue exists.
 
-    A job is made by whatever speaks of it first, a pod or a PodGroup, and forgotten when neither is left.
+    The first pod or PodGroup of a key creates the job; the last one to be deleted removes it.
     """
 
     def __init__(
@@ -38,26 +38,26 @@ class JobTable:
         self._default_queue = default_queue
         #: All jobs, those without PodGroup included.
         self.by_key: dict[str, Job] = {}
-        #: Jobs that a session may look at: PodGroup seen (or implicit) and queue known.
+        #: Jobs that sessions see: their PodGroup exists (or the job is implicit), and so does their queue.
         self.schedulable: dict[str, Job] = {}
-        #: Jobs with a PodGroup that names a queue nobody knows.
+        #: Jobs whose queue does not exist.
         self.orphans: dict[str, Job] = {}
-        #: Jobs of pods that name a PodGroup nobody has seen.
+        #: Jobs of pods that name a missing PodGroup.
         self.groups_missing: dict[str, Job] = {}
-        #: Pods of ours that name no group, by uid: the queue each asks for. They make the jobs without PodGroup.
+        #: Pods of ours that name no group, by uid: the queue each requests. They form the implicit jobs.
         self._groupless: dict[str, str] = {}
-        #: The oldest of them in each job that has no PodGroup, by job key.
+        #: The oldest of them in each implicit job, by job key.
         self._oldest: dict[str, Task] = {}
-        #: What jobs with nothing hold; vectors of jobs are never changed in place.
+        #: Usage of jobs without tasks; vectors of jobs are never changed in place.
         self._zeros = columns.zeros()
-        #: Equal `minResources` are one mapping.
+        #: Equal `minResources` share one mapping.
         self._minimums: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
-        #: Value of each PriorityClass, and whether it is for jobs that name none.
+        #: Value of each PriorityClass, and whether it is the global default.
         self.priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
 
     def get_or_create(self, key: str) -> Job:
-        """The job of this key, a new one if nobody has spoken of it yet."""
+        """The job of this key, created on first use."""
         job = self.by_key.get(key)
         if job is None:
             self._zeros = self._columns.fit(self._zeros)
@@ -65,22 +65,22 @@ class JobTable:
         return job
 
     # --- pods that name no group ------------------------------------------------------------------------------------
-    # They form a job of their own until its PodGroup appears under the same key. What it needs to know comes from the
-    # oldest of them, whatever order they arrived in. Pods that name a missing PodGroup wait.
+    # They form an implicit job until a PodGroup appears under its key. The oldest of them determines its attributes,
+    # independent of the order of arrival. Pods that name a missing PodGroup wait.
 
     def requested_queue(self, task: Task) -> str | None:
-        """The queue that a task without a group asks for, "" for none; None for a task with a group."""
+        """The queue that a task without a group requests, "" for none; None for a task with a group."""
         return self._groupless.get(task.uid)
 
     def set_requested_queue(self, task: Task, queue: str | None) -> None:
-        """As `requested_queue` answers from now on. Then call `joined`."""
+        """Set the result of `requested_queue`. Call `task_added` afterwards."""
         if queue is None:
             self._groupless.pop(task.uid, None)
         else:
             self._groupless[task.uid] = queue
 
     def task_added(self, job: Job, task: Task) -> None:
-        """Settle a job without PodGroup after a task of it came or changed; nothing for one that has a PodGroup."""
+        """Update an implicit job after one of its tasks was added or changed; no-op for a job with a PodGroup."""
         if job.uid and not job.implicit:
             return
         oldest = self._oldest.get(job.key)
@@ -93,7 +93,7 @@ class JobTable:
             self.groups_missing[job.key] = job
 
     def task_removed(self, job: Job, task: Task) -> None:
-        """Settle a job without PodGroup after a task left it."""
+        """Update or remove a job without PodGroup after a task left it."""
         if job.uid and not job.implicit:
             return
         if not job.tasks:
@@ -109,7 +109,7 @@ class JobTable:
             self._make_invisible(job)
 
     def _describe_by_oldest(self, job: Job, oldest: Task) -> None:
-        """Let the oldest of a job's tasks say what a PodGroup would."""
+        """Derive the attributes of an implicit job from its oldest task."""
         if not job.implicit:
             job.uid = _IMPLICIT
             job.implicit = True
@@ -127,7 +127,7 @@ class JobTable:
     # --- PodGroups --------------------------------------------------------------------------------------------------
 
     def update(self, facts: GroupFacts) -> None:
-        """Take over what a PodGroup says."""
+        """Apply the facts of a PodGroup."""
         key = f"{facts.namespace}/{facts.name}"
         job = self.get_or_create(key)
         if job.uid == facts.uid and facts.matches(job):
@@ -165,7 +165,7 @@ class JobTable:
         return self._minimums.setdefault(tuple(minimum.items()), minimum)
 
     def drop(self, key: str, uid: str) -> None:
-        """The PodGroup is gone; an empty uid means whichever has the key."""
+        """Apply the deletion of a PodGroup; an empty uid matches any PodGroup of the key."""
         job = self.by_key.get(key)
         if job is None or job.implicit or not job.uid or (uid and job.uid != uid):
             return
@@ -177,7 +177,7 @@ class JobTable:
             self._remove(job)
 
     def _make_invisible(self, job: Job) -> None:
-        """A job whose PodGroup nobody has seen: its tasks are counted, no session looks at it."""
+        """Hide a job without PodGroup from sessions; its tasks stay counted."""
         job.uid, job.implicit = "", False
         self._oldest.pop(job.key, None)
         self._detach(job)
@@ -195,15 +195,15 @@ class JobTable:
         self.groups_missing.pop(job.key, None)
         self._changes.jobs.add(job.key)
 
-    # --- their queues -----------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------------------------
 
     def adopt(self, queue: str) -> None:
-        """A queue has appeared: the orphans that name it belong to it."""
+        """Add the orphans of a new queue to it."""
         for job in [job for job in self.orphans.values() if job.queue == queue]:
             self._set_queue(job, queue)
 
     def orphan(self, queue: Queue) -> None:
-        """A queue is gone: its jobs wait for one of the same name."""
+        """Orphan the jobs of a deleted queue until a queue of the same name exists."""
         for job in queue.jobs.values():
             self.schedulable.pop(job.key, None)
             self.orphans[job.key] = job
@@ -232,15 +232,15 @@ class JobTable:
             queue.allocated -= job.allocated
             self._changes.queues.add(queue.name)
 
-    # --- their priorities -------------------------------------------------------------------------------------------
+    # --- priorities -------------------------------------------------------------------------------------------------
 
     def set_priority_class(self, name: str, value: int, *, is_default: bool) -> None:
-        """A PriorityClass has appeared or changed. The highest of several defaults holds."""
+        """Add or update a PriorityClass. Among several global defaults the highest value applies."""
         self.priority_classes[name] = (value, is_default)
         self._refresh_priorities()
 
     def drop_priority_class(self, name: str) -> None:
-        """A PriorityClass is gone: jobs that name it have the default priority."""
+        """Remove a PriorityClass: jobs that name it get the default priority."""
         self.priority_classes.pop(name, None)
         self._refresh_priorities()
 

@@ -16,7 +16,7 @@ _T = TypeVar("_T", Quota, Budget)
 
 
 class LimitTable:
-    """Takes in quota and budget deltas. A record is replaced, never changed, when what it says does."""
+    """Applies ResourceQuota and PodDisruptionBudget deltas. Records are replaced, never changed in place."""
 
     def __init__(self, changes: Changes) -> None:
         #: Namespace to name to quota; a namespace without any is absent.
@@ -49,7 +49,7 @@ class LimitTable:
 
 
 def _put(table: dict[str, dict[str, _T]], record: _T) -> bool:
-    """Enter a record; whether it says anything new. The order in a namespace is that of names."""
+    """Add a record and return whether it differs from the former one. Records of a namespace are in order of name."""
     there = table.get(record.namespace, {})
     if there.get(record.name) == record:
         return False

@@ -1,4 +1,4 @@
-"""Labels of namespaces, and which of their changes any pod's `namespaceSelector` can tell."""
+"""Labels of namespaces, and the changes of them that affect a pod's `namespaceSelector`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class NamespaceTable:
-    """Takes in namespace deltas. Only a change that some selector of a pod tells is a reason for a session."""
+    """Applies namespace deltas. A change opens a session only when it changes the result of a pod's selector."""
 
     def __init__(self, classes: ClassTable, changes: Changes) -> None:
-        #: Of the namespaces that have been seen, by name.
+        #: By name of the namespace.
         self.labels: dict[str, Mapping[str, str]] = {}
         self._classes = classes
         self._changes = changes
@@ -37,7 +37,7 @@ class NamespaceTable:
             self.labels[name] = labels
         changes = self._changes
         if changes.everything:
-            return  # nobody compares: all is looked at anyway
+            return  # the next session considers everything
         changes.namespaces.setdefault(name, before)
         if not changes.selectors_changed:
             old, new = namespace_labels(name, before), namespace_labels(name, labels)

@@ -1,4 +1,4 @@
-"""What Numatopology objects say, by node name."""
+"""NUMA facts of nodes, from Numatopology objects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.invalid_objects import InvalidObjects
 
-#: How many topologies that no node has any more may stay.
+#: Unused topologies that may stay cached.
 _SPARE = 64
 
 
 class NumaTable:
-    """Takes in Numatopology deltas. Of an object that cannot be read nothing is kept: its node has no NUMA facts."""
+    """Applies Numatopology deltas. The node of an invalid object has no NUMA facts."""
 
     def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
-        #: By node name; a record is replaced, never changed, when what the object says does.
+        #: By node name; records are replaced, never changed in place.
         self.numa: dict[str, NumaFacts] = {}
         self._changes = changes
         self._invalid = invalid
-        #: Equal topologies are one object.
+        #: Equal topologies share one object.
         self._topologies: dict[CpuTopology, CpuTopology] = {}
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.NumatopologyChanged: lambda delta: self._put(delta.numatopology),

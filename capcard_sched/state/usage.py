@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.usage import NodeUsage
     from capcard_sched.state.changes import Changes
 
-#: How many nodes beyond those of a measurement may be remembered, before those that are stale are forgotten.
+#: Nodes beyond twice those of a measurement that may stay before stale ones are dropped.
 _SPARE = 1024
 
 
 class UsageTable:
-    """Takes in what was measured. Every measurement is a record of its own: one that is the same object is no news.
+    """Applies load measurements. Each measurement is a record of its own; an identical record is no change.
 
-    What is said of a node outlasts the node, as the source may know it before, or again, until it is stale.
+    A record outlives its node until it is stale: the source may report a node before the API server lists it.
     """
 
     def __init__(self, changes: Changes) -> None:

@@ -1,7 +1,7 @@
-"""Storage objects and what is assumed of them: the only writer of `model.storage.Storage`.
+"""Storage objects and assumed volume bindings: the only writer of `model.storage.Storage`.
 
-An assumption lives from the commit of a binding until the claim shows its volume, or until no pod is being bound with
-it any more. A volume is assumed for at most one claim.
+An assumption lasts from the commit of a binding until the claim is bound, or until no pod is being bound with it. A
+volume is assumed for at most one claim.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class VolumeTable:
-    """Takes in storage deltas and the bindings of claims."""
+    """Applies storage deltas and assumes the bindings of claims."""
 
     def __init__(self, changes: Changes, invalid: InvalidObjects) -> None:
         self.storage = Storage()
@@ -53,7 +53,7 @@ class VolumeTable:
         self._versions = 0
         #: Attachment name to node and volume name.
         self._attached: dict[str, tuple[str, str]] = {}
-        #: Volume name to the nodes it is attached to.
+        #: Volume name to the nodes with an attachment of it.
         self._nodes_of: dict[str, set[str]] = {}
         self.handlers: dict[type, Callable[[Any], None]] = {
             deltas.PersistentVolumeClaimChanged: lambda delta: self._apply_claim(delta.claim),
@@ -195,9 +195,9 @@ class VolumeTable:
         if self.storage.capacities.pop((namespace, name), None) is not None:
             self._provisioning_changed(f"CSIStorageCapacity {namespace}/{name}")
 
-    def _provisioning_changed(self, what: str) -> None:
+    def _provisioning_changed(self, name: str) -> None:
         self.storage.generation += 1
-        self._changes.volumes.add(what)
+        self._changes.volumes.add(name)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class VolumeTable:
     # --- assumptions ------------------------------------------------------------------------------------------------
 
     def assume(self, task: Task, node: str, bindings: Iterable[ClaimBinding]) -> None:
-        """A pod is being bound, and its claims get their volumes with it: the commit of a statement."""
+        """Assume the volume bindings of a pod at the commit of its statement."""
         for binding in bindings:
             key = f"{task.namespace}/{binding.claim}"
             known = self.storage.assumed.get(key)
@@ -266,7 +266,7 @@ class VolumeTable:
                 known.holders.add(task.uid)
 
     def release_unused(self, tasks: Mapping[str, Task]) -> None:
-        """Drop what no pod is being bound with any more: refused bindings, pods that are gone."""
+        """Drop assumptions whose pods are unbound or deleted."""
         assumed = self.storage.assumed
         for key in list(assumed):
             holders = assumed[key].holders

@@ -72,7 +72,7 @@ async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Clust
         group = await cluster.get("podgroups", "g")
         events = await cluster.list("events", namespace="default")  # of objects without one
         return group["metadata"].get("annotations", {}).get(JOB_ALLOCATED_HYPERNODE) == "a" and any(
-            event["involvedObject"]["kind"] == "HyperNode" and "there is no node gone" in event["message"]
+            event["involvedObject"]["kind"] == "HyperNode" and "node gone does not exist" in event["message"]
             for event in events
         )
 

@@ -110,7 +110,7 @@ def test_hyper_nodes_are_written_as_the_tree_they_form() -> None:
         {"name": "leaf", "tier": 1, "above": "spine", "nodes": ["n1"]},
         {"name": "spine", "tier": 2, "above": "", "nodes": ["plain"]},
     ]
-    assert found["unreadable"]["HyperNode leaf"].endswith("there is no node missing; give the name of one that exists")
+    assert found["unreadable"]["HyperNode leaf"].endswith("node missing does not exist")
     runs, waits = found["jobs"]
     assert runs["networkTopology"] is None
     assert waits["networkTopology"] == {"mode": "hard", "highestTierAllowed": 2}

@@ -16,7 +16,7 @@ configurations:
 """
 TOLD = (
     "InqueueTimeout",
-    "No pod got a node within 60 s of being admitted to Queue <q>; others of the queue go first now",
+    "No pod was scheduled within 60 s of admission to Queue <q>; moved back to Pending, other jobs are tried",
 )
 
 

@@ -166,7 +166,7 @@ def test_w36_a_queue_serves_in_turn_where_it_says_so(dequeue: str | None, bound:
 def test_w36_who_waits_in_turn_is_told_behind_whom() -> None:
     h = _small_behind_big("fifo")
     h.settle_for(3)
-    assert h.pod_message("small-w-0") == "Queue <q> is first in, first out: <default/big> is next"
+    assert h.pod_message("small-w-0") == "Waiting behind <default/big> (FIFO queue <q>)"
     h.node("n1", cpu="5")
     h.settle_for(3)
     assert h.binds.keys() == {"big-w-0", "big-w-1", "small-w-0"}
@@ -190,7 +190,7 @@ def test_w36_a_job_that_may_not_enter_keeps_those_behind_it_out() -> None:
     h.pod("small-w-0", group="small", requests={"cpu": "1"})
     h.settle_for(3)
     assert h.binds == {}
-    assert h.pod_message("small-w-0") == "Queue <q> is first in, first out: <default/big> is next"
+    assert h.pod_message("small-w-0") == "Waiting behind <default/big> (FIFO queue <q>)"
 
 
 @pytest.mark.parametrize("actions", ["allocate, {}", "{}, allocate"], ids=["after allocate", "before allocate"])

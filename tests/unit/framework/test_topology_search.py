@@ -98,7 +98,7 @@ def test_a_tier_may_be_given_by_its_name() -> None:
     assert leaves_of(h, "g") == {"0", "1"}
     gang(h, "lost", 1, topology={"mode": "hard", "highestTierName": "rack"})
     h.step()
-    assert h.pod_message("lost-0") == "spec.networkTopology of the PodGroup is hard, and no HyperNode is of tier rack"
+    assert h.pod_message("lost-0") == "spec.networkTopology of the PodGroup is hard, and no HyperNode has tier rack"
 
 
 def test_soft_mode_takes_any_node() -> None:
@@ -158,7 +158,7 @@ def test_a_pod_that_comes_later_must_not_leave_what_the_job_may_span(plugins: tu
     assert h.pod_message("g-9") == "HyperNode leaf1: 0/4 nodes are unavailable: 4 Insufficient cpu."
     h.pod("g-10", group="g", requests={"cpu": "1"})
     h.step()
-    none = "no HyperNode up to tier 2 has room for 1 pods of the job together: none of them fits anywhere"
+    none = "no HyperNode up to tier 2 fits 1 pods of the job: none of them fits anywhere"
     assert (h.pod_message("g-9"), h.pod_message("g-10")) == (none, none)
 
 
@@ -289,9 +289,7 @@ def test_a_gang_that_fits_nowhere_says_how_much_does() -> None:
     h = world()
     gang(h, "g", 9, topology=hard(1))
     h.step()
-    text = (
-        "no HyperNode up to tier 1 has room for 9 pods of the job together: at most 8 fit, in HyperNode leaf0 of tier 1"
-    )
+    text = "no HyperNode up to tier 1 fits 9 pods of the job: at most 8 fit, in HyperNode leaf0 of tier 1"
     assert h.pod_message("g-0") == text
     assert [message for reason, message in h.event_messages("PodGroup", "g") if text in message]
     assert (h.state.nodes.used == 0).all()
@@ -305,7 +303,7 @@ def test_w13_without_hyper_nodes_the_job_waits_and_says_so_and_its_queue_goes_on
     gang(h, "next", 2)
     h.step()
     assert set(h.binds) == {"next-0", "next-1"}
-    wanted = "spec.networkTopology of the PodGroup is hard, and no HyperNode is known: the job waits until there is one"
+    wanted = "spec.networkTopology of the PodGroup is hard, and no HyperNode exists"
     assert h.pod_message("g-0") == wanted
     h.hyper_node("leaf", 1, nodes=["n"])
     h.step()
@@ -316,7 +314,7 @@ def test_a_tier_below_all_is_told() -> None:
     h = world()
     gang(h, "g", 2, topology=hard(0))
     h.step()
-    assert h.pod_message("g-0").endswith("no HyperNode is of tier 0 or below")
+    assert h.pod_message("g-0").endswith("no HyperNode has tier 0 or below")
 
 
 def test_a_job_whose_pods_stand_apart_waits_with_the_rest() -> None:
@@ -328,7 +326,7 @@ def test_a_job_whose_pods_stand_apart_waits_with_the_rest() -> None:
     h.pod("g-1", node="3-0", phase="Running")
     h.pod("g-2")
     h.step()
-    assert h.pod_message("g-2").endswith("its pods that are placed stand in no common HyperNode")
+    assert h.pod_message("g-2").endswith("its scheduled pods do not share a HyperNode within the allowed tier")
 
 
 def test_a_quota_that_refuses_is_told_as_what_it_is_and_asked_once() -> None:

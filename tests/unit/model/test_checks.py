@@ -41,10 +41,10 @@ QUOTAS = [
     ("alternatives", '{"A|B": 1}', "error", "is set for alternatives"),
     ("a key twice", '{"A": 1, "A": 2}', "error", "duplicate key"),
     ("white space inside a name", '{"NVIDIA H200": 1}', "warning", "contains white space"),
-    ("an MPS card without its g", '{"A/mps-80*1/2": 1}', "warning", "no card that a node can offer"),
-    ("an MPS card that is not shared", '{"A/mps-80g*1/1": 1}', "warning", "no card that a node can offer"),
-    ("a MIG card that is not mixed", '{"A/mig-1g.18gb": 1}', "warning", "no card that a node can offer"),
-    ("a slice of nothing", '{"/mig-1g-mixed": 1}', "warning", "no card that a node can offer"),
+    ("an MPS card without its g", '{"A/mps-80*1/2": 1}', "warning", "no node can provide card"),
+    ("an MPS card that is not shared", '{"A/mps-80g*1/1": 1}', "warning", "no node can provide card"),
+    ("a MIG card that is not mixed", '{"A/mig-1g.18gb": 1}', "warning", "no node can provide card"),
+    ("a slice of nothing", '{"/mig-1g-mixed": 1}', "warning", "no node can provide card"),
 ]
 
 
@@ -81,8 +81,8 @@ POD_CASES = [
     PodCase("an empty alternative", "A||B", {"nvidia.com/gpu": 1000}, [("error", "empty alternative")]),
     PodCase("a card twice", "A|A", {"nvidia.com/gpu": 1000}, [("warning", "names a card twice")]),
     PodCase("a card without a name", None, {"nvidia.com/gpu": 1000}, [("warning", "without volcano.sh/card.name")]),
-    PodCase("a name without a card", "H200", {"cpu": 1000}, [("warning", "no container asks for a resource")]),
-    PodCase("a request of none", "H200", {"nvidia.com/gpu": 0}, [("warning", "no container asks for a resource")]),
+    PodCase("a name without a card", "H200", {"cpu": 1000}, [("warning", "no container requests a resource")]),
+    PodCase("a request of none", "H200", {"nvidia.com/gpu": 0}, [("warning", "no container requests a resource")]),
     PodCase(
         "a whole name on a share", "A", {"nvidia.com/gpu.shared": 1000}, [("error", "is counted by nvidia.com/gpu")]
     ),
@@ -223,12 +223,12 @@ SETS = [
     (
         "a request that is not the pods'",
         [job(request='{"NVIDIA-H200": 5}')],
-        ["asks for 5 x NVIDIA-H200, but the pods use 6"],
+        ["requests 5 x NVIDIA-H200, but the pods use 6"],
     ),
     (
         "a request the pods do not name",
         [job(request='{"A": 1, "NVIDIA-H200": 6}')],
-        ["asks for 1 x A, but the pods use 0"],
+        ["requests 1 x A, but the pods use 0"],
     ),
     (
         "a queue without quota for the card",
@@ -242,7 +242,7 @@ SETS = [
         ["queue q has no quota for card A", "empty alternative"],
     ),
     ("a quota that is void", [queue("q", "x"), job()], ["not JSON"]),
-    ("a queue that is not there", [Q8, job("other")], ['queue "other" is not among the queues read']),
+    ("a queue that is not there", [Q8, job("other")], ['queue "other" is not among the queues in the input']),
     ("the default queue", [Q8, job("default")], []),
     ("no queue at hand", [job("other")], []),
     ("a card that no node has", [node(), job(card="A")], ["no node in the input provides card A"]),

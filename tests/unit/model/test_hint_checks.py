@@ -65,13 +65,13 @@ def field(key: str, at: str = "metadata", kind: str = "annotations") -> str:
 WORKER = "spec.tasks[1].template.metadata"
 WRONG = [
     (job({TASK_TOPOLOGY_AFFINITY: "ps,chief"}), "error", field(TASK_TOPOLOGY_AFFINITY),
-     "<chief> is no task of the job;", "tasks of the job: default2, ps, worker"),
-    (job({TASK_TOPOLOGY_TASK_ORDER: "ps,ps"}), "error", field(TASK_TOPOLOGY_TASK_ORDER), "<ps> stands twice in <ps,ps>",
+     "<chief> is not a task of the job;", "tasks of the job: default2, ps, worker"),
+    (job({TASK_TOPOLOGY_TASK_ORDER: "ps,ps"}), "error", field(TASK_TOPOLOGY_TASK_ORDER), "<ps> occurs twice in <ps,ps>",
      "the first to be placed first"),
     ({"kind": "PodGroup", "metadata": {"name": "g", "annotations": {TASK_TOPOLOGY_ANTI_AFFINITY: ",a"}}}, "error",
-     field(TASK_TOPOLOGY_ANTI_AFFINITY), "<,a> holds an empty name", 'such as "ps,worker;chief"'),
+     field(TASK_TOPOLOGY_ANTI_AFFINITY), "<,a> contains an empty name", 'such as "ps,worker;chief"'),
     ({"kind": "Deployment", "metadata": {"name": "d", "annotations": {TASK_TOPOLOGY_AFFINITY: "a,a"}}}, "warning",
-     field(TASK_TOPOLOGY_AFFINITY), "<a> stands twice", "names of tasks"),
+     field(TASK_TOPOLOGY_AFFINITY), "<a> occurs twice", "names of tasks"),
     (job({}, annotations={RESOURCE_STRATEGY_SCORING_TYPE: "most", RESOURCE_STRATEGY_WEIGHT: "{}"}), "error",
      field(RESOURCE_STRATEGY_SCORING_TYPE, WORKER), '"most" is not accepted', '"LeastAllocated" or "MostAllocated"'),
     (pod(annotations={RESOURCE_STRATEGY_SCORING_TYPE: "MostAllocated"}), "warning", field(RESOURCE_STRATEGY_WEIGHT),

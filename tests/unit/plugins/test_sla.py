@@ -153,7 +153,7 @@ def test_a_job_that_waits_past_its_deadline_is_told_once() -> None:
     _group(h, "b", "9h")
     for hours in (1, 2, 3, 4):
         h.step(EPOCH + hours * HOUR)
-    message = "SLA deadline reached: the job has waited for 1h30m0s and goes first now"
+    message = "SLA deadline reached: the job has waited for 1h30m0s and is prioritized"
     told = h.event_messages("PodGroup", "a")
     assert [each for each in told if each[0] != "Unschedulable"] == [("SLADeadlineReached", message)]
     assert {reason for reason, _ in h.event_messages("PodGroup", "b")} == {"Unschedulable"}

@@ -139,7 +139,7 @@ def test_a_change_of_a_hyper_node_is_a_reason_for_a_session_and_an_echo_is_not()
     assert not h.step().idle
 
 
-NOT_A_NODE = "there is no node x; give the name of one that exists"
+NOT_A_NODE = "node x does not exist"
 BROKEN = [
     (
         {"tier": 1, "members": [exact("Node", "x")]},
@@ -147,12 +147,12 @@ BROKEN = [
     ),
     (
         {"tier": 3, "members": [exact("HyperNode", "x")]},
-        "spec.members[0].selector.exactMatch.name: there is no HyperNode x; give the name of one that exists",
+        "spec.members[0].selector.exactMatch.name: HyperNode x does not exist",
     ),
     (
         {"tier": 1, "members": [member("Node", regexMatch={"pattern": "(a"})]},
         (
-            "spec.members[0].selector.regexMatch.pattern: '(a' is no regular expression: "
+            "spec.members[0].selector.regexMatch.pattern: '(a' is not a regular expression: "
             "missing ), unterminated subpattern at position 0"
         ),
     ),
@@ -181,7 +181,7 @@ BROKEN = [
     ),
     (
         {"tier": 3, "members": [member("HyperNode", labelMatch={"matchLabels": {"a": "b"}})]},
-        "spec.members[0].selector.labelMatch: only members of type Node are chosen by labels; use exactMatch",
+        "spec.members[0].selector.labelMatch: labels select members of type Node only; use exactMatch",
     ),
     (
         {"tier": 1, "members": [{"type": "Rack", "selector": {"exactMatch": {"name": "c1"}}}]},
@@ -203,14 +203,14 @@ BROKEN = [
         {"tier": 2, "members": [exact("HyperNode", "spine")]},
         (
             "spec.members[0].selector.exactMatch.name: HyperNode spine is of tier 2; "
-            "members must be of a tier below 2, that of the HyperNode itself, and so never stand in a circle"
+            "members must be of a tier below 2, the tier of the HyperNode itself"
         ),
     ),
     (
         {"tier": 2, "members": [exact("HyperNode", "wrong")]},
         (
             "spec.members[0].selector.exactMatch.name: HyperNode wrong is of tier 2; "
-            "members must be of a tier below 2, that of the HyperNode itself, and so never stand in a circle"
+            "members must be of a tier below 2, the tier of the HyperNode itself"
         ),
     ),
     (
@@ -227,8 +227,8 @@ BROKEN = [
             "a node may be a member of one HyperNode and of those above it only"
         ),
     ),
-    ({"members": [exact("Node", "c1")]}, "spec.tier: missing; give a whole number from 0 on"),
-    ({"tier": -1}, "spec.tier: -1; give a whole number from 0 on"),
+    ({"members": [exact("Node", "c1")]}, "spec.tier: missing; expected a whole number from 0 on"),
+    ({"tier": -1}, "spec.tier: -1; expected a whole number from 0 on"),
 ]
 
 

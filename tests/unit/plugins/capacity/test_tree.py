@@ -176,7 +176,7 @@ def test_only_leaves_run_anything(hook: str) -> None:
     work(h, "eng", waits=1)
     work(h, "a", waits=1)
     session = h.session()
-    message = "Queue <eng> has child queues, nothing can run in it"
+    message = "Queue <eng> is not a leaf queue"
     refusal = getattr(capacity(h), hook)(session.queues["eng"], h.task("eng-waits0"))
     assert refusal == Refusal(hook, "capacity", "QueueNotLeaf", message, queue="eng")
     enqueue = capacity(h).job_enqueueable(h.job("eng"))

@@ -307,13 +307,13 @@ def test_an_eviction_leaves_the_bucket_and_its_undoing_comes_back(count_running:
 # --- annotations that cannot be read ----------------------------------------------------------------------------------
 
 WRONG = [
-    ({"affinity": "ps,chief"}, TASK_TOPOLOGY_AFFINITY, "<chief> is no task of the job", GROUPS_FORM),
-    ({"anti": "ps,worker,ps"}, TASK_TOPOLOGY_ANTI_AFFINITY, "<ps> stands twice in <ps,worker,ps>", GROUPS_FORM),
-    ({"affinity": "ps,,worker"}, TASK_TOPOLOGY_AFFINITY, "<ps,,worker> holds an empty name", GROUPS_FORM),
-    ({"affinity": ";" * 9_000 + "ps,chief;" * 9_000}, TASK_TOPOLOGY_AFFINITY, "<chief> is no task of the job",
+    ({"affinity": "ps,chief"}, TASK_TOPOLOGY_AFFINITY, "<chief> is not a task of the job", GROUPS_FORM),
+    ({"anti": "ps,worker,ps"}, TASK_TOPOLOGY_ANTI_AFFINITY, "<ps> occurs twice in <ps,worker,ps>", GROUPS_FORM),
+    ({"affinity": "ps,,worker"}, TASK_TOPOLOGY_AFFINITY, "<ps,,worker> contains an empty name", GROUPS_FORM),
+    ({"affinity": ";" * 9_000 + "ps,chief;" * 9_000}, TASK_TOPOLOGY_AFFINITY, "<chief> is not a task of the job",
      GROUPS_FORM),
-    ({"affinity": "ps," * 9_000}, TASK_TOPOLOGY_AFFINITY, f"<ps> stands twice in <{'ps,' * 19}...>", GROUPS_FORM),
-    ({"order": "ps;worker"}, TASK_TOPOLOGY_TASK_ORDER, "<ps;worker> is no task of the job", ORDER_FORM),
+    ({"affinity": "ps," * 9_000}, TASK_TOPOLOGY_AFFINITY, f"<ps> occurs twice in <{'ps,' * 19}...>", GROUPS_FORM),
+    ({"order": "ps;worker"}, TASK_TOPOLOGY_TASK_ORDER, "<ps;worker> is not a task of the job", ORDER_FORM),
 ]  # fmt: skip
 
 
