@@ -5,6 +5,7 @@ An event lasts as long as its cause. The action that follows outdates the cause 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.controllers.objects import JsonObject, is_terminating, meta, status
@@ -91,8 +92,8 @@ def _lost_pods(job: JobSpec, task: TaskSpec, members: Sequence[JobMember], recor
     if lost <= 0:
         return
     names = {member.notes.name for member in present}
-    absent = [name for index in range(task.replicas) if (name := job.pod_name(task, index)) not in names]
-    for name in absent[:lost]:
+    absent = (name for index in range(task.replicas) if (name := job.pod_name(task, index)) not in names)
+    for name in islice(absent, lost):
         yield JobEvent(POD_EVICTED, 0.0, task.name, name)
 
 

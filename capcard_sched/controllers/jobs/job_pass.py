@@ -173,8 +173,7 @@ class JobPass:
             answers.append((event, moment, found_answer))
         running = {member.notes.name for member in found if member.current and member.phase == "Running"}
         for pod, moment_text in delayed.items():
-            task = next((each for each in self._spec.tasks if _is_pod_of(self._spec.pod_name(each, 0), pod)), None)
-            event = JobEvent(POD_EVICTED, parse_time(moment_text), task.name if task is not None else "", pod)
+            event = JobEvent(POD_EVICTED, parse_time(moment_text), self._task_of(pod), pod)
             found_answer = answer(self._spec, event)
             if pod in running or found_answer.action == SYNC:
                 self._records.cancel(pod)
@@ -217,10 +216,14 @@ class JobPass:
             self._records.cancel(event.pod)
             return
         self._records.restart_task(event.task, self._retries)
-        task = self._spec.task(event.task)
-        for index in range(task.replicas if task is not None else 0):
-            assert task is not None
-            self._records.cancel(self._spec.pod_name(task, index))
+        for pod in self._records.evicted():
+            if self._task_of(pod) == event.task:
+                self._records.cancel(pod)
+
+    def _task_of(self, pod: str) -> str:
+        """The task of a pod by its name (`<job>-<task>-<index>`), "" for none of this Job."""
+        prefix = pod.rpartition("-")[0]
+        return next((task.name for task in self._spec.tasks if f"{self._spec.name}-{task.name}" == prefix), "")
 
     def _consume(self, command: JsonObject) -> Delete:
         return Delete(Key(COMMAND, *key_of(command)), meta(command)["uid"])
@@ -315,9 +318,3 @@ class JobPass:
         if counter is not None and (present.get("state") or {}).get("phase") != self._phase:
             labels = (("job_name", f"{self._spec.namespace}/{self._spec.name}"), ("queue_name", self._spec.queue))
             self._writes.append(Increment(counter, labels))
-
-
-def _is_pod_of(first: str, name: str) -> bool:
-    """Whether a pod belongs to the task whose first pod is `first` (`<job>-<task>-0`)."""
-    prefix, _, index = name.rpartition("-")
-    return prefix == first.removesuffix("-0") and index.isdigit()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
 from capcard_sched.controllers.jobs.plugins.job_plugin import PluginError
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.view import View
 
 
+#: Pods created in one pass: a Job of a million pods must not hold up the others.
+_CREATES_PER_PASS: Final = 500
 #: What an event is about to its reason, text and whether it is a warning.
 News: TypeAlias = dict[str, tuple[str, str, bool]]
 
@@ -156,11 +158,15 @@ class MemberSync:
             return
         if is_of_version(group, int(status(self._job).get("version") or 0)) is False:
             return
+        created = 0
         for task in self._spec.tasks:
             if not self._may_start(task):
                 continue
             for index in range(task.replicas):
+                if created == _CREATES_PER_PASS:
+                    return  # the first of these pods brings the next pass
                 if self._view.get(POD, self._spec.namespace, self._spec.pod_name(task, index)) is None:
+                    created += 1
                     self.after.append(Create(self._pod(task, index, meta(group)["name"])))
 
     def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:

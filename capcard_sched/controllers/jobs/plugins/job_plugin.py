@@ -34,6 +34,11 @@ class JobPlugin:
         self.job = job
         self.make_keys = make_keys
         self.arguments = _parse(self.name, arguments, self.defaults)
+        for name, default in self.defaults.items():
+            if default.isdigit():
+                self.port(name)
+            elif default in {"true", "false"}:
+                self.flag(name)
 
     def change_pod(self, pod: JsonObject, task: TaskSpec, index: int) -> None:
         """Change a pod before it is created, in place."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PLUGINS: Final[tuple[type[JobPlugin], ...]] = (Env, Svc, Ssh, PyTorch, Mpi, TensorFlow, Ray, HcclRank)
 #: Plugin to those it needs.
 _IMPLIED: Final = {"tensorflow": ("svc",), "pytorch": ("svc",), "ray": ("svc",), "mpi": ("svc", "ssh")}
+#: Pods of a Job with plugins: the list of their host names must fit into an object.
+_MOST_HOSTS: Final = 10_000
 _DIGEST_LETTERS: Final = 12
 
 
@@ -28,6 +30,8 @@ def job_plugins(job: JobSpec, make_keys: Callable[[], KeyPair]) -> list[JobPlugi
     for name in job.plugins:
         for needed in _IMPLIED.get(name, ()):
             wanted.setdefault(needed, ())
+    if job.plugins and job.replicas > _MOST_HOSTS:
+        raise PluginError(f"plugins accept Jobs of up to {_MOST_HOSTS} pods: this one has {job.replicas}")
     known = {plugin.name: plugin for plugin in PLUGINS}
     for name in wanted:
         if name not in known:

@@ -1,0 +1,160 @@
+"""A simulated cluster without a scheduler: the test admits PodGroups and binds pods itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capcard_sched.simulation.clock import SECOND
+from capcard_sched.simulation.cluster import SimulatedCluster
+
+Manifest = dict[str, Any]
+#: Seconds for which a pod of these tests terminates.
+GRACE = 3
+
+
+def template(**metadata: Any) -> Manifest:
+    """A pod template that asks for one CPU."""
+    container = {"name": "main", "image": "train", "resources": {"requests": {"cpu": "1"}}}
+    return {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": GRACE, "containers": [container]}}
+
+
+def task(name: str, replicas: int, **fields: Any) -> Manifest:
+    """A task of a Job."""
+    return {"name": name, "replicas": replicas, "template": template(), **fields}
+
+
+class ClusterBench:
+    """A settled cluster with one node."""
+
+    def __init__(self) -> None:
+        self.cluster = SimulatedCluster(("ours",), "default")
+        self.store = self.cluster.store
+        for name, parent in (("root", None), ("default", "root")):
+            self.create("Queue", name, spec={"parent": parent} if parent else {})
+        self.create("Node", "n1", status={"allocatable": {"cpu": "64"}})
+
+    # --- objects ---
+
+    def create(self, kind: str, name: str, **fields: Any) -> Manifest:
+        metadata = {"name": name, **fields.pop("metadata", {})}
+        api = fields.pop("apiVersion", _API.get(kind, "v1"))
+        self.store.create(kind, {"apiVersion": api, "kind": kind, "metadata": metadata, **fields})
+        self.cluster.settle()
+        return self.get(kind, name)
+
+    def find(self, kind: str, name: str) -> Manifest | None:
+        return self.store.get(kind, "" if kind in _CLUSTER_SCOPED else "default", name)
+
+    def get(self, kind: str, name: str) -> Manifest:
+        found = self.find(kind, name)
+        assert found is not None, (kind, name)
+        return found
+
+    def all(self, kind: str) -> list[Manifest]:
+        return list(self.store.list(kind))
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(obj["metadata"]["name"] for obj in self.all(kind))
+
+    def patch(self, kind: str, name: str, patch: Manifest) -> None:
+        self.store.patch(kind, "" if kind in _CLUSTER_SCOPED else "default", name, patch)
+        self.cluster.settle()
+
+    def delete(self, kind: str, name: str) -> None:
+        self.store.delete(kind, "" if kind in _CLUSTER_SCOPED else "default", name)
+        self.cluster.settle()
+
+    def wait(self, seconds: int) -> None:
+        until = self.cluster.clock.now + seconds * SECOND
+        while (due := self.cluster.clock.next_due()) is not None and due <= until:
+            self.cluster.clock.fire_next()
+            self.cluster.settle()
+        self.cluster.clock.now = until
+        self.cluster.settle()
+
+    # --- Jobs ---
+
+    def job(self, name: str, *tasks: Manifest, **spec: Any) -> Manifest:
+        """Create a Job."""
+        metadata = spec.pop("metadata", {})
+        return self.create("Job", name, metadata=metadata, spec={"tasks": list(tasks), **spec})
+
+    def running_job(self, name: str, *tasks: Manifest, **spec: Any) -> None:
+        """Create a Job and let its pods run."""
+        self.job(name, *tasks, **spec)
+        self.admit()
+        self.bind()
+
+    def phase(self, name: str = "j") -> str:
+        return str(self.get("Job", name)["status"]["state"]["phase"])
+
+    def status(self, name: str = "j") -> Manifest:
+        return dict(self.get("Job", name)["status"])
+
+    def retries(self, name: str = "j") -> int:
+        return int(self.status(name).get("retryCount", 0))
+
+    def command(self, action: str, target: str = "j", kind: str = "Job", name: str = "c") -> None:
+        api = _API[kind]
+        self.create_quietly("Command", name, action=action, target={"apiVersion": api, "kind": kind, "name": target})
+
+    def create_quietly(self, kind: str, name: str, **fields: Any) -> None:
+        """Create an object that may be gone when the cluster has settled."""
+        metadata = {"name": name, "namespace": "default"}
+        self.store.create(kind, {"apiVersion": _API[kind], "kind": kind, "metadata": metadata, **fields})
+        self.cluster.settle()
+
+    # --- the part of the scheduler and of programs ---
+
+    def admit(self) -> None:
+        """Every pending PodGroup is admitted."""
+        for group in self.all("PodGroup"):
+            if group["status"].get("phase") == "Pending":
+                self.patch("PodGroup", group["metadata"]["name"], {"status": {"phase": "Inqueue"}})
+
+    def bind(self) -> None:
+        """Every pod gets a node and runs."""
+        for pod in self.all("Pod"):
+            if not pod["spec"].get("nodeName"):
+                self.store.patch("Pod", "default", pod["metadata"]["name"], {"spec": {"nodeName": "n1"}})
+        self.cluster.settle()
+
+    def evict(self, pod: str) -> None:
+        self.delete("Pod", pod)
+
+    def finish(self, pod: str, code: int = 0) -> None:
+        """The program of a pod ends."""
+        now = self.cluster.clock.timestamp()
+        ended = {"exitCode": code, "finishedAt": now}
+        rows = [{"name": "main", "ready": False, "restartCount": 0, "state": {"terminated": ended}}]
+        phase = "Failed" if code else "Succeeded"
+        self.patch("Pod", pod, {"status": {"phase": phase, "containerStatuses": rows}})
+
+    def live(self) -> list[str]:
+        """Pods whose deletion has not begun."""
+        return sorted(
+            pod["metadata"]["name"] for pod in self.all("Pod") if not pod["metadata"].get("deletionTimestamp")
+        )
+
+    def uids(self) -> dict[str, str]:
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.all("Pod")}
+
+    def messages(self, kind: str, reason: str) -> list[str]:
+        """Messages of the events of a reason on objects of a kind."""
+        return [
+            event["message"]
+            for event in self.all("Event")
+            if event["involvedObject"]["kind"] == kind and event["reason"] == reason
+        ]
+
+
+_CLUSTER_SCOPED = ("Queue", "Node", "PriorityClass")
+_API = {
+    "Job": "batch.volcano.sh/v1alpha1",
+    "Command": "bus.volcano.sh/v1alpha1",
+    "Queue": "scheduling.volcano.sh/v1beta1",
+    "PodGroup": "scheduling.volcano.sh/v1beta1",
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "StatefulSet": "apps/v1",
+}
