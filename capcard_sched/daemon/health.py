@@ -1,4 +1,4 @@
-"""Whether the daemon does its work (W-46), and whether it knows the cluster (W-22)."""
+"""Liveness and readiness of the daemon."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: A leader without a finished turn of the loop for so many periods, and no less than so many seconds, is unwell.
+#: Number of schedule periods, and seconds at least, without a finished cycle after which a leader is not alive.
 STALE_PERIODS: Final = 10
 STALE_SECONDS: Final = 30.0
-#: The same before the initial lists are applied: lists of big clusters take their time, and a restart begins anew.
+#: Seconds of the same before the initial lists are applied: large lists take long, and a restart begins them again.
 LIST_SECONDS: Final = 300.0
 
 
 class Health:
-    """Told by the service, asked by the HTTP server. Every method may be called from any thread."""
+    """State behind the probes: the service updates it, the HTTP server reads it. Thread-safe."""
 
     def __init__(self, period: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`period`: the longest gap between turns of the loop, seconds."""
+        """`period`: longest gap between cycles, in seconds."""
         self._period = period
         self.now = clock
-        #: Every initial list has been applied.
+        #: Every initial list is applied.
         self.synced = False
-        #: It had been, before a new leader listed afresh.
-        self._lists_afresh = False
+        #: The lists were applied before a new leader listed again.
+        self._relisting = False
         self.leading = False
-        #: What comes before the lists are applied, in order: name to why it is not done, "" when it is.
+        #: Steps before the lists are applied, in order: name to the reason why it is pending, "" when done.
         self.steps: Callable[[], Mapping[str, str]] = dict
-        #: When the loop last finished a turn, or this replica began to lead; by the clock.
+        #: Time of the last finished cycle, or of the begin of leadership; by the clock.
         self.last_cycle = clock()
 
     def leads(self, leading: bool) -> None:
-        """This replica leads from now on, or does not."""
+        """Record a change of leadership."""
         if leading and not self.leading:
             self.last_cycle = self.now()
         self.leading = leading
-        if not leading and self._lists_afresh:
-            # It lost the lead in the middle: what it knew before does for a standby, and the watches go on.
+        if not leading and self._relisting:
+            # Leadership was lost during the relist: the earlier state suffices for a standby, and watches continue.
             self.lists_applied()
 
     def lists_applied(self) -> None:
-        """The state holds all that the API server had when it was listed."""
+        """Record that the state contains every initial list."""
         if not self.synced:
             self.last_cycle = self.now()
         self.synced = True
-        self._lists_afresh = False
+        self._relisting = False
 
     def lists_outdated(self) -> None:
-        """A new leader lists the cluster afresh: what it knows may be incomplete until that is applied."""
+        """Record that a new leader lists again: the state may be stale until that is applied."""
         if self.synced:
             self.last_cycle = self.now()
-            self._lists_afresh = True
+            self._relisting = True
         self.synced = False
 
     def cycle_done(self) -> None:
-        """The loop finished a turn, idle or not."""
+        """Record a finished cycle, idle or not."""
         self.last_cycle = self.now()
 
     def liveness_error(self) -> str:
-        """Why a restart might help; "" when all is well. A standby replica is well."""
+        """Reason for a restart, "" without one. A standby is always alive."""
         if not self.leading:
             return ""
         silent = self.now() - self.last_cycle
@@ -78,10 +78,10 @@ class Health:
         )
 
     def readiness(self) -> dict[str, str]:
-        """What this replica must have done to schedule or take over: name to why it is not, "" when it is.
+        """Steps before this replica can schedule or take over: name to the reason why it is pending, "" when done.
 
-        Leading is not asked for. To be called where `steps` may be.
+        Leadership is not required. Must be called in the event loop, as `steps`.
         """
         if self.synced:
             return {**dict.fromkeys(self.steps(), ""), "lists-applied": ""}
-        return {**self.steps(), "lists-applied": "what was listed is not applied yet"}
+        return {**self.steps(), "lists-applied": "the lists are not applied yet"}

@@ -1,7 +1,7 @@
-"""Another verbosity for a while, without a restart: a unix socket that serves /getlevel and /setlevel.
+"""Temporary change of the verbosity without a restart, by a unix socket with /getlevel and /setlevel, as in Volcano.
 
-As in the reference (core reference §1.5): `/setlevel?level=N&duration=D` shows more or less for D, then what was shown
-before; both must be there and be above zero, else the answer is 400. For example:
+`/setlevel?level=N&duration=D` sets the verbosity N for D and then restores the previous one. Both are required and must
+be above zero, else the response is 400. Example:
 
     curl --unix-socket /tmp/debug/capcard-sched-1.sock 'http://localhost/setlevel?level=5&duration=2m'
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.daemon.logs import Logs
 
-_MOST: Final = 10
-#: Nobody looks for so long; a level that was forgotten fills disks.
+_MAX_LEVEL: Final = 10
+#: Seconds of the longest duration: a forgotten level fills disks.
 _LONGEST_SECONDS: Final = 24 * 3600.0
 _STOP_SECONDS: Final = 0.5
 
@@ -35,13 +35,13 @@ class LevelServer:
     def __init__(self, logs: Logs, folder: Path) -> None:
         self._logs = logs
         self.path: Final = folder / f"capcard-sched-{os.getpid()}.sock"
-        self._usual = logs.verbosity
+        self._configured = logs.verbosity
         self._restore: asyncio.TimerHandle | None = None
         self._runner: web.AppRunner | None = None
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
     async def start(self) -> None:
-        """Listen. Only our own user may connect. Where the folder does not let us, that is logged and all there is."""
+        """Listen; only the user of this process may connect. A folder that is not writable is logged."""
         app = web.Application()
         app.router.add_get("/getlevel", self._get)
         app.router.add_get("/setlevel", self._set)
@@ -55,13 +55,13 @@ class LevelServer:
             self.path.chmod(0o600)
         except OSError as error:
             await runner.cleanup()
-            self._log.warning("no debug socket", path=str(self.path), why=str(error))
+            self._log.warning("failed to open debug socket", path=str(self.path), why=str(error))
         else:
             self._runner = runner
 
     async def stop(self) -> None:
-        """Close and remove the socket; the usual verbosity is back."""
-        self._back()
+        """Close and remove the socket, and restore the configured verbosity."""
+        self._restore_level()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -73,27 +73,27 @@ class LevelServer:
 
     async def _set(self, request: web.Request) -> web.Response:
         level, duration = request.query.get("level", ""), request.query.get("duration", "")
-        if not (level.isascii() and level.isdigit() and len(level) < 3 and 0 < int(level) <= _MOST):
-            return _bad(f"level: {level!r} is not accepted; accepted: a whole number from 1 to {_MOST}")
+        if not (level.isascii() and level.isdigit() and len(level) < 3 and 0 < int(level) <= _MAX_LEVEL):
+            return _bad(f"level: {level!r} is not accepted; accepted: a whole number from 1 to {_MAX_LEVEL}")
         try:
             seconds = parse_duration(duration)
         except DurationError as error:
             return _bad(f"duration: {error}")
         if not 0 < seconds <= _LONGEST_SECONDS:
             return _bad(f"duration: {duration!r} is not accepted; accepted: more than 0s, at most 24h")
-        self._back()
-        self._usual = self._logs.verbosity
+        self._restore_level()
+        self._configured = self._logs.verbosity
         self._logs.verbosity = int(level)
-        self._restore = asyncio.get_running_loop().call_later(seconds, self._back)
-        self._log.info("verbosity", now=int(level), usual=self._usual, lasts=format_duration(seconds))
-        return web.Response(text=f"{level} for {format_duration(seconds)}, then {self._usual}\n")
+        self._restore = asyncio.get_running_loop().call_later(seconds, self._restore_level)
+        self._log.info("verbosity", now=int(level), usual=self._configured, lasts=format_duration(seconds))
+        return web.Response(text=f"{level} for {format_duration(seconds)}, then {self._configured}\n")
 
-    def _back(self) -> None:
+    def _restore_level(self) -> None:
         if self._restore is not None:
             self._restore.cancel()
             self._restore = None
-            self._logs.verbosity = self._usual
-            self._log.info("verbosity", now=self._usual)
+            self._logs.verbosity = self._configured
+            self._log.info("verbosity", now=self._configured)
 
 
 def _bad(text: str) -> web.Response:

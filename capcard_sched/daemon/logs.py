@@ -1,15 +1,15 @@
-"""The daemon's log: structlog, one JSON object per line or lines for people, on standard error.
+"""The daemon's log on standard error: structlog, as JSON lines or as text for terminals.
 
-What the verbosity `-v` shows (the reference's levels; W-32 keeps the normal ones short):
+Verbosity `-v`, with Volcano's levels:
 
 | -v | shown |
 |---|---|
-| 0 to 2 | what happens to the daemon, and one line per session that decided something or failed |
+| 0 to 2 | events of the daemon, and one line per session with decisions or errors |
 | 3 | one line per session |
 | 4 | every binding, eviction and refusal |
 | 5 and more | the libraries' own lines too |
 
-Modules say `log = structlog.get_logger(__name__)`. What libraries write to `logging` takes the same way out.
+Modules use `log = structlog.get_logger(__name__)`. Records of the `logging` module have the same output.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from capcard_sched.framework.core import StepResult
     from capcard_sched.framework.session.report import HookError, SessionReport
 
-#: From here on a session is told even if it decided nothing.
+#: Verbosity from which sessions without decisions are logged, too.
 SESSIONS: Final = 3
 DECISIONS: Final = 4
 LIBRARIES: Final = 5
 
 _OURS: Final = "capcard_sched"
-#: Its debug lines hold whole answers, tokens included: never below INFO.
+#: Loggers whose debug lines contain whole responses with tokens: never below INFO.
 _NEVER_IN_DETAIL: Final = ("kubernetes",)
-#: A failure that repeats is told once in so many seconds, with how often it occurred.
+#: Seconds between two lines about the same repeated error, with its count.
 _REPEAT_SECONDS: Final = 60.0
-_MOST_REMEMBERED: Final = 256
+_MAX_REMEMBERED: Final = 256
 
 Format = Literal["auto", "json", "console"]
 
 
 class Logs:
-    """The log of this process, from `start` to `stop`; a context manager. At most one at a time."""
+    """The log of this process, from `start` to `stop`; a context manager. At most one exists at a time."""
 
     def __init__(self, verbosity: int = 0, form: Format = "auto", stream: TextIO | None = None) -> None:
-        """`form` auto: for people when `stream` (standard error when None) is a terminal, else JSON."""
+        """`form` auto: text when `stream` (standard error when None) is a terminal, else JSON."""
         self._stream = sys.stderr if stream is None else stream
         self._json = form == "json" or (form == "auto" and not self._stream.isatty())
         self._verbosity = verbosity
@@ -57,7 +57,7 @@ class Logs:
 
     @property
     def verbosity(self) -> int:
-        """As `-v` has it. May be set at any time, from any thread."""
+        """Verbosity as in `-v`. Thread-safe."""
         return self._verbosity
 
     @verbosity.setter
@@ -67,7 +67,7 @@ class Logs:
             self._set_levels()
 
     def start(self) -> None:
-        """Take over structlog and `logging`."""
+        """Configure structlog and `logging`."""
         shared: list[structlog.typing.Processor] = [
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
@@ -99,7 +99,7 @@ class Logs:
         self._set_levels()
 
     def stop(self) -> None:
-        """Give both back."""
+        """Restore both."""
         root = logging.getLogger()
         root.handlers[:], level = self._before
         root.setLevel(level)
@@ -120,7 +120,7 @@ class Logs:
         self.stop()
 
     def _renderers(self) -> list[structlog.typing.Processor]:
-        # Traces are plain text in both: the richer forms print local variables, and those may hold tokens.
+        # Tracebacks are plain text in both: richer ones print local variables, which may contain tokens.
         if self._json:
             return [
                 structlog.processors.format_exc_info,
@@ -147,24 +147,24 @@ class Logs:
 
 
 def _order(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Time, level and message first: the line is read by people too, now and then."""
+    """Put time, level, logger and message first, for readability."""
     first = {key: event.pop(key) for key in ("time", "level", "logger", "msg") if key in event}
     return {**first, **event}
 
 
 class SessionLog:
-    """What sessions did, one line each, in as much detail as the verbosity asks for."""
+    """Logs sessions, one line each, in the detail of the verbosity."""
 
     def __init__(self, logs: Logs, clock: Callable[[], float]) -> None:
         """`clock` in seconds, from any start."""
         self._logs = logs
         self._clock = clock
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.daemon.session")
-        #: Contained failures: when each was last told, and how often it occurred since.
-        self._told: dict[tuple[str, str, str], tuple[float, int]] = {}
+        #: Recovered plugin errors: time of the last line, and number of occurrences since.
+        self._last_reported: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def step(self, result: StepResult, seconds: float, **more: object) -> None:
-        """Tell of one step of the core that took `seconds`. `more`: further fields of the line."""
+        """Log one step of the core that took `seconds`. `more`: further fields of the line."""
         report = result.report
         verbosity = self._logs.verbosity
         if verbosity >= DECISIONS:
@@ -172,7 +172,7 @@ class SessionLog:
         if not result.idle and (verbosity >= SESSIONS or report.decided or report.errors):
             self._log.info("session", **_figures(report, seconds), **more)
         for error in report.errors:
-            self._failure(error)
+            self._hook_error(error)
 
     def _details(self, result: StepResult) -> None:
         session = result.report.uid
@@ -194,23 +194,23 @@ class SessionLog:
                 why=refusal.message,
             )
 
-    def _failure(self, error: HookError) -> None:
+    def _hook_error(self, error: HookError) -> None:
         key = (error.plugin, error.hook, error.error)
         now = self._clock()
-        told, since = self._told.get(key, (-_REPEAT_SECONDS, 0))
-        if now - told < _REPEAT_SECONDS:
-            self._told[key] = (told, since + 1)
+        reported_at, suppressed = self._last_reported.get(key, (-_REPEAT_SECONDS, 0))
+        if now - reported_at < _REPEAT_SECONDS:
+            self._last_reported[key] = (reported_at, suppressed + 1)
             return
-        if len(self._told) >= _MOST_REMEMBERED:
-            self._told.clear()
-        self._told[key] = (now, 0)
+        if len(self._last_reported) >= _MAX_REMEMBERED:
+            self._last_reported.clear()
+        self._last_reported[key] = (now, 0)
         fields = {"plugin": error.plugin or "framework", "hook": error.hook, "object": error.object}
-        tell = self._log.warning if error.outside else self._log.error
-        tell("contained failure", error=error.error, repeated=since, **fields)
+        log = self._log.warning if error.outside else self._log.error
+        log("plugin error (recovered)", error=error.error, repeated=suppressed, **fields)
 
 
 def _figures(report: SessionReport, seconds: float) -> dict[str, object]:
-    """The fields of a session's line; counts of nothing are left out, but for `bound`."""
+    """Fields of a session's line; zero counts are omitted, except `bound`."""
     counts = {
         "enqueued": len(report.enqueued),
         "evicted": len(report.evicted),

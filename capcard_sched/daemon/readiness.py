@@ -1,4 +1,4 @@
-"""What a replica does before it can schedule, step by step: for /readyz."""
+"""Steps of a replica before it can schedule, for /readyz."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from capcard_sched.kube.informers import Informers
 
 
-def steps(feed: Informers, telling: LoggingObserver, fence: Fence | None) -> dict[str, str]:
-    """What comes before the lists are applied, in order: name to why it is not done, "" when it is."""
+def steps(informers: Informers, observer: LoggingObserver, fence: Fence | None) -> dict[str, str]:
+    """Steps before the lists are applied, in order: name to the reason why it is pending, "" when done."""
     found = {
-        f"list/{resource}": (telling.trouble(resource) or "not listed yet") if pending else ""
-        for resource, pending in feed.pending().items()
+        f"list/{resource}": (observer.trouble(resource) or "not listed yet") if pending else ""
+        for resource, pending in informers.pending().items()
     }
     if fence is not None:
-        found["fence-probed"] = "the API server is being asked whether the fence acts" if fence.probing else ""
+        found["fence-probed"] = "the probe of the fencing policy is in progress" if fence.probing else ""
     return found

@@ -1,7 +1,6 @@
 """The daemon's HTTP: /metrics on one port, /healthz and /readyz on another.
 
-Everybody in the cluster may come to these ports, so nothing here waits for a client for ever: connections, headers,
-bodies and the time to take an answer are limited.
+Any pod of the cluster can connect to these ports, so connections, header sizes and all waits for a client are limited.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Content-Length: 21\r\nConnection: close\r\n\r\ntoo many connections\n"
 )
-#: A scrape waits so long for fresh values from the scheduler thread, and then serves the last ones, seconds.
+#: Seconds for which a scrape waits for fresh values of the scheduler thread before it serves the last ones.
 _REFRESH_SECONDS: Final = 0.5
 _SMALL: Final = 1024
-#: How long a connection too many may take to say what it wants, seconds.
-_PATIENCE_SECONDS: Final = 1.0
+#: Seconds within which a connection above the limit must send its request.
+_REFUSAL_SECONDS: Final = 1.0
 
 
 class ServeError(Exception):
@@ -39,24 +38,24 @@ class ServeError(Exception):
 
 
 class ServerLimits(NamedTuple):
-    """What clients may cost. Times in seconds, sizes in bytes."""
+    """Limits per server. Times in seconds, sizes in bytes."""
 
     connections: int = 64
-    #: For the headers of a request to be complete, also on an idle connection.
+    #: Time until the headers of a request are complete, also on an idle connection.
     header_seconds: float = 75.0
-    #: For an answer to be made and taken.
+    #: Time to produce a response and send it.
     answer_seconds: float = 30.0
-    #: Of one header line. Bodies are not read at all.
+    #: Size of one header line. Bodies are not read.
     header_bytes: int = 8190
     headers: int = 64
 
 
 class ListenAddress(Protocol):
-    """Where to listen. `str()` of it is for people."""
+    """Host and port to listen on. `str()` of it is for messages."""
 
     @property
     def host(self) -> str:
-        """A name or an address; "" means every one, IPv4 and IPv6."""
+        """A name or an address; "" means all addresses, IPv4 and IPv6."""
 
     @property
     def port(self) -> int:
@@ -92,17 +91,17 @@ class Tls(NamedTuple):
 
 
 class HealthState(Protocol):
-    """What `health.Health` says."""
+    """The interface of `health.Health`."""
 
     def liveness_error(self) -> str:
-        """Why a restart might help, or ""."""
+        """Reason for a restart, or ""."""
 
     def readiness(self) -> Mapping[str, str]:
-        """What must be done before the replica can schedule: name to why it is not, or ""."""
+        """Steps before the replica can schedule: name to the reason why it is pending, or ""."""
 
 
 class Exposition(Protocol):
-    """What `metrics.Metrics` says."""
+    """The interface of `metrics.Metrics`."""
 
     content_type: str
 
@@ -121,7 +120,7 @@ class HttpServer:
         tls: Tls | None = None,
         limits: ServerLimits = _DEFAULT_LIMITS,
     ) -> None:
-        """`pages`: path to what answers GET and HEAD there."""
+        """`pages`: path to handler of GET and HEAD."""
         self._address = address
         self._tls = tls
         self._limits = limits
@@ -143,9 +142,9 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on: another than asked for when 0 was."""
+        """The listening port; the system chooses it for port 0."""
         if self._server is None:
-            raise RuntimeError("the server has not been started")
+            raise RuntimeError("the server is not started")
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
@@ -163,7 +162,7 @@ class HttpServer:
             raise ServeError(f"cannot listen on {self._address}: {_cause(error)}") from None
 
     async def stop(self) -> None:
-        """Accept nothing more, let answers under way finish for a second, and close."""
+        """Stop accepting, let responses in progress finish for a second, and close."""
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
@@ -171,12 +170,12 @@ class HttpServer:
     def _accept(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None or len(server.connections) >= self._limits.connections:
-            return _Refusal()
+            return _OverloadProtocol()
         return server()
 
 
 def _within(seconds: float) -> Middleware:
-    """The page's answer is sent here, so that a client that does not take it in time can be cut off."""
+    """Send the page's response within `seconds`, or abort the connection."""
 
     @web.middleware
     async def answer(
@@ -190,7 +189,7 @@ def _within(seconds: float) -> Middleware:
                     response = web.Response(status=error.status, text=f"{error.reason}\n", headers=_allowed(error))
                 response.headers["X-Content-Type-Options"] = "nosniff"
                 if request.can_read_body:
-                    response.force_close()  # nobody reads it
+                    response.force_close()  # the body stays unread
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:
@@ -206,28 +205,28 @@ def _allowed(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
 
 
-class _Refusal(asyncio.Protocol):
-    """Answers a request too many: not before it has come, or the client would see a reset instead of the answer."""
+class _OverloadProtocol(asyncio.Protocol):
+    """Responds 503 to a connection above the limit, after its request: an earlier response would end in a reset."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, transport.abort)
 
     def data_received(self, _data: bytes) -> None:
         self._transport.write(_FULL)
         self._transport.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._patience.cancel()
+        self._timer.cancel()
 
 
 def metrics_pages(metrics: Exposition, refresh: Callable[[], Awaitable[object]] | None = None) -> dict[str, Page]:
-    """/metrics. `refresh` is awaited before every scrape, for half a second at the most: it may fetch fresh values."""
+    """/metrics. `refresh` is awaited before every scrape, for at most half a second; it may fetch fresh values."""
 
     async def page(request: web.Request) -> web.Response:
         if refresh is not None:
-            with contextlib.suppress(TimeoutError):  # a long session: the last values are served
+            with contextlib.suppress(TimeoutError):  # during a long session the last values are served
                 async with asyncio.timeout(_REFRESH_SECONDS):
                     await refresh()
         accepted = request.headers.get("Accept-Encoding", "")
@@ -247,19 +246,19 @@ def _render(metrics: Exposition, *, packed: bool) -> bytes:
 
 
 def health_pages(health: HealthState) -> dict[str, Page]:
-    """/healthz (W-46) and /readyz (W-22): 200 `ok`, or 503 and why.
+    """/healthz and /readyz: 200 `ok`, or 503 with the reason.
 
-    /readyz names what is done and what is not in the lines of the API server's own, also when asked with `?verbose`.
+    A failing /readyz, and `/readyz?verbose`, list every check in the format of the API server's /readyz.
     """
 
     async def healthz(_: web.Request) -> web.Response:
-        return _verdict(health.liveness_error())
+        return _status_response(health.liveness_error())
 
     async def readyz(request: web.Request) -> web.Response:
         checks = health.readiness()
         ready = not any(checks.values())
         if ready and "verbose" not in request.query:
-            return _verdict("")
+            return _status_response("")
         lines = [f"[-]{name} failed: {why}" if why else f"[+]{name} ok" for name, why in checks.items()]
         text = "\n".join([*lines, f"readyz check {'passed' if ready else 'failed'}", ""])
         return web.Response(status=200 if ready else 503, text=text)
@@ -267,7 +266,7 @@ def health_pages(health: HealthState) -> dict[str, Page]:
     return {"/healthz": healthz, "/readyz": readyz}
 
 
-def _verdict(problem: str) -> web.Response:
+def _status_response(problem: str) -> web.Response:
     return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
 
 
@@ -292,5 +291,5 @@ def _listen(address: ListenAddress) -> socket.socket:
 
 def _cause(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "the address is in use; another process listens there"
+        return "the address is in use by another process"
     return error.strerror or str(error)

@@ -37,7 +37,7 @@ from capcard_sched.gc import settle_memory
 from capcard_sched.kube import volumes
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
-from capcard_sched.kube.election import GIVEN_BACK, Election, ElectionEvent
+from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
 from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
 from capcard_sched.kube.informers import Informers, list_all
 from capcard_sched.kube.kinds import chosen_kinds
@@ -187,7 +187,7 @@ class Service:
                 scheduler_name=options.component,
                 use_eviction_api=options.use_eviction_api,
                 fence=self._fence_token,
-                settle=volumes.settle,
+                pre_bind=volumes.bind_volumes,
             )
             self._feed = Informers(self._client, thread.deliver, self._telling, self._kinds)
             self._health.steps = lambda: steps(self._feed, self._telling, self._fence)
@@ -356,7 +356,7 @@ class Service:
             ElectionEvent.RELEASED,
             ElectionEvent.RECOVERED,
         }
-        quiet = quiet or detail == GIVEN_BACK
+        quiet = quiet or detail == RELEASED
         (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
 
     def _binding_refused(self, message: str) -> None:

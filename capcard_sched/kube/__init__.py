@@ -1,1 +1,1 @@
-"""The real cluster: a Kubernetes API server watched and written to. Imports the model only."""
+"""The Kubernetes backend: informers, API writes and leader election. Imports the model only."""

@@ -1,8 +1,8 @@
-"""Cancellations that a library loses.
+"""Detection of cancellations that a library swallows.
 
-Who opens a connection to several addresses at a time (aiohappyeyeballs, and aiohttp by it) ends the attempts that lost,
-and a cancellation of the caller that comes in that moment ends there: the connection is returned as if nothing were.
-Loops that go on until cancelled would then go on for ever. The task itself still counts how often it was cancelled.
+aiohappyeyeballs (and aiohttp through it) cancels the losing attempts of a connection race. A cancellation of the caller
+at that moment is swallowed and the connection is returned. A loop that runs until cancelled would then never end. The
+task still counts its cancellations.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import asyncio
 
 
 def cancellations() -> int:
-    """How often the running task was cancelled so far: when a call returns and this has grown, it lost one."""
+    """Number of cancellations of the running task so far; growth across a call means that the call swallowed one."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0

@@ -1,8 +1,8 @@
 """Requests to a Kubernetes API server: kept-alive connections, timeouts, tokens, a client-side limit, typed errors.
 
-Errors are told apart by what the caller may conclude: `ApiError` is an answer, `Unreachable` is none, and says whether
-the request can have had an effect. Whether to try again is the caller's decision.
-`RequestWithheld`: the caller's own check stopped the request.
+Errors differ by what the caller may conclude. `ApiError`: the server responded with an error. `Unreachable`: there is
+no response; `sent` states whether the request can have had an effect. `RequestWithheld`: the caller's own check stopped
+the request. The caller decides about retries.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 __all__ = ["ApiError", "Client", "RequestWithheld", "Stream", "Unreachable"]
 
-#: The longest wait for a free connection and for its opening, in seconds; at most half of the whole timeout.
+#: Seconds to wait for a free connection and for its opening; at most half of the whole timeout.
 _CONNECT_SECONDS = 10.0
-#: How old a token may get before its source is asked again, in seconds: the kubelet renews minutes ahead of expiry.
+#: Seconds after which the token is read from its source again; the kubelet renews minutes ahead of expiry.
 _TOKEN_SECONDS = 10.0
-#: The largest answer to a request about one object: etcd stores no larger ones.
+#: Bytes of the largest response about one object: etcd stores no larger ones.
 _OBJECT_BYTES = 8 * 2**20
-#: What is read ahead of a slow reader, in bytes.
+#: Bytes read ahead of a slow reader.
 _READ_AHEAD = 2**20
-#: Streams stay for minutes: they have a pool of their own, or requests would wait for them.
+#: Indexes of pools. Streams last for minutes, so they have a pool of their own.
 _LIMITED, _UNLIMITED = 0, 1
-#: Of these a second one changes nothing.
+#: Idempotent methods.
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
-#: How long an unused connection stays open, in seconds.
+#: Seconds for which an idle connection stays open.
 _KEEPALIVE_SECONDS = 60.0
 _NOT_OPEN = "the client is not open: use `async with client`"
 
 
 class _ClientRequest(NamedTuple):
-    """What is asked, how long and large the answer may be, and whether it may be sent at all when its turn comes."""
+    """A request, the limits of its response (seconds, bytes), and the caller's check right before it is sent."""
 
     pool: int
     method: str
@@ -62,7 +62,7 @@ class _ClientRequest(NamedTuple):
     content_type: str
     seconds: float
     limit: int
-    clear: Callable[[], bool] | None
+    may_send: Callable[[], bool] | None
 
 
 class Client:
@@ -87,13 +87,13 @@ class Client:
         self._throttle = Throttle(qps, burst, clock)
         self._observer = observer or NullObserver()
         self._clock = clock
-        # Answers are read as they are: unpacking a list costs more than carrying it over a cluster's network.
+        # Responses are not compressed: unpacking a list costs more than its transfer over a cluster's network.
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
         context, name = connection.ssl, connection.server_name
         self._pools = Pool(connection.server, context, name, connections), Pool(connection.server, context, name, 0)
-        #: These carry streams, and everything where there is a proxy.
+        #: Carry streams, and all requests when a proxy is configured.
         self._sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession] | None = None
-        #: The headers of every request, with the token they are for.
+        #: The encoded headers of every request, with the token that they contain.
         self._head: tuple[str | None, str] | None = None
         self._token: str | None = None
         self._token_read: float | None = None
@@ -138,45 +138,45 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
-        timeout: float | None = None,  # noqa: ASYNC109 -- told apart from the caller's own timeouts: Unreachable
+        timeout: float | None = None,  # noqa: ASYNC109 -- raises Unreachable, unlike the caller's own timeouts
         throttled: bool = True,
         limit: int = _OBJECT_BYTES,
-        clear: Callable[[], bool] | None = None,
+        may_send: Callable[[], bool] | None = None,
     ) -> bytes:
-        """The body of a 2xx response, up to `limit` bytes. Raises ApiError, Unreachable, RequestWithheld.
+        """Send a request; return the body of a 2xx response, up to `limit` bytes.
 
-        `throttled=False` goes past the limits on rate and connections: for the election. `clear` is asked right before
-        the request is sent, after all waiting, whether it still may be. An answer 401 is asked again once, with a
-        renewed token; nothing else is.
+        `throttled=False` bypasses the limits on rate and connections, for the election. `may_send` is called right
+        before the request is sent, after all waiting; False withholds it. A 401 is retried once with a renewed token.
+        There are no other retries. Raises ApiError, Unreachable, RequestWithheld.
         """
         if throttled:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
-        asked = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, clear)
+        request = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, may_send)
         token = await self._present_token()
         try:
-            return await self._attempt(asked, token)
+            return await self._attempt(request, token)
         except ApiError as error:
             if error.status != HTTPStatus.UNAUTHORIZED or not await self._renew(token):
                 raise
-        return await self._attempt(asked, self._token)
+        return await self._attempt(request, self._token)
 
-    async def _attempt(self, asked: _ClientRequest, token: str | None) -> bytes:
+    async def _attempt(self, request: _ClientRequest, token: str | None) -> bytes:
         if self._sessions is None:
             raise RuntimeError(_NOT_OPEN)
-        method, path = asked.method, asked.path
+        method, path = request.method, request.path
         resource, collection = resource_of(path)
         verb = verb_of(method, collection=collection)
         code, sent = 0, True
         started = self._clock()
         try:
-            answer = await (self._send if self.connection.proxy is None else self._send_by_proxy)(asked, token)
-            code = answer.status
+            response = await (self._send if self.connection.proxy is None else self._send_by_proxy)(request, token)
+            code = response.status
         except Unreachable as error:
             raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(error, f"{method} {path}", asked.seconds) from error
+            raise _unreachable(error, f"{method} {path}", request.seconds) from error
         except RequestWithheld:
             sent = False
             raise
@@ -184,53 +184,53 @@ class Client:
             if sent:
                 self._observer.request(verb, resource, code, self._clock() - started)
         if not HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES:
-            raise api_error(code, {"Retry-After": answer.retry_after or ""}, answer.body)
-        return answer.body
+            raise api_error(code, {"Retry-After": response.retry_after or ""}, response.body)
+        return response.body
 
-    async def _send(self, asked: _ClientRequest, token: str | None) -> HttpResponse:
-        """On a connection of our own. Raises as `Pool.exchange`."""
-        pool = self._pools[asked.pool]
-        target = pool.prefix + asked.path
-        if asked.params:
-            target += "?" + urlencode(asked.params, quote_via=quote)
+    async def _send(self, request: _ClientRequest, token: str | None) -> HttpResponse:
+        """Send on a pooled connection. Raises as `Pool.exchange`."""
+        pool = self._pools[request.pool]
+        target = pool.prefix + request.path
+        if request.params:
+            target += "?" + urlencode(request.params, quote_via=quote)
         if self._head is None or self._head[0] != token:
             headers = {"Host": pool.authority, **self._headers, **_authorization(token)}
             self._head = token, "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = f"{asked.method} {target} HTTP/1.1\r\n{self._head[1]}"
-        if asked.body is not None:
-            head += f"Content-Type: {asked.content_type}\r\nContent-Length: {len(asked.body)}\r\n"
-        elif asked.method not in _REPEATABLE:
+        head = f"{request.method} {target} HTTP/1.1\r\n{self._head[1]}"
+        if request.body is not None:
+            head += f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
+        elif request.method not in _REPEATABLE:
             head += "Content-Length: 0\r\n"
         return await pool.exchange(
-            f"{head}\r\n".encode() + (asked.body or b""),
-            seconds=asked.seconds,
-            connect=min(_CONNECT_SECONDS, asked.seconds / 2),
-            limit=asked.limit,
-            repeatable=asked.method in _REPEATABLE,
-            clear=asked.clear,
+            f"{head}\r\n".encode() + (request.body or b""),
+            seconds=request.seconds,
+            connect=min(_CONNECT_SECONDS, request.seconds / 2),
+            limit=request.limit,
+            repeatable=request.method in _REPEATABLE,
+            may_send=request.may_send,
         )
 
-    async def _send_by_proxy(self, asked: _ClientRequest, token: str | None) -> HttpResponse:
-        """The same by way of the proxy. What it takes to open a connection comes after `clear` here."""
+    async def _send_by_proxy(self, request: _ClientRequest, token: str | None) -> HttpResponse:
+        """Send through the proxy. The connection is opened after the call of `may_send` here."""
         headers = _authorization(token)
-        if asked.body is not None:
-            headers["Content-Type"] = asked.content_type
-        if asked.clear is not None and not asked.clear():
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        if request.may_send is not None and not request.may_send():
             raise RequestWithheld
         before = cancellations()
-        async with self._open(asked.pool).request(
-            asked.method,
-            self._url(asked.path, asked.params),
-            data=asked.body,
+        async with self._open(request.pool).request(
+            request.method,
+            self._url(request.path, request.params),
+            data=request.body,
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=asked.seconds, connect=min(_CONNECT_SECONDS, asked.seconds / 2)),
+            timeout=aiohttp.ClientTimeout(total=request.seconds, connect=min(_CONNECT_SECONDS, request.seconds / 2)),
             allow_redirects=False,
             proxy=self.connection.proxy,
             server_hostname=self.connection.server_name,
         ) as response:
             if cancellations() > before:
                 raise asyncio.CancelledError
-            body = await _content(response, asked.limit)
+            body = await _content(response, request.limit)
             return HttpResponse(response.status, response.headers.get("Retry-After"), body)
 
     @asynccontextmanager
@@ -244,7 +244,7 @@ class Client:
     ) -> AsyncIterator[Stream]:
         """Open a watch; `timeout` seconds until its first byte at the latest, `silence` seconds between two.
 
-        Raises ApiError or Unreachable. An answer 401 is asked again once, with a renewed token.
+        A 401 is retried once with a renewed token. Raises ApiError or Unreachable.
         """
         seconds = self._timeout if timeout is None else timeout
         token = await self._present_token()
@@ -262,7 +262,7 @@ class Client:
                 raise api_error(response.status, response.headers, content)
             yield Stream(response, path)
         finally:
-            response.close()  # a watch has no end to read up to: its connection cannot be used again
+            response.close()  # a watch has no end, so its connection cannot be reused
 
     async def _opened(
         self, token: str | None, path: str, params: Mapping[str, str], seconds: float, silence: float
@@ -304,48 +304,48 @@ class Client:
     # --- tokens -----------------------------------------------------------------------------------------------------
 
     async def _present_token(self) -> str | None:
-        """The token; when it has aged its source is asked, in a thread: that may run a program."""
-        if self._aged():
+        """Return the token; read it again in a thread when it has expired, since that may run an exec plugin."""
+        if self._token_expired():
             async with self._token_lock:
-                if self._aged():
+                if self._token_expired():
                     try:
                         self._token = await asyncio.to_thread(self.connection.token)
                     except ConnectionConfigError as error:
                         if self._token is None:
                             raise Unreachable(str(error), sent=False) from error
-                        # The last token may still be good: the server says so if it is not.
+                        # The last token may still be valid; the server rejects it if it is not.
                     self._token_read = self._clock()
         return self._token
 
-    def _aged(self) -> bool:
+    def _token_expired(self) -> bool:
         return self._token_read is None or self._clock() - self._token_read >= _TOKEN_SECONDS
 
-    async def _renew(self, refused: str | None) -> bool:
-        """Whether there is another token than the one that was refused."""
+    async def _renew(self, rejected: str | None) -> bool:
+        """Renew the token; whether the result differs from the rejected one."""
         async with self._token_lock:
-            if self._token == refused:  # else another request has renewed it meanwhile
+            if self._token == rejected:  # else another request has renewed it
                 try:
                     await asyncio.to_thread(self.connection.renew)
                     self._token = await asyncio.to_thread(self.connection.token)
                 except ConnectionConfigError:
                     return False
                 self._token_read = self._clock()
-        return self._token != refused
+        return self._token != rejected
 
 
 class Stream:
-    """The body of a watch, as it arrives."""
+    """The body of a watch as it arrives."""
 
     def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
         self._response = response
         self._path = path
 
-    async def rest(self, seconds: float) -> None:
-        """Read nothing for a while: what comes meanwhile is then read in one go, which costs much less."""
+    async def pause(self, seconds: float) -> None:
+        """Pause reading, so that the bytes of this time arrive in one read, which costs much less."""
         connection = self._response.connection
         transport = connection.transport if connection is not None else None
         if transport is None:
-            return  # the end has come
+            return  # the stream has ended
         transport.pause_reading()
         try:
             await asyncio.sleep(seconds)
@@ -353,9 +353,9 @@ class Stream:
             transport.resume_reading()
 
     async def read(self) -> bytes:
-        """All bytes that arrived since the last time, at least one; b"" at a proper end.
+        """Return all bytes that arrived since the last call, at least one; b"" at a proper end.
 
-        Raises Unreachable when the connection breaks, TimeoutError when nothing comes for too long.
+        Raises Unreachable when the connection breaks, TimeoutError after `silence` seconds without a byte.
         """
         try:
             return await self._response.content.readany()
@@ -366,14 +366,14 @@ class Stream:
 
 
 def _authorization(token: str | None) -> dict[str, str]:
-    """The header that says who we are."""
+    """The Authorization header for a token."""
     if token is None:
         return {}
     return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}
 
 
 async def _content(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The whole body. Raises ApiError when it is larger than `limit` bytes."""
+    """Read the whole body. Raises ApiError when it is larger than `limit` bytes."""
     parts: list[bytes] = []
     size = response.content_length or 0
     if size <= limit:
@@ -390,12 +390,12 @@ async def _content(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _unreachable(error: Exception, what: str, seconds: float) -> Unreachable:
-    """Why there was no answer. Only failures to connect leave the server certainly untouched."""
+    """Convert the error of a request without a response. Only failures to connect guarantee that nothing was sent."""
     unsent = isinstance(
         error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.ClientHttpProxyError
     )
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
-        return Unreachable(f"{what}: no answer within {seconds:g} s", sent=True)
+        return Unreachable(f"{what}: no response within {seconds:g} s", sent=True)
     return Unreachable(f"{what}: {_text(error)}", sent=not unsent)
 
 

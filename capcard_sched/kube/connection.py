@@ -1,7 +1,7 @@
-"""Which API server, and as whom: kubeconfig or service account, read by the `kubernetes` library.
+"""Address and credentials of the API server, from a kubeconfig or a service account, by the `kubernetes` library.
 
-The library stays behind `load_connection`: it is imported there (about 1 s and 20 MB), parses files, runs exec plugins
-and knows when tokens expire; requests are made by `kube.client`.
+The library is imported in `load_connection` only (about 1 s and 20 MB). It parses files, runs exec plugins and tracks
+the expiry of tokens; `kube.client` sends the requests.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from typing import Protocol
 
 import msgspec
 
-#: Where a pod finds the credentials of its service account.
+#: Folder with the credentials of a pod's service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _SCHEMES = ("http://", "https://")
 
 
 class ConnectionConfigError(Exception):
-    """The kubeconfig, the service account or a flag does not say how to reach an API server."""
+    """The kubeconfig, the service account or a flag does not identify an API server."""
 
 
-def _nothing() -> None:
-    """A token that cannot be renewed."""
+def _no_renewal() -> None:
+    """Do nothing: the token cannot be renewed."""
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """How to reach one API server."""
+    """Address, TLS settings and credentials of one API server."""
 
-    #: Such as `https://10.96.0.1:443`, without a slash at the end.
+    #: URL without a trailing slash, such as `https://10.96.0.1:443`.
     server: str
     #: None for plain http.
     ssl: ssl.SSLContext | None
-    #: The bearer token as of now ("Basic ..." for user and password), None without one. May block: reads files, runs
-    #: exec plugins.
+    #: Returns the current bearer token ("Basic ..." for user and password), None without one. May block: it reads files
+    #: and runs exec plugins.
     token: Callable[[], str | None]
-    #: Default namespace of the context or the service account.
+    #: Namespace of the context or the service account.
     namespace: str
-    #: Get a new token after the server refused the present one. May block. Raises ConnectionConfigError.
-    renew: Callable[[], None] = _nothing
-    #: `proxy-url` of the kubeconfig; variables of the environment are not looked at.
+    #: Fetches a new token after the server rejected the current one. May block. Raises ConnectionConfigError.
+    renew: Callable[[], None] = _no_renewal
+    #: `proxy-url` of the kubeconfig; environment variables are ignored.
     proxy: str | None = None
-    #: `tls-server-name` of the kubeconfig: the name the certificate is checked against.
+    #: `tls-server-name` of the kubeconfig: the expected name in the certificate.
     server_name: str | None = None
 
 
 class _Configuration(Protocol):
-    """What we read of `kubernetes.client.Configuration`."""
+    """The fields of `kubernetes.client.Configuration` that are read here."""
 
     host: str
     ssl_ca_cert: str | None
@@ -63,36 +63,36 @@ class _Configuration(Protocol):
 
 
 class _Login:
-    """The library's configuration, and how to make it afresh."""
+    """The library's configuration, with a function that loads it again."""
 
     def __init__(self, load: Callable[[], _Configuration]) -> None:
         self._load = load
         self.configuration = load()
 
     def token(self) -> str | None:
-        # Asking runs the library's hook, which reads an aged token file again and renews an expired token.
+        # The call runs the library's hook, which reads an old token file again and renews an expired token.
         try:
-            said = self.configuration.get_api_key_with_prefix("BearerToken")
-        except Exception as error:  # whatever a credential plugin or a file can raise
+            value = self.configuration.get_api_key_with_prefix("BearerToken")
+        except Exception as error:  # credential plugins and files raise anything
             raise ConnectionConfigError(f"cannot read the token: {error}") from error
-        if not said:
+        if not value:
             return None
-        scheme, _, token = said.strip().partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else said.strip()
+        scheme, _, token = value.strip().partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else value.strip()
 
     def renew(self) -> None:
         self.configuration = self._load()
 
 
 def load_connection(kubeconfig: str | None = None, master: str | None = None, context: str | None = None) -> Connection:
-    """From `kubeconfig` (path, or several as in KUBECONFIG), else KUBECONFIG, else ~/.kube/config, else in-cluster.
+    """Load `kubeconfig` (a path, or several as in KUBECONFIG), else KUBECONFIG, else ~/.kube/config, else in-cluster.
 
-    `master` replaces the server of the kubeconfig, and alone means that server without credentials. Blocks. Raises
+    `master` replaces the server of the kubeconfig; alone, it means that server without credentials. Blocks. Raises
     ConnectionConfigError.
     """
     if master and not master.startswith(_SCHEMES):
         raise ConnectionConfigError(
-            f"master {master!r} is no address: accepted are http://host:port, https://host:port"
+            f"master {master!r} is not an address; accepted: http://host:port, https://host:port"
         )
     path = kubeconfig or os.environ.get("KUBECONFIG") or ""
     if not path and Path(_DEFAULT_KUBECONFIG).expanduser().is_file():
@@ -100,7 +100,7 @@ def load_connection(kubeconfig: str | None = None, master: str | None = None, co
     if path:
         return _from_kubeconfig(path, master, context)
     if context:
-        raise ConnectionConfigError(f"context {context!r} was asked for, but there is no kubeconfig")
+        raise ConnectionConfigError(f"context {context!r} is set, but there is no kubeconfig")
     if master:
         context_of_master = ssl_context() if master.startswith("https://") else None
         return Connection(master.rstrip("/"), context_of_master, lambda: None, "default")
@@ -108,7 +108,7 @@ def load_connection(kubeconfig: str | None = None, master: str | None = None, co
 
 
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
-    """As the service account of the pod we run in. Raises ConnectionConfigError."""
+    """Use the service account of the pod that this process runs in. Raises ConnectionConfigError."""
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException
     from kubernetes.config.incluster_config import InClusterConfigLoader
@@ -122,8 +122,8 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Connection:
             loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise ConnectionConfigError(
-                f"no kubeconfig was named, KUBECONFIG is not set, {_DEFAULT_KUBECONFIG} does not exist, and this is no "
-                f"pod with a service account: {error}"
+                f"no kubeconfig is given, KUBECONFIG is not set, {_DEFAULT_KUBECONFIG} does not exist, and there is no "
+                f"service account of a pod: {error}"
             ) from error
         return configuration
 
@@ -157,18 +157,18 @@ def _from_kubeconfig(path: str, master: str | None, context: str | None) -> Conn
             user = document["users"].get_with_name(chosen["user"], safe=True) if chosen.safe_get("user") else None
         except ConnectionConfigError:
             raise
-        except Exception as error:  # the library raises whatever malformed YAML leads to
+        except Exception as error:  # malformed YAML makes the library raise anything
             if isinstance(error, ConfigException):
                 raise ConnectionConfigError(f"kubeconfig {path}: {error}") from error
             if isinstance(error, TypeError | AttributeError | KeyError):
                 raise ConnectionConfigError(
-                    f"kubeconfig {path}: this is no kubeconfig; accepted: a YAML document with clusters, users, "
+                    f"kubeconfig {path}: not a kubeconfig; accepted: a YAML document with clusters, users, "
                     "contexts and current-context"
                 ) from error
             raise ConnectionConfigError(f"kubeconfig {path}: {type(error).__name__}: {error}") from error
         plugin = user["user"].safe_get("exec") if user is not None else None
         if plugin and not configuration.cert_file and not configuration.get_api_key_with_prefix("BearerToken"):
-            raise ConnectionConfigError(f"kubeconfig {path}: exec plugin {plugin['command']!r} gave no credentials")
+            raise ConnectionConfigError(f"kubeconfig {path}: exec plugin {plugin['command']!r} returned no credentials")
         return configuration
 
     login = _Login(load)
@@ -180,7 +180,7 @@ def _connection(login: _Login, master: str, namespace: str) -> Connection:
     server = (master or found.host or "").rstrip("/")
     if not server.startswith(_SCHEMES):
         raise ConnectionConfigError(
-            f"server {server!r} is no address: accepted are http://host:port, https://host:port"
+            f"server {server!r} is not an address; accepted: http://host:port, https://host:port"
         )
     context = None
     if server.startswith("https://"):
@@ -199,7 +199,7 @@ def _connection(login: _Login, master: str, namespace: str) -> Connection:
 def ssl_context(
     ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None, *, verify: bool = True
 ) -> ssl.SSLContext:
-    """TLS as API servers speak it. Without `ca_file` the system's authorities count.
+    """TLS settings for an API server. Without `ca_file` the system's certificate authorities are trusted.
 
     Raises ConnectionConfigError when a file cannot be read.
     """
@@ -210,7 +210,7 @@ def ssl_context(
     except (OSError, ssl.SSLError) as error:
         names = ", ".join(name for name in (ca_file, cert_file, key_file) if name)
         raise ConnectionConfigError(f"certificates in {names or 'the system'} cannot be read: {error}") from error
-    # Authorities that installers of clusters make often lack the extensions that RFC 5280 asks for.
+    # Certificate authorities of cluster installers often lack the extensions that RFC 5280 requires.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols(["http/1.1"])
     if not verify:

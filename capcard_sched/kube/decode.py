@@ -1,4 +1,4 @@
-"""From the bytes of lists and watches to objects: typed, many at a time, and one bad object spoils only itself."""
+"""Decodes lists and watches into typed objects, in batches; a malformed object affects only itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DELETED = "DELETED"
 BOOKMARK = "BOOKMARK"
 ERROR = "ERROR"
 
-#: A line that never ends is not kept beyond this: no object is so large.
+#: Bytes of the longest line kept: no object is larger.
 _LONGEST_LINE = 64 * 2**20
 _LOCATION = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$\.?(?P<where>.*)`$", re.DOTALL)
 
@@ -36,7 +36,7 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
 
 
 class UndecodableObject(msgspec.Struct, frozen=True):
-    """An object with a field of a wrong type: who it is, and what is wrong. `type` is "" for an item of a list."""
+    """An object with a field of a wrong type: its identity and the problem. `type` is "" for an item of a list."""
 
     type: str
     metadata: ObjectMeta
@@ -44,13 +44,13 @@ class UndecodableObject(msgspec.Struct, frozen=True):
 
 
 class DecodeFailure(msgspec.Struct, frozen=True):
-    """An ERROR event, or a line that is no event (`code` 0): the end of the stream."""
+    """An ERROR event, or a line that is not an event (`code` 0); it ends the stream."""
 
     status: Status
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True):
-    """One answer to a list: objects in order, `version` of the whole list, `following` "" on the last page."""
+    """One page of a list: objects in order, `version` of the whole list, `following` "" on the last page."""
 
     items: list[T | UndecodableObject]
     version: str
@@ -92,7 +92,7 @@ _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
 
 
 class LineBuffer:
-    """Cuts a stream into lines wherever its pieces end. Every byte is copied at most twice, however long a line is."""
+    """Splits a stream into lines, independent of its chunks. Every byte is copied at most twice."""
 
     def __init__(self, longest: int = _LONGEST_LINE) -> None:
         self._parts: list[bytes] = []
@@ -100,9 +100,9 @@ class LineBuffer:
         self._longest = longest
 
     def feed(self, piece: bytes) -> bytes:
-        """All lines that `piece` completes, with their ends; b"" when it completes none.
+        """Return all lines that `piece` completes, with their ends; b"" when it completes none.
 
-        Raises ValueError when an unfinished line has grown beyond all measure.
+        Raises ValueError when an incomplete line exceeds the limit.
         """
         end = piece.rfind(b"\n") + 1
         if not end:
@@ -129,7 +129,7 @@ class LineBuffer:
 
     @property
     def pending(self) -> int:
-        """Bytes of a line whose end has not come."""
+        """Bytes of an incomplete line."""
         return self._size
 
 
@@ -142,13 +142,13 @@ class KindDecoder(Generic[T]):
         self._object = msgspec.json.Decoder(kind.type)
 
     def events(self, lines: bytes) -> Sequence[AnyEvent[T]]:
-        """The events of complete lines, in order. Nothing follows a Failure."""
+        """Decode the events of complete lines, in order. A DecodeFailure is the last one."""
         try:
             events: list[WatchEvent[T]] = self._event.decode_lines(lines)
         except msgspec.DecodeError:
-            pass  # a bookmark, whose lists are null, or a bad object, or an error: find out which
+            pass  # a bookmark, whose lists are null, or a malformed object, or an error
         else:
-            # An error, which comes last, can pass for an object of a kind that has no field of a Status's names.
+            # An error, always last, decodes as an object of a kind that shares no field name with Status.
             if not events or events[-1].type != ERROR:
                 return events
         return list(self._one_by_one(lines))
@@ -173,7 +173,7 @@ class KindDecoder(Generic[T]):
             yield item if isinstance(item, UndecodableObject) else WatchEvent(event.type, item)
 
     def page(self, body: bytes) -> ListPage[T]:
-        """A list, or a part of one. Raises msgspec.DecodeError when it is not even that."""
+        """Decode a list, or a page of one. Raises msgspec.DecodeError when the body is not a list."""
         try:
             found = self._list.decode(body)
         except msgspec.ValidationError:
@@ -186,15 +186,15 @@ class KindDecoder(Generic[T]):
         try:
             return self._object.decode(data)
         except msgspec.ValidationError as error:
-            who = _ANONYMOUS.decode(data).metadata
+            found = _ANONYMOUS.decode(data).metadata
             metadata = ObjectMeta(
-                name=who.name, namespace=who.namespace, uid=who.uid, resource_version=who.resource_version
+                name=found.name, namespace=found.namespace, uid=found.uid, resource_version=found.resource_version
             )
             return UndecodableObject(kind, metadata, describe(error))
 
 
 def describe(error: msgspec.DecodeError) -> str:
-    """Field first: "spec.weight: Expected `int`, got `str`"."""
+    """Render an error with the field first: "spec.weight: Expected `int`, got `str`"."""
     text = str(error)
     found = _LOCATION.match(text)
     if found is None:

@@ -1,4 +1,4 @@
-"""What was told of one kind so far, so that only differences are told: a fingerprint per object, never the object."""
+"""Fingerprints of the delivered objects of one kind, so that reflectors emit only changed objects."""
 
 from __future__ import annotations
 
@@ -21,106 +21,105 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=WatchSpec)
 
 _ENCODER = msgspec.msgpack.Encoder()
-#: The fingerprint of nothing: `hash` never returns it.
-_DOUBTED = -1
+#: Fingerprint of no object: `hash` never returns it.
+_INVALID = -1
 
 
 class DeltaStore(Generic[T]):
-    """The objects of one kind that were told. Costs about 130 bytes and, per update, 3 microseconds an object.
+    """Fingerprints of the objects of one kind. Costs about 130 bytes an object and 3 microseconds an update.
 
-    Methods append to `out` what must be told now. Between `begin_list` and `end_list` every object that is met counts
-    as still there.
+    Methods append deltas to `out`. Objects that do not occur between `begin_list` and `end_list` are gone.
     """
 
     def __init__(self, kind: WatchedKind[T], observer: Observer) -> None:
         self._kind = kind
         self._observer = observer
-        self._essence = _essence(kind)
-        #: Namespace to name to fingerprint of what was told last. 64 bits: two versions of an object that differ but
-        #: have the same one are met once in 10^19 updates.
-        self._marks: dict[str, dict[str, int]] = {}
-        self._met: dict[str, set[str]] | None = None
+        self._read_fields = _read_fields(kind)
+        #: Namespace to name to fingerprint of the last delivered version. 64 bits: a collision of two versions of an
+        #: object occurs once in 10^19 updates.
+        self._fingerprints: dict[str, dict[str, int]] = {}
+        self._listed: dict[str, set[str]] | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._marks.values()))
+        return sum(map(len, self._fingerprints.values()))
 
     @property
     def listing(self) -> bool:
-        """Whether a list is under way."""
-        return self._met is not None
+        """Whether a list is in progress."""
+        return self._listed is not None
 
     def begin_list(self) -> None:
-        """A list begins; one that was under way is given up."""
-        self._met = {}
+        """Begin a list; abort the one in progress."""
+        self._listed = {}
 
     def abort_list(self) -> None:
-        """The list under way, if there is one, will not be completed: nothing follows from what it did not have."""
-        self._met = None
+        """Abort the list in progress, if any: objects missing from it are not gone."""
+        self._listed = None
 
     def end_list(self, out: list[Delta]) -> None:
-        """The list is complete: what it did not have is gone."""
-        met, self._met = self._met or {}, None
-        for namespace, names in list(self._marks.items()):
-            here = met.get(namespace, ())
+        """Complete the list: objects missing from it are gone."""
+        listed, self._listed = self._listed or {}, None
+        for namespace, names in list(self._fingerprints.items()):
+            here = listed.get(namespace, ())
             for name in [name for name in names if name not in here]:
                 self.gone(ObjectMeta(name=name, namespace=namespace or None), out)
 
-    def doubt(self) -> None:
-        """Tell every object again when it is met next: its receiver may have another idea of it by now."""
-        for names in self._marks.values():
-            names.update(dict.fromkeys(names, _DOUBTED))
+    def invalidate(self) -> None:
+        """Deliver every object again at its next occurrence, since the receiver may have changed its copy."""
+        for names in self._fingerprints.values():
+            names.update(dict.fromkeys(names, _INVALID))
 
     def items(self, items: Iterable[T | UndecodableObject], out: list[Delta]) -> None:
-        """Items of a list."""
+        """Process items of a list."""
         for item in items:
             if isinstance(item, UndecodableObject):
-                self.unreadable(item, out)
+                self.undecodable(item, out)
             else:
                 self.changed(item, out)
 
     def changed(self, item: T, out: list[Delta]) -> None:
-        """An object as it is now."""
+        """Process an added or modified object."""
         meta = item.metadata
         kind = self._kind
-        if kind.admits is not None and not kind.admits(item):
+        if kind.selects is not None and not kind.selects(item):
             self.gone(meta, out)
-        elif self._differs(meta, hash(_ENCODER.encode(self._essence(item)))):
+        elif self._differs(meta, hash(_ENCODER.encode(self._read_fields(item)))):
             out.append(kind.changed(item))
 
-    def unreadable(self, item: UndecodableObject, out: list[Delta]) -> None:
-        """An object that cannot be read: told once, and again when something else is wrong with it."""
+    def undecodable(self, item: UndecodableObject, out: list[Delta]) -> None:
+        """Process an object that cannot be decoded; reported again only when its problem changes."""
         meta, kind = item.metadata, self._kind
         if self._differs(meta, hash((meta.uid, item.problem))):
             shown = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
             self._observer.watch(kind.resource, "undecodable", f"{kind.name} {shown}: {item.problem}")
-            out.append(kind.unreadable(meta, item.problem))
+            out.append(kind.undecodable(meta, item.problem))
 
     def gone(self, meta: ObjectMeta, out: list[Delta]) -> None:
-        """An object was deleted, or is not ours to know any more."""
+        """Process an object that was deleted or is no longer selected."""
         namespace = meta.namespace or ""
-        names = self._marks.get(namespace)
+        names = self._fingerprints.get(namespace)
         if names is None or names.pop(meta.name, None) is None:
             return
         if not names:
-            del self._marks[namespace]
+            del self._fingerprints[namespace]
         out.append(self._kind.gone(meta))
 
-    def _differs(self, meta: ObjectMeta, mark: int) -> bool:
-        """Note the object as met and its fingerprint as told; whether that is another one than before."""
+    def _differs(self, meta: ObjectMeta, fingerprint: int) -> bool:
+        """Record the object and its fingerprint; whether the fingerprint changed."""
         namespace, name = meta.namespace or "", meta.name
-        if self._met is not None:
-            self._met.setdefault(namespace, set()).add(name)
-        names = self._marks.get(namespace)
+        if self._listed is not None:
+            self._listed.setdefault(namespace, set()).add(name)
+        names = self._fingerprints.get(namespace)
         if names is None:
-            names = self._marks[namespace] = {}
-        if names.get(name) == mark:
+            names = self._fingerprints[namespace] = {}
+        if names.get(name) == fingerprint:
             return False
-        names[name] = mark
+        names[name] = fingerprint
         return True
 
 
-def _essence(kind: WatchedKind[T]) -> Callable[[T], object]:
-    """What of an object is compared: who it is, and the attributes its kind's row names."""
+def _read_fields(kind: WatchedKind[T]) -> Callable[[T], object]:
+    """Reads the compared parts of an object: its identity, and the attributes in its kind's row."""
     meta = [f"metadata.{name}" for name in ObjectMeta.__struct_fields__ if name != "resource_version"]
     fields = [name for name in kind.type.__struct_fields__ if name != "metadata"]  # type: ignore[attr-defined]
     return attrgetter(*meta, *(fields if kind.reads is None else kind.reads))

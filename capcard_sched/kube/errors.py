@@ -1,4 +1,4 @@
-"""What becomes of a request: an error the server answers, or no answer at all."""
+"""Errors of requests: an error response, no response, or a request that was withheld."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a refused object."""
+    """One cause of a rejected request."""
 
     reason: str = ""
     message: str = ""
@@ -22,7 +22,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """`details` of a Status: which object, and what is wrong with it."""
+    """`details` of a Status: the object and the causes."""
 
     name: str = ""
     group: str = ""
@@ -33,7 +33,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What an API server answers when there is no object to answer with."""
+    """A `v1.Status`: the API server's response to a failed request."""
 
     code: int = 0
     reason: str = ""
@@ -42,7 +42,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """The server answered with an error."""
+    """The server responded with an error."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ApiError(Exception):
         retry_after: float | None = None,
         details: StatusDetails | None = None,
     ) -> None:
-        """`status`: HTTP code. `reason`: as in the Status ("NotFound", …). `retry_after`: seconds, None when unsaid."""
+        """`status`: HTTP code. `reason`: as in the Status ("NotFound", …). `retry_after`: seconds, None when absent."""
         super().__init__(f"{status} {reason}: {message}")
         self.status = status
         self.reason = reason
@@ -61,8 +61,8 @@ class ApiError(Exception):
         self.details = details or StatusDetails()
 
 
-class Unreachable(Exception):  # noqa: N818 -- says what is known: no answer
-    """There was no answer."""
+class Unreachable(Exception):  # noqa: N818 -- the state of the server is unknown, which is no error of the request
+    """There was no response."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         """`sent`: False when the request certainly never reached the server."""
@@ -70,15 +70,15 @@ class Unreachable(Exception):  # noqa: N818 -- says what is known: no answer
         self.sent = sent
 
 
-class RequestWithheld(Exception):  # noqa: N818 -- no error: whoever asked wanted it so
-    """The request was not to leave any more when its turn came: it has not been sent, or not a second time."""
+class RequestWithheld(Exception):  # noqa: N818 -- the caller's own check stopped the request
+    """The caller's check stopped the request: it was not sent, or not sent again."""
 
 
 _STATUS = msgspec.json.Decoder(Status)
 
 
 def decode_status(body: bytes) -> Status:
-    """A Status as JSON; anything else becomes the message (proxies answer in words or HTML)."""
+    """Decode a Status; any other body becomes the message (proxies respond with text or HTML)."""
     try:
         return _STATUS.decode(body)
     except msgspec.DecodeError:
@@ -86,20 +86,22 @@ def decode_status(body: bytes) -> Status:
 
 
 def api_error(code: int, headers: Mapping[str, str], body: bytes, now: datetime | None = None) -> ApiError:
-    """The error in an answer with status `code`; `now` is what an HTTP date in Retry-After is measured from."""
-    said = decode_status(body)
+    """The error in a response with status `code`; an HTTP date in Retry-After is relative to `now`."""
+    status = decode_status(body)
     try:
         phrase = HTTPStatus(code).phrase
     except ValueError:
         phrase = "Unknown"
     retry_after = parse_retry_after(headers.get("Retry-After"), now)
-    if retry_after is None and said.details is not None and said.details.retry_after_seconds > 0:
-        retry_after = float(said.details.retry_after_seconds)
-    return ApiError(code, said.reason or phrase.replace(" ", ""), said.message or phrase, retry_after, said.details)
+    if retry_after is None and status.details is not None and status.details.retry_after_seconds > 0:
+        retry_after = float(status.details.retry_after_seconds)
+    return ApiError(
+        code, status.reason or phrase.replace(" ", ""), status.message or phrase, retry_after, status.details
+    )
 
 
 def parse_retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date. None when absent or neither; never negative."""
+    """Parse a Retry-After header, a number or an HTTP date, into seconds ≥ 0. None when absent or neither."""
     if not header:
         return None
     text = header.strip()

@@ -1,9 +1,9 @@
-"""The fence: the API server itself refuses bindings of a former leader (docs/decisions/0010).
+"""The fence: the API server rejects bindings of a former leader (docs/decisions/0010).
 
-A leader asks `Election.is_leader` before every write, but a request that has left can arrive late: after the next
-leader took over. With the fence, every Binding carries its writer's token, `holder/leaseTransitions`, and a
-ValidatingAdmissionPolicy with the Lease as its parameter refuses one that is not the present holder's. It concerns
-bindings of our own user that carry a token, nobody else's.
+A leader checks `Election.is_leader` before every write, but a request on its way can arrive after the next leader took
+over. With the fence, every Binding carries its writer's token, `holder/leaseTransitions`. A ValidatingAdmissionPolicy
+with the Lease as its parameter rejects a token that is not the current holder's. It applies to bindings of the
+scheduler's user that carry a token.
 """
 
 import asyncio
@@ -18,44 +18,44 @@ from capcard_sched.kube.election import Election
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.model.annotations import FENCE
 
-#: The pod the probe binds, in the namespace of the Lease. It need not exist: admission comes before that is noticed.
-#: Should one exist, a dry run changes nothing.
+#: Name of the pod that the probe binds, in the namespace of the Lease. It need not exist: admission precedes that
+#: check. The probe is a dry run.
 PROBE_POD: Final = "capcard-sched-fence-probe"
-#: No leader's token: holders are `<hostname>_<uuid>`, and terms count from 0.
-STALE_TOKEN: Final = "nobody/-1"  # noqa: S105 -- no secret
+#: A token of no leader: holders are `<hostname>_<uuid>`, and terms count from 0.
+STALE_TOKEN: Final = "none/-1"  # noqa: S105 -- no secret
 
-#: Seconds between questions while the API server has not heard of the new holder yet.
+#: Seconds between dry runs until the API server's policy sees the new holder.
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.25
 _API_VERSION: Final = "admissionregistration.k8s.io/v1"
 
 
 class FenceState(enum.StrEnum):
-    """What the last probe found."""
+    """Result of the last probe."""
 
-    #: Not probed, or the API server gave no answer that tells.
+    #: Not probed, or the response was inconclusive.
     UNKNOWN = "unknown"
-    #: A former leader's binding is refused, and the present one's is not.
+    #: The API server rejects a former leader's binding and accepts the current one's.
     ACTIVE = "active"
-    #: A former leader's binding is not refused: no policy, or it is not about our user and Lease.
+    #: The API server accepts a former leader's binding: no policy applies to the scheduler's user and Lease.
     ABSENT = "absent"
-    #: The present leader's binding is refused: the policy looks at another Lease, or at an outdated copy of ours.
+    #: The API server rejects the current leader's binding: the policy reads another Lease, or an outdated copy of it.
     BLOCKING = "blocking"
 
 
 def may_be_fenced(message: str) -> bool:
-    """Whether a refused binding may be the fence's doing, by the server's message: then a probe tells more."""
+    """Whether the fence may have rejected a binding, by the server's message: then a probe follows."""
     return "ValidatingAdmissionPolicy" in message
 
 
 class Fence:
-    """Gives bindings their token and watches that the policy acts.
+    """Issues the token of bindings and probes whether the policy is in effect.
 
     Args:
-        client: the one whose user writes the bindings.
+        client: its user writes the bindings.
         namespace: of the Lease.
-        on_change: told on the event loop when a probe finds another state than the last, with a sentence for people.
-        patience: seconds the API server is given to hear of a new holder; it takes milliseconds.
+        on_change: called on the event loop with the new state and a log message.
+        propagation: seconds granted to the API server until its policy sees a new holder; it takes milliseconds.
     """
 
     def __init__(
@@ -64,30 +64,29 @@ class Fence:
         *,
         namespace: str,
         on_change: Callable[[FenceState, str], None],
-        patience: float = 2.0,
+        propagation: float = 2.0,
     ) -> None:
         self._client = client
         self._namespace = namespace
         self._on_change = on_change
-        self._patience = patience
+        self._propagation = propagation
         self.state = FenceState.UNKNOWN
-        #: A probe is under way.
+        #: A probe is in progress.
         self.probing = False
 
     def token(self, election: Election) -> str | None:
-        """What a Binding carries under `annotations.FENCE`; None when bindings must go without.
+        """The annotation `annotations.FENCE` of a Binding; None while the fence rejects the leader itself.
 
-        Also while the fence is absent: it then acts from the moment it is installed. Only a fence that refuses the
-        leader itself is passed by.
+        An absent fence changes nothing: the policy takes effect as soon as it is installed.
         """
         if self.state is FenceState.BLOCKING:
             return None
         return f"{election.identity}/{election.transitions}"
 
     async def probe(self, election: Election) -> FenceState:
-        """Find out, by dry runs, whether the fence acts: at takeover, before the first binding, and when in doubt.
+        """Probe by dry runs: at takeover before the first binding, and after a suspicious rejection.
 
-        Leaves the state as it is when we do not lead.
+        Keeps the state on a replica that does not lead.
         """
         self.probing = True
         try:
@@ -97,24 +96,24 @@ class Fence:
 
     async def _probe(self, election: Election) -> FenceState:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
+        deadline = loop.time() + self._propagation
         pause = _FIRST_PAUSE
         while election.is_leader():
-            passes, why = await self._ask(f"{election.identity}/{election.transitions}")
-            if passes:
-                # Not sooner: a policy that has not seen a new Lease yet refuses everybody.
-                outdated, why = await self._ask(STALE_TOKEN)
-                if outdated is None:
-                    return self._found(FenceState.UNKNOWN, why)
-                return self._found(FenceState.ABSENT if outdated else FenceState.ACTIVE, "")
-            if passes is None or loop.time() + pause > deadline:
-                return self._found(FenceState.UNKNOWN if passes is None else FenceState.BLOCKING, why)
+            allowed, why = await self._dry_run(f"{election.identity}/{election.transitions}")
+            if allowed:
+                # Only then: a policy that has not seen a new Lease rejects every token.
+                stale_allowed, why = await self._dry_run(STALE_TOKEN)
+                if stale_allowed is None:
+                    return self._set_state(FenceState.UNKNOWN, why)
+                return self._set_state(FenceState.ABSENT if stale_allowed else FenceState.ACTIVE, "")
+            if allowed is None or loop.time() + pause > deadline:
+                return self._set_state(FenceState.UNKNOWN if allowed is None else FenceState.BLOCKING, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return self.state
 
-    async def _ask(self, token: str) -> tuple[bool | None, str]:
-        """Whether a binding with this token passes; None when the answer does not tell. With the server's words."""
+    async def _dry_run(self, token: str) -> tuple[bool | None, str]:
+        """Whether a binding with this token is accepted, None when inconclusive; and the server's message."""
         body = msgspec.json.encode(
             {
                 "apiVersion": "v1",
@@ -136,24 +135,24 @@ class Fence:
             return None, str(error)
         return True, ""
 
-    def _found(self, state: FenceState, why: str) -> FenceState:
+    def _set_state(self, state: FenceState, why: str) -> FenceState:
         if state is not self.state:
             self.state = state
-            self._on_change(state, _SENTENCES[state] + (f": {why}" if why else ""))
+            self._on_change(state, _MESSAGES[state] + (f": {why}" if why else ""))
         return state
 
 
-_SENTENCES: Final = {
-    FenceState.UNKNOWN: "whether the fence acts cannot be told",
-    FenceState.ACTIVE: "the fence acts: the API server refuses bindings of a former leader",
+_MESSAGES: Final = {
+    FenceState.UNKNOWN: "fencing policy UNKNOWN: the probe was inconclusive",
+    FenceState.ACTIVE: "fencing policy active: the API server rejects bindings of a former leader",
     FenceState.ABSENT: (
-        "the fence does not act: bindings of a former leader are not refused. Apply manifests/fence with the Lease and "
-        "the service account of this scheduler; until then a check before every write is all there is"
+        "fencing policy NOT active: the API server accepts bindings of a former leader. Apply manifests/fence with the "
+        "Lease and the service account of this scheduler; until then only the check before every write applies"
     ),
     FenceState.BLOCKING: (
-        "the fence refuses the present leader, so bindings go without a token: those of a former leader are not "
-        "refused. Its parameter must be the Lease of this scheduler; an API server that lost sight of the Lease (the "
-        "policy's binding was deleted and made again) needs a restart"
+        "fencing policy NOT active: it rejects the current leader, so bindings carry no token. Its parameter must be "
+        "the Lease of this scheduler; an API server that no longer watches the Lease (the policy's binding was deleted "
+        "and created again) needs a restart"
     ),
 }
 
@@ -165,7 +164,7 @@ def policy_objects(
     lease: str = "capcard-sched",
     user: str = "system:serviceaccount:capcard-system:capcard-sched",
 ) -> list[dict[str, Any]]:
-    """The policy, and its binding to one Lease, for one user: manifests/fence. No user can be fenced by two Leases."""
+    """The policy and its binding to one Lease, for one user (manifests/fence). A user has at most one fencing Lease."""
     token = f"object.metadata.annotations['{FENCE}']"
     policy = {
         "apiVersion": _API_VERSION,

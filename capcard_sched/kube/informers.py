@@ -1,4 +1,4 @@
-"""All watched kinds together: the scheduler's eyes."""
+"""Reflectors of all watched kinds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Informers:
-    """Lists and watches every kind and hands over what changes, in batches, in the order of each kind."""
+    """Lists and watches every kind and delivers changes in batches, in order per kind."""
 
     def __init__(
         self,
@@ -38,53 +38,51 @@ class Informers:
         settings: WatchSettings = DEFAULT_SETTINGS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`deliver` is called in the event loop and must return at once."""
+        """`deliver` is called in the event loop and must not block."""
         self._clock = clock
         self._reflectors = [
             Reflector(client, kind, deliver, observer, settings=settings, clock=clock) for kind in kinds
         ]
 
     async def run(self) -> None:
-        """Keep in step until cancelled: nothing the API server does ends it."""
+        """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
                 group.create_task(reflector.run())
 
     @property
     def synced(self) -> bool:
-        """Whether every initial list has been delivered; applying them is the receiver's part (W-22).
+        """Whether every initial list was delivered; the receiver applies them later.
 
-        Kinds that a session may do without count as listed when they are missing or may not be read.
+        Optional kinds count as listed when they are missing or forbidden.
         """
-        return all(reflector.settled for reflector in self._reflectors)
+        return all(reflector.synced for reflector in self._reflectors)
 
     def pending(self) -> dict[str, bool]:
-        """Resource to whether its list, the first or one that was asked for by `relist`, is still to come."""
+        """Resource to whether its first list, or one requested by `relist`, is pending."""
         return {reflector.kind.resource: reflector.pending for reflector in self._reflectors}
 
     async def wait_synced(self) -> None:
         """Return once `synced`."""
         for reflector in self._reflectors:
-            await reflector.wait_settled()
+            await reflector.wait_synced()
 
     async def relist(self) -> None:
-        """List everything afresh and deliver the differences, and all objects of kinds that we write.
+        """List every kind again; deliver the differences, and all objects of kinds that the scheduler writes.
 
-        Returns when that is done.
-
-        For a new leader: what it then knows is not older than this call. Needs `run` to be running.
+        For a new leader: the delivered state is not older than this call. Requires a running `run`.
         """
         async with asyncio.TaskGroup() as group:
             for reflector in self._reflectors:
                 group.create_task(reflector.relist())
 
     def stale_for(self, now: float | None = None) -> float:
-        """Seconds for which some required kind has had no open watch, by the clock given; 0.0 when all have one."""
+        """Seconds for which some required kind has had no open watch; 0.0 when all have one."""
         at = self._clock() if now is None else now
         lost = [
-            reflector.lost_since
+            reflector.disconnected_since
             for reflector in self._reflectors
-            if reflector.kind.required and reflector.lost_since is not None
+            if reflector.kind.required and reflector.disconnected_since is not None
         ]
         return max(0.0, at - min(lost)) if lost else 0.0
 
@@ -92,19 +90,21 @@ class Informers:
 async def list_all(
     client: Client, kinds: Iterable[WatchedKind[Any]] = KINDS, observer: Observer | None = None
 ) -> list[Delta]:
-    """Everything there is now, once, as a feed would deliver it first: for one-shot commands and comparisons.
+    """List every kind once, as the initial deltas of informers: for one-shot commands and comparisons.
 
-    Raises ApiError and Unreachable; kinds that are not required and are missing or forbidden are left out.
+    Skips optional kinds that are missing or forbidden. Raises ApiError and Unreachable.
     """
     out: list[Delta] = []
-    told = observer or NullObserver()
+    watch_observer = observer or NullObserver()
     for kind in kinds:
-        known = DeltaStore(kind, told)
+        store = DeltaStore(kind, watch_observer)
         try:
             async for page in pages(client, kind.path, KindDecoder(kind)):
-                known.items(page.items, out)
+                store.items(page.items, out)
         except ApiError as error:
             if kind.required or error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:
                 raise
-            told.watch(kind.resource, "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden", error.message)
+            watch_observer.watch(
+                kind.resource, "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden", error.message
+            )
     return out

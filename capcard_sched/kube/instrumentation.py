@@ -1,4 +1,4 @@
-"""What the backend tells about itself: it neither logs nor counts, whoever runs it does."""
+"""Callbacks of the backend for metrics and logs; the backend itself does neither."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Told of requests, watches and outcomes as they happen. Called in the event loop: must return at once."""
+    """Receives requests, watch events and outcomes. Called in the event loop; must not block."""
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """One request ended. `resource` as in RBAC (`pods`, `pods/binding`); code 0: no answer."""
+        """One request ended. `resource` as in RBAC (`pods`, `pods/binding`); code 0: no response."""
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:
-        """Something happened to the watch of a kind.
+        """The watch of a kind changed its state.
 
-        `event` is one of "listed", "restarted" (resumed after `detail`), "expired" (410: listed afresh), "stalled",
-        "cut", "missing" (404), "forbidden" (403), "refused" (another error answer), "unreachable", "undecodable"
+        `event` is one of "listed", "restarted" (resumed after `detail`), "expired" (410: listed again), "stalled",
+        "cut", "missing" (404), "forbidden" (403), "refused" (another error response), "unreachable", "undecodable"
         (`detail` names object and field), "unexpected" (an event of unknown type).
         """
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A pod is bound, so many seconds after the intent was handed over."""
+        """A pod was bound `seconds` after its intent was submitted."""
 
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:
-        """The API server refused a binding."""
+        """The API server rejected a binding."""
 
     def evicted(self, evict: Evict) -> None:
         """A pod was evicted."""
 
     def evict_failed(self, evict: Evict, code: int, message: str) -> None:
-        """The API server refused an eviction."""
+        """The API server rejected an eviction."""
 
     def written(self, kind: str, seconds: float) -> None:
-        """Something else was written (a status, a condition, an event)."""
+        """A status, a condition or an event was written."""
 
     def write_failed(self, kind: str, code: int, message: str) -> None:
-        """The API server refused something else."""
+        """The API server rejected a status, a condition or an event."""
 
     def dropped(self, kind: str, count: int) -> None:
-        """So many writes were given up unsent."""
+        """`count` writes were dropped unsent."""
 
 
 class NullObserver:
-    """Tells nobody: for one-shot commands."""
+    """Discards everything: for one-shot commands."""
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Nothing."""

@@ -1,4 +1,4 @@
-"""What is watched: one row per kind, from which lists, watches, decoding and deltas are derived."""
+"""The watched kinds: one row each, from which lists, watches, decoding and deltas are derived."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WatchSpec(Protocol):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Who it is."""
+        """Identity and labels."""
 
 
 T = TypeVar("T", bound=WatchSpec)
@@ -47,28 +47,28 @@ T = TypeVar("T", bound=WatchSpec)
 
 @dataclass(frozen=True)
 class WatchedKind(Generic[T]):
-    """One kind of objects that the scheduler is told of."""
+    """One watched kind."""
 
-    #: As in the objects themselves.
+    #: `kind` of its objects.
     name: str
-    #: Of the collection over all namespaces.
+    #: Path of the collection over all namespaces.
     path: str
     type: type[T]
     changed: Callable[[T], deltas.Delta]
-    #: From metadata of which namespace and name are set, and the uid where it is known.
+    #: Builds the delta from metadata with namespace and name, and the uid where it is known.
     gone: Callable[[ObjectMeta], deltas.Delta]
-    #: Whether a session may begin without it; one that is not required may also be missing or forbidden.
+    #: Sessions need its initial list. An optional kind may also be missing or forbidden.
     required: bool = False
-    #: Attributes besides the metadata that count: an update that changes none of them is not told. None: all fields.
-    #: Left out is what a live cluster rewrites all the time and no plugin reads.
+    #: Attributes, besides the metadata, whose change is delivered. None: all fields. Omitted are fields that a live
+    #: cluster rewrites constantly and no plugin reads.
     reads: tuple[str, ...] | None = None
-    #: Whether an object is to be known at all; one that no longer is counts as gone (W-37). None: all are.
-    admits: Callable[[T], bool] | None = None
-    #: Whether the scheduler writes such objects and goes by what it decided to write, sent or not: a new list asked for
-    #: by `Reflector.relist` tells them all, changed or not.
+    #: Whether an object is delivered at all; one that is no longer selected counts as gone. None: all are.
+    selects: Callable[[T], bool] | None = None
+    #: The scheduler writes such objects and keeps its assumed version, so `Reflector.relist` delivers all of them,
+    #: changed or not.
     written: bool = False
-    #: Seconds for which changes may wait for further ones, to be read and told together: a change that comes alone
-    #: costs twice as much as one among ten. The first after a pause never waits.
+    #: Seconds for which changes wait for further ones, to be delivered together: a single change costs twice as much as
+    #: one among ten. The first after a pause does not wait.
     gather: float = 0.01
 
     @property
@@ -76,11 +76,11 @@ class WatchedKind(Generic[T]):
         """As in RBAC and metrics: `pods`."""
         return self.path.rpartition("/")[2]
 
-    #: Whether the scheduler writes an event on an object of this kind that it cannot read.
+    #: The scheduler emits an event on an object of this kind that it cannot decode.
     explained: bool = True
 
-    def unreadable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:
-        """What to tell of an object with a field of a wrong type: nothing can be decided by it, as if it were gone."""
+    def undecodable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:
+        """The delta for an object with a field of a wrong type; it counts as gone."""
         if not self.explained:
             return self.gone(meta)
         ref: Any = self.name  # checked by the tests for every row
@@ -112,7 +112,7 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
         _by_name(deltas.NodeGone),
         required=True,
         reads=("spec", "status.allocatable", "status.capacity", "status.images"),
-        gather=0.1,  # heartbeats: of 5,000 nodes there are 500 a second
+        gather=0.1,  # heartbeats: 500 a second of 5,000 nodes
     ),
     WatchedKind(
         "Pod",
@@ -179,7 +179,7 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
         NumatopologyObject,
         deltas.NumatopologyChanged,
         _by_name(deltas.NumatopologyGone),
-        gather=0.1,  # one on each node, written whenever a container gets or leaves its CPUs
+        gather=0.1,  # one per node, written whenever CPUs are assigned or released
     ),
     WatchedKind(
         "HyperNode",
@@ -240,7 +240,7 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
 def chosen_kinds(
     *, node_selector: Iterable[tuple[str, str]] = (), priority_classes: bool = True
 ) -> tuple[WatchedKind[Any], ...]:
-    """`KINDS` under the flags: nodes with one of these labels (all when there is none), PriorityClasses or not."""
+    """`KINDS` under the flags: nodes with one of these labels (all without labels), PriorityClasses or not."""
     wanted = tuple(node_selector)
 
     def selected(node: NodeObject) -> bool:
@@ -248,7 +248,7 @@ def chosen_kinds(
         return any(labels.get(key) == value for key, value in wanted)
 
     return tuple(
-        replace(kind, admits=selected) if kind.name == "Node" and wanted else kind
+        replace(kind, selects=selected) if kind.name == "Node" and wanted else kind
         for kind in KINDS
         if priority_classes or kind.name != "PriorityClass"
     )

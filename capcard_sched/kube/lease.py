@@ -1,9 +1,8 @@
-"""The Lease record, and what one candidate may conclude from it by its own clock alone. No I/O.
+"""The Lease record and its observation by one replica. No I/O.
 
-Two replicas never lead together, because a leader gives up `renew_deadline` after it *sent* its last successful
-renewal, and another may claim only `lease_duration` after it *saw* the record change last: later than it was sent, on a
-clock of its own. No timestamp of another machine is compared with anything; those in the record are for people
-(controllers reference §7.2, core reference W-33).
+Two replicas never lead at the same time. A leader stops leading `renew_deadline` after it *sent* its last successful
+renewal. Another replica claims the Lease at the earliest `lease_duration` after it *observed* the last change of the
+record, which is later, on a clock of its own. Timestamps of other machines are for display only.
 """
 
 import math
@@ -15,26 +14,26 @@ from typing import Final
 
 import msgspec
 
-#: `spec.leaseTransitions` is a 32-bit integer, and the API server refuses a negative one.
+#: `spec.leaseTransitions` is a 32-bit integer; the API server rejects a negative one.
 MAX_TRANSITIONS: Final = 2**31 - 1
-#: Put on a Lease we create, as on all that is ours; one that exists keeps its own metadata.
+#: Labels of a Lease created here; an existing one keeps its metadata.
 LABELS: Final = {"app": "capcard-sched"}
 
-#: The renew deadline leaves time for a retry period and some.
+#: Factor: the renew deadline exceeds this many retry periods.
 _RETRY_MARGIN: Final = 1.2
 _MAX_NAME: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def process_identity() -> str:
-    """`<hostname>_<uuid>`: one per process, never used again (controllers reference §7.2)."""
+    """`<hostname>_<uuid>`: unique per process, never reused."""
     return f"{socket.gethostname()}_{uuid.uuid4()}"
 
 
 def check_settings(
     namespace: str, name: str, identity: str, lease_duration: float, renew_deadline: float, retry_period: float
 ) -> None:
-    """Raise `ValueError`, naming the setting, for names no Lease can have and durations (seconds) that cannot work."""
+    """Raise `ValueError` with the setting for an invalid name of a Lease or an invalid duration (seconds)."""
     for setting, value in (("namespace", namespace), ("name", name)):
         if len(value) > _MAX_NAME or not _NAME.fullmatch(value):
             raise ValueError(
@@ -56,7 +55,7 @@ def check_settings(
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The record (`coordination.k8s.io/v1`). Times are kept as text: they are shown, never computed with."""
+    """The record (`coordination.k8s.io/v1`). Times stay text: they are displayed, never computed with."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -68,7 +67,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Lease(msgspec.Struct, frozen=True, rename="camel", tag_field="kind", tag="Lease"):
-    """A Lease. Metadata passes through as it came: its resourceVersion is the lock, the rest belongs to others."""
+    """A Lease. Metadata passes through unchanged; its resourceVersion is the optimistic lock."""
 
     metadata: msgspec.Raw
     spec: LeaseSpec | None = None
@@ -80,12 +79,12 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def decode(body: bytes) -> Lease:
-    """Read a Lease. Raises `msgspec.ValidationError` or `msgspec.DecodeError` with the field at fault."""
+    """Decode a Lease. Raises `msgspec.ValidationError` or `msgspec.DecodeError` with the field at fault."""
     return _decoder.decode(body)
 
 
 def encode(lease: Lease) -> bytes:
-    """Write a Lease the way the API server takes it."""
+    """Encode a Lease for the API server."""
     return _encoder.encode(lease)
 
 
@@ -95,34 +94,34 @@ def timestamp(now: datetime) -> str:
 
 
 def problems(record: LeaseSpec, own_duration: float) -> list[str]:
-    """What is odd about somebody else's record, one sentence each; empty when nothing is."""
+    """Problems of another client's record, one message each."""
     found = []
     duration = record.lease_duration_seconds
     if record.holder_identity is None:
-        found.append("spec.holderIdentity is missing: taken as free")
+        found.append("spec.holderIdentity is missing: treated as free")
     elif record.holder_identity and duration is None:
-        found.append(f"spec.leaseDurationSeconds is missing: taken as {own_duration:g}")
+        found.append(f"spec.leaseDurationSeconds is missing: treated as {own_duration:g}")
     if duration is not None and duration <= 0:
-        found.append(f"spec.leaseDurationSeconds is {duration}, expected a number above 0: taken as {own_duration:g}")
+        found.append(f"spec.leaseDurationSeconds is {duration}, expected a number above 0: treated as {own_duration:g}")
     elif record.holder_identity and duration is not None and duration > 4 * own_duration:
-        found.append(f"spec.leaseDurationSeconds is {duration}: if its holder is gone, nobody leads for that long")
+        found.append(f"spec.leaseDurationSeconds is {duration}: without its holder, no replica leads for that long")
     transitions = record.lease_transitions
     if transitions is not None and not 0 <= transitions < MAX_TRANSITIONS:
-        found.append(f"spec.leaseTransitions is {transitions}: counted from 0 again")
+        found.append(f"spec.leaseTransitions is {transitions}: terms restart from 0")
     return found
 
 
 class LeaseObservation:
-    """One candidate: what it saw of the Lease, when, and the term it holds itself.
+    """A replica's observation of the Lease and its own term.
 
-    Every `now` and `started` is seconds of one clock of this process that never goes back.
+    Every `now` and `started` is seconds of one monotonic clock of this process.
 
     Attributes:
-        record: the last record seen. It stays when the Lease is deleted, because its holder may still believe in it.
-        term: `spec.leaseTransitions` of our own current or last term; -1 before the first.
-        leading: our term is open. It may have run out: `is_leader` tells.
-        renewed_at: when the last successful renewal of our term was sent.
-        claimed: a claim was sent, so that the record may name us whatever the answers were.
+        record: the last observed record. It stays when the Lease is deleted, because its holder may still lead.
+        term: `spec.leaseTransitions` of this replica's current or last term; -1 before the first.
+        leading: the term is open. `is_leader` checks its expiry, too.
+        renewed_at: time at which the last successful renewal of the term was sent.
+        claimed: a claim was sent, so the record may name this replica whatever the responses were.
     """
 
     __slots__ = (
@@ -140,7 +139,7 @@ class LeaseObservation:
 
     def __init__(self, identity: str, *, lease_duration: float, renew_deadline: float) -> None:
         self.identity = identity
-        # Whole seconds: the record has no fractions, and others must not wait less than we promise.
+        # Whole seconds: the record has no fractions, and others must not wait for less than the duration.
         self._duration = math.ceil(lease_duration)
         self._renew_deadline = renew_deadline
         self._lease: Lease | None = None
@@ -151,43 +150,43 @@ class LeaseObservation:
         self.renewed_at = -math.inf
         self.claimed = False
 
-    # --- what was seen ------------------------------------------------------------------------------------------------
+    # --- observation --------------------------------------------------------------------------------------------------
 
-    def saw(self, lease: Lease | None, now: float) -> None:
-        """Take in the Lease as the API server has just answered; None when there is none."""
+    def observe(self, lease: Lease | None, now: float) -> None:
+        """Record the Lease of the last response; None when there is none."""
         self._lease = lease
         if lease is None:
             return
         record = lease.spec or LeaseSpec()
-        if record != self.record:  # a new label is no sign of life: only the record counts
+        if record != self.record:  # only a change of the record is a renewal, not one of labels
             self.record = record
             self._seen_at = now
 
     @property
     def exists(self) -> bool:
-        """Whether the Lease existed when last seen: a write is an update, else a creation."""
+        """Whether the Lease existed when last observed: a write is an update, else a creation."""
         return self._lease is not None
 
     @property
     def holder(self) -> str:
-        """Whom the last record seen names; "" when it is free or none was seen."""
+        """Holder in the last observed record; "" when it is free or none was observed."""
         return (self.record.holder_identity or "") if self.record is not None else ""
 
     def wait(self, now: float) -> float:
-        """Seconds until this candidate may claim the Lease; 0.0 when it may at once."""
+        """Seconds until this replica may claim the Lease; 0.0 when it may at once."""
         if self.record is None or self.holder in {"", self.identity}:
             return 0.0
-        promised = self.record.lease_duration_seconds
-        duration = promised if promised is not None and promised > 0 else self._duration
+        declared = self.record.lease_duration_seconds
+        duration = declared if declared is not None and declared > 0 else self._duration
         return max(0.0, self._seen_at + duration - now)
 
-    # --- what to write ------------------------------------------------------------------------------------------------
+    # --- records to write ---------------------------------------------------------------------------------------------
 
     def claim(self, name: str, namespace: str, now: datetime) -> Lease:
-        """The Lease that opens a term of ours, with a number of its own.
+        """The Lease that opens a term of this replica, with a number of its own.
 
-        Other electors count a transition when the holder changes. We count one more when we take up again a Lease that
-        still names us, so that a write of the term before can be told from one of this.
+        client-go counts a transition when the holder changes. This elector also counts one when it claims a Lease that
+        still names it, so that writes of the previous term differ from those of the new one.
         """
         self.claimed = True
         before = self._transitions_seen()
@@ -197,17 +196,17 @@ class LeaseObservation:
         return self._with(spec, name, namespace)
 
     def renewal(self, name: str, namespace: str, now: datetime) -> Lease:
-        """The Lease of our open term with a new time."""
+        """The Lease of the open term with a new renew time."""
         acquired = (self.record.acquire_time if self.record is not None else None) or timestamp(now)
         return self._with(self._spec(self.identity, self._duration, acquired, now, self.term), name, namespace)
 
-    def surrender(self, name: str, namespace: str, now: datetime) -> Lease:
-        """The Lease, free for anyone at once. The API server takes no duration below 1."""
+    def released(self, name: str, namespace: str, now: datetime) -> Lease:
+        """The released Lease. The API server accepts no duration below 1."""
         spec = self._spec("", 1, timestamp(now), now, max(0, self._transitions_seen()))
         return self._with(spec, name, namespace)
 
     def _transitions_seen(self) -> int:
-        """Transitions of the last record seen; -1 when none was."""
+        """Transitions of the last observed record; -1 when none was."""
         if self.record is None:
             return -1
         return min(max(0, self.record.lease_transitions or 0), MAX_TRANSITIONS)
@@ -230,11 +229,11 @@ class LeaseObservation:
         metadata = {"name": name, "namespace": namespace, "labels": LABELS}
         return Lease(msgspec.Raw(_encoder.encode(metadata)), spec)
 
-    # --- the own term -------------------------------------------------------------------------------------------------
+    # --- own term -----------------------------------------------------------------------------------------------------
 
-    def won(self, lease: Lease, started: float, now: float) -> bool:
-        """Our claim, sent at `started`, was written. False when the answer took so long that the term is over."""
-        self.saw(lease, now)
+    def acquired(self, lease: Lease, started: float, now: float) -> bool:
+        """Open the term: the claim sent at `started` was written. False when the term expired before the response."""
+        self.observe(lease, now)
         self.term = self._transitions_seen()
         self.renewed_at = started
         self.leading = True
@@ -243,27 +242,27 @@ class LeaseObservation:
         return self.leading
 
     def renewed(self, lease: Lease, started: float, now: float) -> None:
-        """Our renewal, sent at `started`, was written.
+        """Extend the term: the renewal sent at `started` was written.
 
-        A term that ran out before the answer came stays over: somebody may have been told that we do not lead.
+        A term that expired before the response stays closed: its end may have been reported already.
         """
-        self.saw(lease, now)
+        self.observe(lease, now)
         if self.is_leader(now):
             self.renewed_at = started
 
-    def forfeit(self) -> None:
-        """Our term is over whatever its age: the record names somebody else."""
+    def expire(self) -> None:
+        """End the term at once: the record names another holder."""
         self.renewed_at = -math.inf
 
-    def left(self, now: float) -> float:
-        """Seconds of our term that are left unless it is renewed; 0.0 or less when it is over."""
+    def remaining(self, now: float) -> float:
+        """Seconds until the term expires unless it is renewed; 0.0 or less afterwards."""
         return self.renewed_at + self._renew_deadline - now
 
     def is_leader(self, now: float) -> bool:
-        """Whether our last successful renewal, counted from when it was sent, is younger than the renew deadline."""
-        return self.leading and self.left(now) > 0.0
+        """Whether the last successful renewal, counted from its sending, is younger than the renew deadline."""
+        return self.leading and self.remaining(now) > 0.0
 
     def step_down(self) -> bool:
-        """Close our term. False when none was open."""
+        """Close the term. False when none was open."""
         was, self.leading = self.leading, False
         return was

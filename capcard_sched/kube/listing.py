@@ -1,4 +1,4 @@
-"""One kind, listed once: consistent, page by page."""
+"""Consistent lists of one kind, page by page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Objects per page.
+#: Number of objects per page.
 PAGE = 500
-#: The largest page: more than 500 of the largest objects there can be.
+#: Bytes of the largest page: more than 500 objects of the largest size.
 _PAGE_BYTES = 2**30
 
 
@@ -28,13 +28,12 @@ async def pages(
     decoder: KindDecoder[T],
     *,
     size: int = PAGE,
-    timeout: float = 60.0,  # noqa: ASYNC109 -- handed on to the client
+    timeout: float = 60.0,  # noqa: ASYNC109 -- passed to the client
 ) -> AsyncGenerator[ListPage[T]]:
-    """The pages of one list, all of the same version; `size` 0 asks for everything at once.
+    """Yield the pages of one list, all of the same version; `size` 0 lists everything at once.
 
-    No `resourceVersion=0` is asked for: it would be answered from a cache that may be behind what was written last.
-    Raises ApiError (410 when the pages were taken too slowly for the server to remember the rest; status 200 when the
-    answer is no list) and Unreachable.
+    Requests carry no `resourceVersion=0`: the API server would respond from a cache that may be stale.
+    Raises ApiError (410 when the continue token expired; status 200 when the response is not a list) and Unreachable.
     """
     following = ""
     while True:
@@ -45,7 +44,7 @@ async def pages(
         try:
             page = decoder.page(body)
         except msgspec.DecodeError as error:
-            raise ApiError(200, "Undecodable", f"the answer is no list: {error}") from error
+            raise ApiError(200, "Undecodable", f"the response is not a list: {error}") from error
         del body  # as large as the page itself
         yield page
         following = page.following

@@ -1,4 +1,4 @@
-"""Where objects live on the API server, and what a path is called in RBAC and metrics."""
+"""API paths of objects, and the RBAC names of paths."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ QUEUES: Final = f"{SCHEDULING}/queues"
 HYPER_NODES: Final = f"{TOPOLOGY}/hypernodes"
 NUMATOPOLOGIES: Final = f"{NODE_INFO}/numatopologies"
 
-#: Names that need no quoting: nearly all, and quoting takes ten times as long as finding out.
+#: Names that need no quoting: nearly all; quoting takes ten times as long as this check.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9.-]+")
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def object_path(api: str, resource: str, name: str, *, namespace: str = "", sub: str = "") -> str:
-    """`/api/v1`, `pods`, a name, its namespace unless the kind has none, a subresource.
+    """Path of an object, from such as `/api/v1`, `pods`, a name, a namespace and a subresource.
 
-    Raises ValueError for names no object can have ("", "." and ".."): they would address something else.
+    Raises ValueError for invalid names ("", "." and ".."): they would address another resource.
     """
     path = f"{api}/namespaces/{_segment(namespace)}/{resource}" if namespace else f"{api}/{resource}"
     return f"{path}/{_segment(name)}/{sub}" if sub else f"{path}/{_segment(name)}"
@@ -78,13 +78,13 @@ def volume_path(name: str) -> str:
 
 
 def events_path(namespace: str, name: str = "") -> str:
-    """The events of a namespace, or one of them."""
+    """The events of a namespace, or a single event."""
     collection = f"{CORE}/namespaces/{_segment(namespace)}/events"
     return f"{collection}/{_segment(name)}" if name else collection
 
 
 def leases_path(namespace: str) -> str:
-    """The Leases of a namespace: where one is created."""
+    """The Leases of a namespace."""
     return f"{COORDINATION}/namespaces/{_segment(namespace)}/leases"
 
 
@@ -95,14 +95,14 @@ def lease_path(namespace: str, name: str) -> str:
 
 def _segment(name: str) -> str:
     if name in {"", ".", ".."}:
-        raise ValueError(f"{name!r} cannot be the name of an object")
+        raise ValueError(f"{name!r} is not a valid name of an object")
     return name if _PLAIN.fullmatch(name) else quote(name, safe="")
 
 
 def resource_of(path: str) -> tuple[str, bool]:
-    """What RBAC calls a path, and whether it is a collection: `("pods/binding", False)`, `("nodes", True)`.
+    """RBAC resource of a path, and whether it is a collection: `("pods/binding", False)`, `("nodes", True)`.
 
-    A path that is no resource (`/version`) is told as it is.
+    A path that is not a resource (`/version`) is returned unchanged.
     """
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:] if parts[0] == "apis" else []
@@ -114,7 +114,7 @@ def resource_of(path: str) -> tuple[str, bool]:
 
 
 def verb_of(method: str, *, collection: bool, watch: bool = False) -> str:
-    """What RBAC calls a request; deleting a collection is a verb of its own."""
+    """RBAC verb of a request."""
     if method == "GET":
         return "watch" if watch else "list" if collection else "get"
     if method == "DELETE" and collection:

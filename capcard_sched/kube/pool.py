@@ -1,6 +1,6 @@
 """Kept-alive connections to one server, for many short requests (docs/decisions/0013).
 
-httptools reads the answers, asyncio holds the sockets, aiohappyeyeballs opens them; here they are put together.
+httptools parses responses, asyncio holds the sockets, aiohappyeyeballs opens them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-#: How long an unused connection stays open, in seconds.
+#: Seconds for which an idle connection stays open.
 _KEEPALIVE_SECONDS: Final = 60.0
-#: Between tries of the addresses of one name, in seconds (RFC 8305).
+#: Seconds between attempts at the addresses of one name (RFC 8305).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
-#: The longest head of an answer, in bytes.
+#: Bytes of the longest head of a response.
 _HEAD_BYTES: Final = 2**17
-#: Headers that say where a body ends. Without one it ends with its connection.
+#: Headers that delimit a body. Without one it ends with its connection.
 _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class HttpResponse(NamedTuple):
-    """An answer, whole. `retry_after`: that header."""
+    """A complete response. `retry_after`: that header."""
 
     status: int
     retry_after: str | None
@@ -41,26 +41,26 @@ class HttpResponse(NamedTuple):
 
 
 def too_large(status: int, limit: int) -> ApiError:
-    """What an answer of more than `limit` bytes is for its reader."""
-    return ApiError(status, "TooLarge", f"the answer has more than {limit} bytes")
+    """The error for a response of more than `limit` bytes."""
+    return ApiError(status, "TooLarge", f"the response has more than {limit} bytes")
 
 
 class Pool:
     """Connections to one server. Belongs to one event loop."""
 
     def __init__(self, server: str, context: ssl.SSLContext | None, server_name: str | None, limit: int) -> None:
-        """`server`: URL. `server_name`: whom the certificate must name, where not the host. `limit`: 0 for none."""
+        """`server`: URL. `server_name`: name in the certificate, default the host. `limit`: connections, 0 for none."""
         url = URL(server)
         self._host, self._port = url.raw_host or "", url.port or 0
-        #: For the Host header.
+        #: Value of the Host header.
         self.authority = url.host_port_subcomponent or ""
-        #: What every path begins with.
+        #: Prefix of every path.
         self.prefix = url.raw_path.rstrip("/")
         self._ssl = (context or True) if url.scheme == "https" else None
         self._server_name = (server_name or self._host) if self._ssl else None
-        self._places = asyncio.Semaphore(limit or sys.maxsize)  # first come, first served
+        self._slots = asyncio.Semaphore(limit or sys.maxsize)  # FIFO
         self._open: set[_Connection] = set()
-        #: Of those, the ones that rest, and since when: longest first.
+        #: Idle connections with the time since when, longest first.
         self._idle: deque[tuple[float, _Connection]] = deque()
         self._closed = False
 
@@ -72,55 +72,55 @@ class Pool:
         connect: float,
         limit: int,
         repeatable: bool = False,
-        clear: Callable[[], bool] | None = None,
+        may_send: Callable[[], bool] | None = None,
     ) -> HttpResponse:
-        """Send a request and return the whole answer, whose body may have `limit` bytes.
+        """Send a request and return the complete response, whose body has at most `limit` bytes.
 
-        `seconds`: for all of it; `connect`: to wait for a place and then for a connection, each. `repeatable`: the
-        request may be sent again when a connection that rested turns out to have ended. `clear`: asked right before
-        it is sent, whether it still may be. Raises Unreachable, TimeoutError when the request was sent, ApiError when
-        the body is too large, RequestWithheld.
+        `seconds`: for the whole exchange; `connect`: for a free slot, and again for a connection. `repeatable`: the
+        request is sent again when an idle connection turns out to be closed. `may_send` is called right before the
+        request is sent; False withholds it. Raises Unreachable, TimeoutError after sending, ApiError when the body is
+        too large, RequestWithheld.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if self._places.locked():
+        if self._slots.locked():
             try:
                 async with asyncio.timeout(connect):
-                    await self._places.acquire()
+                    await self._slots.acquire()
             except TimeoutError:
                 raise Unreachable(f"no free connection within {connect:g} s", sent=False) from None
         else:
-            await self._places.acquire()
+            await self._slots.acquire()
         try:
-            connection = self._rested(now)
+            connection = self._pop_idle(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now + seconds, clear)
+                    return await self._exchange(connection, request, limit, now + seconds, may_send)
                 except Unreachable:
-                    if not repeatable or connection.heard:
+                    if not repeatable or connection.responded:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
-            return await self._exchange(fresh, request, limit, now + seconds, clear)
+            return await self._exchange(fresh, request, limit, now + seconds, may_send)
         finally:
-            self._places.release()
+            self._slots.release()
 
     async def close(self) -> None:
-        """Close everything; what is under way is broken."""
+        """Close all connections and abort their exchanges."""
         self._closed = True
         for connection in self._open:
             connection.abort()
         self._idle.clear()
-        while self._open:  # noqa: ASYNC110 -- a turn of the loop or two
+        while self._open:  # noqa: ASYNC110 -- one or two iterations of the event loop
             await asyncio.sleep(0)
 
     async def _exchange(
-        self, connection: _Connection, request: bytes, limit: int, until: float, clear: Callable[[], bool] | None
+        self, connection: _Connection, request: bytes, limit: int, until: float, may_send: Callable[[], bool] | None
     ) -> HttpResponse:
-        if clear is not None and not clear():
+        if may_send is not None and not may_send():
             self._idle.append((asyncio.get_running_loop().time(), connection))
             raise RequestWithheld
         try:
-            answer = await connection.exchange(request, limit, until)
+            response = await connection.exchange(request, limit, until)
         except BaseException:
             connection.abort()
             raise
@@ -128,10 +128,10 @@ class Pool:
             self._idle.append((asyncio.get_running_loop().time(), connection))
         else:
             connection.abort()
-        return answer
+        return response
 
-    def _rested(self, now: float) -> _Connection | None:
-        """The connection that was used last, if one is still good; those that rested for too long are closed."""
+    def _pop_idle(self, now: float) -> _Connection | None:
+        """Return the most recently used open connection; close those that were idle for too long."""
         idle = self._idle
         while idle and idle[0][0] < now - _KEEPALIVE_SECONDS:
             idle.popleft()[1].abort()
@@ -154,8 +154,8 @@ class Pool:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._open), sock=opened, ssl=self._ssl, server_hostname=self._server_name
                 )
-        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
-            why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        except (OSError, UnicodeError) as error:  # the latter for an invalid host name
+            why = "timed out" if isinstance(error, TimeoutError) else str(error)
             raise Unreachable(f"no connection to {self._host}:{self._port}: {why}", sent=sent) from error
         if self._closed:
             connection.abort()
@@ -166,15 +166,15 @@ class _Connection(asyncio.Protocol):
     """One connection, one request at a time; also the listener of its parser."""
 
     def __init__(self, opened: set[_Connection]) -> None:
-        """`opened`: where it stands while it is open."""
-        self._opened = opened
+        """`opened`: the set of open connections."""
+        self._registry = opened
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         #: Whether another request may be sent.
         self.reusable = True
-        #: Whether anything came in answer to the last request.
-        self.heard = False
-        #: Of the answer that comes: how large it may get, has got, and what is known of it.
+        #: Whether any byte arrived in response to the last request.
+        self.responded = False
+        #: The incoming response: limit and size of its body, size of its head, and its parts.
         self._limit = self._size = self._head_size = 0
         self._parts: list[bytes] = []
         self._retry_after: str | None = None
@@ -182,14 +182,14 @@ class _Connection(asyncio.Protocol):
         self._done: asyncio.Future[HttpResponse] | None = None
 
     async def exchange(self, request: bytes, limit: int, until: float) -> HttpResponse:
-        """As `Pool.exchange`; `until`: by the clock of the event loop. After an error it must be aborted."""
+        """As `Pool.exchange`; `until`: time of the event loop. After an error the connection must be aborted."""
         if self._transport is None or not self.reusable:
-            raise Unreachable("the connection has ended", sent=False)
-        self.heard = self._headed = False
+            raise Unreachable("the connection is closed", sent=False)
+        self.responded = self._headed = False
         self._limit, self._size, self._head_size = limit, 0, 0
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
-        timer = loop.call_at(until, self._fail, TimeoutError())  # half the price of `asyncio.timeout`
+        timer = loop.call_at(until, self._fail, TimeoutError())  # half the cost of `asyncio.timeout`
         self._transport.write(request)
         try:
             return await self._done
@@ -198,7 +198,7 @@ class _Connection(asyncio.Protocol):
             self._done = None
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self.reusable = False
         if self._transport is not None:
             self._transport.abort()
@@ -212,21 +212,21 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._opened.add(self)
+        self._registry.add(self)
 
     def data_received(self, data: bytes) -> None:
         if self._done is None or self._done.done():
-            self.abort()  # nobody asked: whatever it is, it is no answer to the next request
+            self.abort()  # unsolicited data is no response to the next request
             return
-        self.heard = True
+        self.responded = True
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._fail(Unreachable(f"the answer is not HTTP/1.1: {error}", sent=True))
+            self._fail(Unreachable(f"the response is not HTTP/1.1: {error}", sent=True))
         if not self._headed:
             self._head_size += len(data)
             if self._head_size > _HEAD_BYTES:
-                self._fail(Unreachable(f"the answer has a head of more than {_HEAD_BYTES} bytes", sent=True))
+                self._fail(Unreachable(f"the response has a head of more than {_HEAD_BYTES} bytes", sent=True))
 
     def eof_received(self) -> None:
         if self._headed and not self._delimited:
@@ -234,14 +234,14 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._opened.discard(self)
+        self._registry.discard(self)
         self._fail(Unreachable(str(exc) if exc is not None else "the server closed the connection", sent=True))
 
     # --- callbacks of httptools -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self._done is None or self._done.done():
-            self.reusable = False  # a second answer
+            self.reusable = False  # a second response
         self._parts, self._retry_after, self._headed, self._delimited = [], None, False, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -262,7 +262,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200:
-            self._headed = False  # an interim answer: the answer follows
+            self._headed = False  # an interim response: the final one follows
         else:
             self._complete(reusable=self._parser.should_keep_alive())
 

@@ -1,4 +1,4 @@
-"""The queues that must exist before anything can be scheduled (core reference §5.9)."""
+"""Creation of the `root` queue and the default queue, without which no job can be scheduled."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ROOT: Final = "root"
-#: Between two attempts, in seconds: doubling.
+#: Seconds between two attempts: doubling.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 
 
 async def ensure_queues(
-    client: Client, default_queue: str, failed: Callable[[str, str], None], wanted: Callable[[], bool]
+    client: Client, default_queue: str, on_failure: Callable[[str, str], None], wanted: Callable[[], bool]
 ) -> None:
-    """Create `root` and the default queue where they are missing; one that exists stays as it is.
+    """Create `root` and the default queue where they are missing; an existing one is unchanged.
 
-    What fails is tried again for as long as it is `wanted`. `failed` is told of each queue that could not be created,
-    and why, when that is news.
+    Retries while `wanted` returns True. `on_failure(queue, error)` is called once per distinct error.
     """
     async with asyncio.TaskGroup() as group:
         for name, reclaimable in ((_ROOT, False), (default_queue, True)):
-            group.create_task(_ensure(client, name, failed, wanted, reclaimable=reclaimable))
+            group.create_task(_ensure(client, name, on_failure, wanted, reclaimable=reclaimable))
 
 
 async def _ensure(
-    client: Client, name: str, failed: Callable[[str, str], None], wanted: Callable[[], bool], *, reclaimable: bool
+    client: Client, name: str, on_failure: Callable[[str, str], None], wanted: Callable[[], bool], *, reclaimable: bool
 ) -> None:
     body = msgspec.json.encode(
         {
@@ -44,22 +43,22 @@ async def _ensure(
             "spec": {"weight": 1, "reclaimable": reclaimable},
         }
     )
-    told, pause = "", _FIRST_PAUSE
+    reported, pause = "", _FIRST_PAUSE
     while wanted():
         try:
-            await client.request("POST", QUEUES, body=body, clear=wanted)
+            await client.request("POST", QUEUES, body=body, may_send=wanted)
         except ApiError as error:
             if error.status == HTTPStatus.CONFLICT:
                 return
-            why = error.message
+            error_text = error.message
         except Unreachable as error:
-            why = str(error)
+            error_text = str(error)
         except RequestWithheld:
             continue
         else:
             return
-        if why != told:
-            failed(name, why)
-            told = why
+        if error_text != reported:
+            on_failure(name, error_text)
+            reported = error_text
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)

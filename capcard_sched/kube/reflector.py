@@ -1,8 +1,8 @@
-"""One kind, kept in step: list, watch, resume, list again and tell the difference.
+"""Reflector of one kind: list, watch, resume, relist; delivers differences only.
 
-Lists come through the watch itself where the server can do that (`sendInitialEvents`), else in pages; both are
-consistent reads. A watch is resumed from the last version it has shown; when the server no longer remembers that far
-(410, as an answer or inside the stream) everything is listed afresh.
+Lists are streamed by the watch where the server supports that (`sendInitialEvents`), else read in pages; both are
+consistent reads. A watch resumes from its last resourceVersion. When that has expired (410, as a response or inside the
+stream), the kind is listed again.
 """
 
 from __future__ import annotations
@@ -44,40 +44,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=WatchSpec)
 
-#: On the bookmark that ends the initial events of a watch.
+#: Annotation of the bookmark that ends the initial events of a watch.
 _END_OF_LIST = "k8s.io/initial-events-end"
-#: What servers answer that cannot send initial events.
+#: Status codes of servers without support for initial events.
 _CANNOT_STREAM = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNPROCESSABLE_ENTITY})
-#: Why a server refuses a version it has not reached: its storage was set back.
-_FROM_THE_FUTURE = "ResourceVersionTooLarge"
-#: After so many watches in a row without a byte the version itself is doubted.
+#: Reason for the rejection of a version that the server has not reached: its storage was restored from a backup.
+_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
+#: Number of consecutive watches without a byte after which the kind is listed again.
 _SILENT_WATCHES = 2
-#: A watch that ended properly after less, in seconds, and without an event is not opened again at once.
+#: Seconds; a watch that ends sooner, without an event, is reopened with a backoff.
 _SHORT_LIFE = 1.0
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to list and watch; times in seconds."""
+    """Settings of lists and watches; times in seconds."""
 
-    #: Whether to list through the watch where the server can.
+    #: List through the watch where the server supports it.
     streaming: bool = True
-    #: Objects per page of an ordinary list; 0: all at once.
+    #: Objects per page of a paged list; 0: all at once.
     page: int = PAGE
-    #: A watch this long without a byte is taken for dead: bookmarks come about every minute.
+    #: Seconds without a byte after which a watch counts as dead; bookmarks arrive about every minute.
     silence: float = 90.0
-    #: The server is asked to end a watch after a time drawn from here, so that clients spread over API servers again.
+    #: Range of random watch lifetimes, so that clients spread over API servers again.
     lifetime: tuple[int, int] = (300, 600)
     first_delay: float = 0.2
     longest_delay: float = 30.0
-    #: For one page of a list, and for a watch to open.
+    #: Timeout of one page of a list, and of opening a watch.
     timeout: float = 60.0
 
 
 DEFAULT_SETTINGS: Final = WatchSettings()
 
 
-class _Interrupted(Exception):  # noqa: N818 -- a turn of events, told to the observer
-    """A watch ended otherwise than by its time being up."""
+class _Interrupted(Exception):  # noqa: N818 -- part of normal operation, reported to the observer
+    """A watch ended before its lifetime."""
 
     def __init__(self, event: str, detail: str) -> None:
         super().__init__(detail)
@@ -85,7 +85,7 @@ class _Interrupted(Exception):  # noqa: N818 -- a turn of events, told to the ob
 
 
 class Reflector(Generic[T]):
-    """Lists and watches one kind and delivers what changes. Everything happens in one event loop."""
+    """Lists and watches one kind and delivers changes, in one event loop."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Reflector(Generic[T]):
         rng: random.Random | None = None,
     ) -> None:
         self.kind = kind
-        #: Since when no watch is open, by `clock`; None while one is.
-        self.lost_since: float | None = clock()
+        #: Time by `clock` since when no watch is open; None while one is.
+        self.disconnected_since: float | None = clock()
         self._client = client
         self._deliver = deliver
         self._observer = observer
@@ -109,61 +109,61 @@ class Reflector(Generic[T]):
         self._rng = rng or random.Random()  # noqa: S311 -- jitter, not a secret
         self._backoff = RetryBackoff(settings.first_delay, settings.longest_delay, self._rng)
         self._decoder = KindDecoder(kind)
-        self._known = DeltaStore(kind, observer)
+        self._store = DeltaStore(kind, observer)
         self._streaming = settings.streaming
         self._page_size = settings.page
-        #: Version to watch from; "" when there must be a list first.
+        #: Version to watch from; "" when a list must come first.
         self._version = ""
         self._silent_watches = 0
-        self._settled = asyncio.Event()
-        self._waiting: list[asyncio.Future[None]] = []
-        self._work: asyncio.Task[None] | None = None
+        self._synced = asyncio.Event()
+        self._relists: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
 
     @property
-    def settled(self) -> bool:
-        """Whether the first list was delivered, or a kind that is not required was found missing or forbidden."""
-        return self._settled.is_set()
+    def synced(self) -> bool:
+        """Whether the first list was delivered, or an optional kind is missing or forbidden."""
+        return self._synced.is_set()
 
     @property
     def pending(self) -> bool:
-        """Whether the first list, or one that was asked for by `relist`, is still to come."""
-        return not self.settled or bool(self._waiting)
+        """Whether the first list, or one requested by `relist`, is pending."""
+        return not self.synced or bool(self._relists)
 
-    async def wait_settled(self) -> None:
+    async def wait_synced(self) -> None:
         """Return once `settled`."""
-        await self._settled.wait()
+        await self._synced.wait()
 
     async def run(self) -> None:
-        """Keep in step until cancelled."""
+        """List and watch until cancelled."""
         try:
             while True:
-                self._work = asyncio.create_task(self._follow(), name=f"watch {self.kind.resource}")
-                await asyncio.wait({self._work})
-                if not self._work.cancelled():  # by `relist`; else it has failed by a mistake of ours: not to be hidden
-                    self._work.result()
+                self._task = asyncio.create_task(self._list_and_watch(), name=f"watch {self.kind.resource}")
+                await asyncio.wait({self._task})
+                if not self._task.cancelled():  # `relist` cancels it; an exception is a bug and must surface
+                    self._task.result()
         finally:
-            if self._work is not None:
-                self._work.cancel()
-                await asyncio.wait({self._work})
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.wait({self._task})
 
     async def relist(self) -> None:
-        """List afresh and deliver the differences, or all of a kind that we write; return when that is done.
+        """List again and deliver the differences, or all objects of a kind that the scheduler writes.
 
-        Whatever list or watch is under way is given up: this list begins after the call. Needs `run` to be running.
-        A kind that is not required and turns out missing or forbidden is done too.
+        Cancels the list or watch in progress: the new list begins after the call. Requires a running `run`. Returns for
+        an optional kind that is missing or forbidden, too.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(done)
+        self._relists.append(done)
         self._version = ""
         if self.kind.written:
-            self._known.doubt()
-        if self._work is not None:
-            self._work.cancel()
+            self._store.invalidate()
+        if self._task is not None:
+            self._task.cancel()
         await done
 
-    # --- list and watch, for ever -----------------------------------------------------------------------------------
+    # --- list and watch ---------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _list_and_watch(self) -> None:
         while True:
             delay = 0.0
             try:
@@ -173,23 +173,23 @@ class Reflector(Generic[T]):
                     listed = True
                 await self._watch(resumed=bool(self._version) and not listed)
             except ApiError as error:
-                delay = self._refused(error)
+                delay = self._on_error(error)
             except Unreachable as error:
-                event = "cut" if self.lost_since is None else "unreachable"
+                event = "cut" if self.disconnected_since is None else "unreachable"
                 self._observer.watch(self.kind.resource, event, str(error))
                 delay = self._backoff.next()
             except _Interrupted as interruption:
                 self._observer.watch(self.kind.resource, interruption.event, str(interruption))
                 delay = self._backoff.next()
             finally:
-                self._known.abort_list()
-                if self.lost_since is None:
-                    self.lost_since = self._clock()
+                self._store.abort_list()
+                if self.disconnected_since is None:
+                    self.disconnected_since = self._clock()
             if delay > 0:
                 await asyncio.sleep(delay)
 
-    def _refused(self, error: ApiError) -> float:
-        """What follows from an error answer; seconds to wait before the next attempt."""
+    def _on_error(self, error: ApiError) -> float:
+        """Process an error response; returns seconds to wait before the next attempt."""
         resource = self.kind.resource
         if error.status == HTTPStatus.GONE:
             self._version = ""
@@ -201,52 +201,52 @@ class Reflector(Generic[T]):
             event = "missing" if error.status == HTTPStatus.NOT_FOUND else "forbidden"
             self._observer.watch(resource, event, error.message)
             if not self.kind.required:
-                self._settle()
+                self._mark_synced()
         else:
             self._observer.watch(resource, "refused", str(error))
-            if any(cause.reason == _FROM_THE_FUTURE for cause in error.details.causes or ()):
+            if any(cause.reason == _VERSION_TOO_LARGE for cause in error.details.causes or ()):
                 self._version = ""
         return max(self._backoff.next(), error.retry_after or 0.0)
 
     async def _list(self) -> None:
-        """A page is delivered before the next is asked for."""
-        self._known.begin_list()
+        """List in pages; each page is delivered before the next one is requested."""
+        self._store.begin_list()
         version = ""
         found = pages(self._client, self.kind.path, self._decoder, size=self._page_size, timeout=self._settings.timeout)
         try:
             async with aclosing(found):
                 async for page in found:
                     out: list[Delta] = []
-                    self._known.items(page.items, out)
+                    self._store.items(page.items, out)
                     self._send(out)
                     version = page.version
         except ApiError as error:
             if error.status == HTTPStatus.GONE:
-                self._page_size = 0  # we were too slow for pages: all at once then
+                self._page_size = 0  # the continue token expired: list everything at once
             raise
         self._listed(version)
 
     def _listed(self, version: str) -> None:
-        """A list is complete."""
+        """Complete a list."""
         out: list[Delta] = []
-        self._known.end_list(out)
+        self._store.end_list(out)
         self._send(out)
         self._version = version
         self._page_size = self._settings.page
-        self._observer.watch(self.kind.resource, "listed", f"{len(self._known)} objects")
-        self._settle()
+        self._observer.watch(self.kind.resource, "listed", f"{len(self._store)} objects")
+        self._mark_synced()
 
-    def _settle(self) -> None:
-        self._settled.set()
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
+    def _mark_synced(self) -> None:
+        self._synced.set()
+        relists, self._relists = self._relists, []
+        for done in relists:
             if not done.done():
                 done.set_result(None)
 
     # --- one watch --------------------------------------------------------------------------------------------------
 
     async def _watch(self, *, resumed: bool) -> None:
-        """Until it ends or fails. Without a version it lists first, by the initial events."""
+        """Watch until the stream ends or fails. Without a version, the initial events list the kind first."""
         settings = self._settings
         params = {
             "watch": "1",
@@ -257,23 +257,23 @@ class Reflector(Generic[T]):
             params["resourceVersion"] = self._version
         else:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-            self._known.begin_list()
+            self._store.begin_list()
         opened = self._clock()
         path = self.kind.path
         async with self._client.stream(path, params, silence=settings.silence, timeout=settings.timeout) as stream:
             if self._version:
-                self.lost_since = None
+                self.disconnected_since = None
                 if resumed:
                     self._observer.watch(self.kind.resource, "restarted", f"after version {self._version}")
             progress = await self._read(stream)
-        if self._known.listing:
+        if self._store.listing:
             self._streaming = False
             raise _Interrupted("cut", "the server ended the watch before the end of the initial list")
         if not progress and self._clock() - opened < _SHORT_LIFE:
             raise _Interrupted("cut", "the server ended the watch at once")
 
     async def _read(self, stream: Stream) -> bool:
-        """Take in events until the stream ends; whether there were any."""
+        """Read events until the stream ends; whether there were any."""
         buffer = LineBuffer()
         progress = False
         while True:
@@ -285,29 +285,29 @@ class Reflector(Generic[T]):
             except ValueError as error:
                 raise _Interrupted("undecodable", str(error)) from error
             if lines:
-                self._take(self._decoder.events(lines))
+                self._apply(self._decoder.events(lines))
                 progress = True
                 self._silent_watches = 0
-                if not self._known.listing:
+                if not self._store.listing:
                     self._backoff.reset()
                     if self.kind.gather > 0:
-                        await stream.rest(self.kind.gather)
+                        await stream.pause(self.kind.gather)
             elif not piece:
                 if buffer.pending:
                     raise _Interrupted("cut", "the stream ended in the middle of an object")
                 return progress
 
     def _stalled(self, *, progress: bool) -> _Interrupted:
-        """Silence. A server set back to a backup says nothing until it has caught up with the version asked for."""
+        """The error for a silent watch. A server restored from a backup stays silent until it reaches the version."""
         self._silent_watches += not progress
         if self._silent_watches >= _SILENT_WATCHES:
             self._silent_watches = 0
             self._version = ""
-        return _Interrupted("stalled", f"nothing came for {self._settings.silence:g} s")
+        return _Interrupted("stalled", f"no data for {self._settings.silence:g} s")
 
-    def _take(self, events: Sequence[AnyEvent[T]]) -> None:
-        """What arrived together is delivered together."""
-        known = self._known
+    def _apply(self, events: Sequence[AnyEvent[T]]) -> None:
+        """Process events and deliver their deltas as one batch."""
+        store = self._store
         out: list[Delta] = []
         version = ""
         try:
@@ -320,34 +320,34 @@ class Reflector(Generic[T]):
                 if isinstance(event, UndecodableObject):
                     meta = event.metadata
                     if event.type == DELETED:
-                        known.gone(meta, out)
+                        store.gone(meta, out)
                     else:
-                        known.unreadable(event, out)
+                        store.undecodable(event, out)
                 else:
                     item = event.object
                     meta = item.metadata
                     if event.type in {ADDED, MODIFIED}:
-                        known.changed(item, out)  # type: ignore[arg-type] # only bookmarks are bare metadata
+                        store.changed(item, out)  # type: ignore[arg-type] # only bookmarks are bare metadata
                     elif event.type == DELETED:
-                        known.gone(meta, out)
+                        store.gone(meta, out)
                     elif event.type != BOOKMARK:
                         self._observer.watch(self.kind.resource, "unexpected", f"an event of type {event.type!r}")
-                    elif known.listing:
+                    elif store.listing:
                         self._end_of_list(meta, out)
                 version = meta.resource_version or version
         finally:
             self._send(out)
-            if version and not known.listing:  # initial events come in no order of versions
+            if version and not store.listing:  # initial events come in no order of versions
                 self._version = version
 
     def _end_of_list(self, bookmark: ObjectMeta, out: list[Delta]) -> None:
         if (bookmark.annotations or {}).get(_END_OF_LIST) != "true":
-            # The server took no notice of our asking for initial events: nothing tells where the list ends.
+            # The server ignored `sendInitialEvents`: nothing marks the end of the list.
             self._streaming = False
             raise _Interrupted("cut", "the server does not mark the end of the initial list")
         self._send(out)
         out.clear()
-        self.lost_since = None
+        self.disconnected_since = None
         self._listed(bookmark.resource_version)
 
     def _send(self, out: list[Delta]) -> None:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Throttle:
-    """A token bucket whose tokens can be owed: who comes first goes first, and nobody waits for longer than needed."""
+    """A token bucket with debt: requests pass in FIFO order and wait no longer than the rate requires."""
 
     def __init__(self, qps: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """`qps` requests per second; 0 means no limit. `burst` of at least 1 may go at once after a pause."""
+        """`qps`: requests per second, 0 for no limit. `burst`: requests that pass at once after a pause, at least 1."""
         self._qps = qps
         self._burst = float(max(burst, 1))
         self._clock = clock
@@ -22,7 +22,7 @@ class Throttle:
         self._filled = clock()
 
     def reserve(self) -> float:
-        """Take a token; seconds to wait before using it."""
+        """Take a token; returns seconds to wait before using it."""
         if self._qps <= 0:
             return 0.0
         now = self._clock()
@@ -31,7 +31,7 @@ class Throttle:
         return max(0.0, -self._tokens / self._qps)
 
     async def wait(self) -> None:
-        """Take a token, and wait until it may be used."""
+        """Take a token and wait until it is valid."""
         delay = self.reserve()
         if delay > 0:
             await asyncio.sleep(delay)

@@ -1,7 +1,7 @@
 """Writes the Grafana dashboards beside this file: `python manifests/grafana/dashboards.py`.
 
 A panel is a line here: title, form, unit, queries. The tests compare the files with it, and the queries with the table
-of metrics. Every dashboard asks for its Prometheus by the variable `datasource`.
+of metrics. Every dashboard selects its Prometheus by the variable `datasource`.
 """
 
 # ruff: noqa: E501 - a panel is one line where it can be

@@ -126,8 +126,8 @@ def _build_one(go: Path, package: str, target: Path) -> None:
     """One program, whole or not at all."""
     kubernetes = pinned("k8s.io/kubernetes")
     major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
-    told = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in told.items()]
+    reported = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in reported.items()]
     environment = {
         **os.environ,
         "CGO_ENABLED": "0",  # needs no C compiler

@@ -66,8 +66,8 @@ def pod(
     """A pod of one container; `cards` is its `card.name` annotation. What can have no overcommit is a limit too."""
     named = {keys.GROUP_NAME: group, keys.POD_QUEUE_NAME: queue, keys.CARD_NAME: cards}
     notes = {**{key: value for key, value in named.items() if value}, **(annotations or {})}
-    asked = {key: str(value) for key, value in ({"cpu": "1"} if requests is None else requests).items()}
-    resources = {"requests": asked, "limits": {key: value for key, value in asked.items() if "/" in key}}
+    requested = {key: str(value) for key, value in ({"cpu": "1"} if requests is None else requests).items()}
+    resources = {"requests": requested, "limits": {key: value for key, value in requested.items() if "/" in key}}
     meta: Manifest = {"name": name, "labels": dict(labels or {}), "annotations": notes}
     if namespace:
         meta["namespace"] = namespace

@@ -354,8 +354,8 @@ def test_without_a_kubeconfig_files_are_offered(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run(["queue", "list"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: no kubeconfig was named, KUBECONFIG is not set")
     assert err.endswith("; or pass manifests with -f\n")
+    assert err.startswith("error: no kubeconfig is given, KUBECONFIG is not set")
     assert err.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""Where the manifests are, and what they say once they are read or rendered."""
+"""Paths of the manifests, and their parsed or rendered documents."""
 
 from __future__ import annotations
 

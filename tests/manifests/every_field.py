@@ -1,4 +1,4 @@
-"""One object of each of our kinds with every field it can have (controllers reference §1)."""
+"""One object of each of our kinds with every field it can have."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The chart makes the objects of the kustomization, and its values do what they say."""
+"""The chart renders the objects of the kustomization, and its values have their documented effect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rendered(
 
 
 def refusal(helm: Path, values: Manifest) -> str:
-    """What Helm says against those values."""
+    """The error of Helm for these values."""
     done = _helm(helm, "template", "capcard-sched", CHART, values=values)
     assert done.returncode != 0, "Helm took it"
     return done.stderr
@@ -264,7 +264,7 @@ def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values, said",
+    "values, output",
     [
         ({"custom": {"scheduler_replica": 3}}, "scheduler_replica"),
         ({"customs": {}}, "customs"),
@@ -282,8 +282,8 @@ def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
         ),
     ],
 )
-def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, said: str) -> None:
-    assert said in refusal(helm, values)
+def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: str) -> None:
+    assert output in refusal(helm, values)
 
 
 def test_files_of_the_components_exist() -> None:

@@ -49,15 +49,15 @@ async def test_every_field_is_known_and_kept_as_it_was_sent(cluster: Cluster, ki
 
 @pytest.mark.parametrize("kind, status", [("Queue", QUEUE_STATUS), ("Job", JOB_STATUS)])
 async def test_a_status_with_a_subresource_is_written_there_alone(cluster: Cluster, kind: str, status: str) -> None:
-    manifest, wanted = one(EXAMPLES[kind]), one(status)
+    manifest, expected = one(EXAMPLES[kind]), one(status)
     name = manifest["metadata"]["name"]
-    made = await create(cluster, {**manifest, "status": wanted})
+    made = await create(cluster, {**manifest, "status": expected})
     assert made.get("status", {}) in ({}, {"state": "Open"}), "dropped from a creation"
-    ignored = await cluster.patch(PLURALS[kind], name, {"status": wanted})
+    ignored = await cluster.patch(PLURALS[kind], name, {"status": expected})
     assert ignored.get("status", {}) in ({}, {"state": "Open"}), "dropped from a patch of the object"
-    await cluster.patch(PLURALS[kind], name, {"status": wanted, "spec": {"queue": "x"}}, subresource="status")
+    await cluster.patch(PLURALS[kind], name, {"status": expected, "spec": {"queue": "x"}}, subresource="status")
     kept = await cluster.get(PLURALS[kind], name)
-    assert kept["status"] == wanted
+    assert kept["status"] == expected
     assert kept["spec"] == made["spec"], "a write to the status leaves the spec alone"
 
 
@@ -168,7 +168,7 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_field(
 
 
 @pytest.mark.parametrize(
-    "kind, way, said",
+    "kind, way, output",
     [
         ("Command", ("target", "uid"), "target.uid"),
         ("Job", ("spec", "volumes", 0, "mountPath"), "spec.volumes[0].mountPath"),
@@ -176,7 +176,7 @@ async def test_a_bad_value_is_refused_by_the_name_of_its_field(
     ],
 )
 async def test_what_must_be_there_is_asked_for(
-    cluster: Cluster, kind: str, way: tuple[str | int, ...], said: str
+    cluster: Cluster, kind: str, way: tuple[str | int, ...], output: str
 ) -> None:
     manifest = one(EXAMPLES[kind])
     place: Any = manifest
@@ -185,7 +185,7 @@ async def test_what_must_be_there_is_asked_for(
     del place[way[-1]]
     with pytest.raises(RequestError) as refused:
         await create(cluster, manifest)
-    assert said in refused.value.message
+    assert output in refused.value.message
 
 
 @pytest.mark.parametrize(

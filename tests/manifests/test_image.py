@@ -1,4 +1,4 @@
-"""What can be said of the container image where no image can be built: its steps are run by hand or read."""
+"""The container image without an image build: its steps run by hand or are parsed."""
 
 from __future__ import annotations
 

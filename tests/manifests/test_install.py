@@ -39,15 +39,15 @@ async def installed(cluster: Cluster) -> dict[str, Manifest]:
         if kind != "CustomResourceDefinition":
             items = await cluster.list(kind, namespace="capcard-system")
             found |= by_key({"kind": kind, "apiVersion": version, **item} for item in items)
-    wanted = set(by_key(read(INSTALL)))
-    return {name: manifest for name, manifest in found.items() if name in wanted}
+    expected = set(by_key(read(INSTALL)))
+    return {name: manifest for name, manifest in found.items() if name in expected}
 
 
 async def test_one_manifest_is_all_it_takes(cluster: Cluster, kubectl: Path) -> None:
-    said = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
-    assert len(said.splitlines()) == len(read(INSTALL))
-    wanted = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
-    assert set(await installed(cluster)) == wanted
+    output = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-f", INSTALL)
+    assert len(output.splitlines()) == len(read(INSTALL))
+    expected = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
+    assert set(await installed(cluster)) == expected
 
 
 async def test_it_can_be_applied_the_old_way_too_and_again(cluster: Cluster, kubectl: Path) -> None:
@@ -59,23 +59,23 @@ async def test_it_can_be_applied_the_old_way_too_and_again(cluster: Cluster, kub
 
 
 async def test_the_base_leaves_crds_alone(cluster: Cluster, kubectl: Path) -> None:
-    said = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-k", MANIFESTS / "base")
-    assert "deployment.apps/capcard-sched" in said
-    assert "customresourcedefinition" not in said
+    output = await run(cluster, kubectl, "apply", "--server-side", "--validate=strict", "-k", MANIFESTS / "base")
+    assert "deployment.apps/capcard-sched" in output
+    assert "customresourcedefinition" not in output
 
 
 async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path: Path) -> None:
     await run(cluster, kubectl, "apply", "--server-side", "-f", MANIFESTS / "base" / "namespace.yaml")
     # A dry run: an API server does not get over a policy binding that was deleted, as it would be after this test.
     words = ("apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", overlay(tmp_path, *COMPONENTS))
-    said = await run(cluster, kubectl, *words)
+    output = await run(cluster, kubectl, *words)
     for name in (
         "validatingadmissionpolicy.admissionregistration.k8s.io/capcard-sched-fence",
         "validatingadmissionpolicybinding.admissionregistration.k8s.io/capcard-sched-fence",
         "clusterrole.rbac.authorization.k8s.io/capcard-sched-eviction-api",
         "clusterrole.rbac.authorization.k8s.io/capcard-sched-podgroup-status",
     ):
-        assert f"{name} serverside-applied" in said
+        assert f"{name} serverside-applied" in output
 
 
 def pod_of(deployment: Manifest) -> Manifest:
@@ -136,7 +136,7 @@ async def test_the_account_may_do_its_work_and_no_other(cluster: Cluster, kubect
     await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
     token = await cluster.token_of("capcard-sched", namespace="capcard-system")
     leases = "/apis/coordination.k8s.io/v1/namespaces"
-    answers = {
+    responses = {
         "/api/v1/nodes": 200,
         "/api/v1/pods": 200,
         "/apis/scheduling.volcano.sh/v1beta1/queues": 200,
@@ -152,19 +152,19 @@ async def test_the_account_may_do_its_work_and_no_other(cluster: Cluster, kubect
     headers = {"Authorization": f"Bearer {token}"}
     connector = aiohttp.TCPConnector(ssl=cluster.control_plane.ssl)
     async with aiohttp.ClientSession(cluster.control_plane.server, connector=connector, headers=headers) as session:
-        for path, wanted in answers.items():
-            async with session.get(path) as answer:
-                assert (path, answer.status) == (path, wanted)
+        for path, expected in responses.items():
+            async with session.get(path) as response:
+                assert (path, response.status) == (path, expected)
 
 
 async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Path, tmp_path: Path) -> None:
     in_release = ("--namespace", "capcard-system")
-    said = await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace")
-    _, _, notes = said.partition("\nNOTES:\n")
+    output = await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace")
+    _, _, notes = output.partition("\nNOTES:\n")
     assert "places pods whose schedulerName is capcard-sched." in notes
     assert "ConfigMap capcard-sched-conf" in notes
-    wanted = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
-    assert set(await installed(cluster)) == wanted
+    expected = {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
+    assert set(await installed(cluster)) == expected
 
     values = tmp_path / "values.yaml"
     values.write_text(json.dumps({"custom": {"scheduler_replicas": 3, "scheduler_name": ["volcano", "gpu"]}}), "utf-8")

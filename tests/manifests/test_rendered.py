@@ -1,4 +1,4 @@
-"""Derived files follow their sources, and the objects of one installation know each other by their right names."""
+"""Derived files follow their sources, and the objects of one installation refer to each other by their names."""
 
 from __future__ import annotations
 

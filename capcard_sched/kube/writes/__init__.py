@@ -1,1 +1,1 @@
-"""The writing half of the backend: what the core wants becomes requests, binds first. `writer.Effects` is the door."""
+"""Writes to the API server: intents of the core become requests, bindings first. `ApiWriter` is the entry point."""

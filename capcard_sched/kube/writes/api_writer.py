@@ -1,8 +1,8 @@
-"""Carrying out intents on a real API server: three lanes of different importance, and the workers that empty them.
+"""Writes intents to the API server from three queues of falling priority.
 
-Bindings and evictions leave at once, on as many connections as there are `binders`. Statuses wait until those are done,
-and events until statuses are, each object or event once with its latest value. When a lower lane has waited for seconds
-all the same, one of its writes at a time goes beside the bindings.
+Bindings and evictions are sent at once, on `binders` connections. Statuses are sent when no binding waits, events when
+no status waits; each object or event waits once, with its latest value. An entry of a lower queue that waits for
+seconds is sent beside the bindings, one at a time.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.kube.writes.binder import Settle
+    from capcard_sched.kube.writes.binder import PreBind
     from capcard_sched.kube.writes.event_correlator import Series, SeriesKey
     from capcard_sched.kube.writes.statuses import StatusKey
     from capcard_sched.kube.writes.work_queue import WorkItem
     from capcard_sched.kube.writes.write_outcome import WriteOutcome
     from capcard_sched.model.deltas import Delta
 
-#: Connections for statuses and events.
+#: Number of workers, and connections, for statuses and events.
 LOW_WORKERS: Final = 8
-#: Events that wait; the oldest are dropped beyond it.
+#: Number of waiting events; beyond it the oldest are dropped.
 MAX_EVENTS: Final = 20_000
-#: After so many seconds a status, an event is written beside bindings.
-_STATUS_PATIENCE, _EVENT_PATIENCE = 5.0, 10.0
-#: How often what was put off is looked at, in seconds.
-_TICK = 0.25
-#: The longest a worker rests for when the server asks for fewer requests, in seconds; the write itself waits longer.
-_MAX_REST = 1.0
+#: Seconds after which a status, an event is written beside bindings.
+_STATUS_SECONDS, _EVENT_SECONDS = 5.0, 10.0
+#: Seconds between checks of delayed entries.
+_POLL_SECONDS = 0.25
+#: Seconds; longest pause of a worker after a 429; the write itself may wait longer.
+_MAX_PAUSE = 1.0
 _STATUS_BACKOFF = WriteBackoff(first=0.5, longest=60.0)
 _EVENT_BACKOFF = WriteBackoff(first=1.0, longest=60.0)
-#: The same while the server is busy or away: what stands in the cluster is to be true soon after it is back.
+#: Used while the server is overloaded or unreachable, so that statuses are current soon after it returns.
 _AWAY_BACKOFF = WriteBackoff(first=0.5, longest=10.0)
 
 
 class ApiWriter:
-    """The writing half of the backend. Belongs to the event loop in which `run` runs.
+    """Writes intents to the API server. Belongs to the event loop in which `run` runs.
 
     Args:
-        client: Should allow for `binders` + `LOW_WORKERS` connections, and a few for the other users of it.
-        deliver: Takes deltas about writes that failed.
-        observer: Hears of everything.
-        may_write: Whether this process leads right now; asked of every write, at the moment it leaves.
-        binders: Connections for bindings and evictions.
-        scheduler_name: Source of events, and part of conditions.
-        use_eviction_api: Evict by the eviction subresource, so that disruption budgets count.
-        fence: What to write on each Binding for the admission policy; None when there is no fence.
-        settle: What has to be done before a pod with volumes is bound.
+        client: allows `binders` + `LOW_WORKERS` connections, and a few for its other users.
+        deliver: receives deltas about failed writes.
+        observer: receives every outcome.
+        may_write: whether this process leads; called for every write right before it is sent.
+        binders: connections for bindings and evictions.
+        scheduler_name: source of events, and part of conditions.
+        use_eviction_api: evict by the eviction subresource, so that disruption budgets apply.
+        fence: returns the token of a Binding for the admission policy; None without a fence.
+        pre_bind: runs before a pod with volumes is bound.
     """
 
     def __init__(
@@ -80,52 +80,52 @@ class ApiWriter:
         scheduler_name: str,
         use_eviction_api: bool = False,
         fence: Callable[[], str | None] = lambda: None,
-        settle: Settle | None = None,
+        pre_bind: PreBind | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._observer = observer
         self._clock = clock
         self._now = now
-        self._permit = LeadershipGate(may_write)
+        self._gate = LeadershipGate(may_write)
         self._statuses: WorkQueue[StatusKey, StatusWrite] = WorkQueue(statuses.merge)
-        self._pace = StatusRateLimiter()
+        self._rate_limiter = StatusRateLimiter()
         self._events: WorkQueue[SeriesKey, EventWrite] = WorkQueue(events.merge, MAX_EVENTS)
         self._correlator = EventCorrelator(scheduler_name, EventNames())
-        self._status_writer = Statuses(client, self._permit, StatusDiscovery(client, clock), self._stamp)
-        self._event_writer = EventWriter(client, self._permit, UidCache(client, clock), self._correlator)
-        self._urgent = BindQueue(
+        self._status_writer = Statuses(client, self._gate, StatusDiscovery(client, clock), self._stamp)
+        self._event_writer = EventWriter(client, self._gate, UidCache(client, clock), self._correlator)
+        self._bind_queue = BindQueue(
             client,
-            self._permit,
+            self._gate,
             deliver,
             observer,
             workers=binders,
             scheduler_name=scheduler_name,
             use_eviction_api=use_eviction_api,
             fence=fence,
-            settle=settle,
-            still=self._still,
-            tell=self.submit,
+            pre_bind=pre_bind,
+            quiesce=self._quiesce,
+            submit=self.submit,
             stamp=self._stamp,
-            idle=self._wake_all,
+            on_idle=self._wake_all,
             clock=clock,
         )
-        #: Those who wait for the end of a condition's write, by its key.
-        self._ends: dict[StatusKey, asyncio.Future[None]] = {}
-        self._resting: deque[asyncio.Future[None]] = deque()
-        #: Somebody of the lower lanes writes beside bindings.
-        self._beside = False
+        #: Futures that wait for the end of a condition's write, by its key.
+        self._condition_waiters: dict[StatusKey, asyncio.Future[None]] = {}
+        self._idle_workers: deque[asyncio.Future[None]] = deque()
+        #: A worker of the lower queues writes beside bindings.
+        self._low_beside_binds = False
 
     def submit(self, intents: Sequence[Intent]) -> None:
-        """Take over what a session wants. Call it in the event loop; returns at once."""
+        """Queue the intents of a session. Called in the event loop; returns at once."""
         low = 0
-        term, now = self._permit.term, self._clock()
+        term, now = self._gate.term, self._clock()
         evicts: list[Evict] = []
         for intent in intents:
             if isinstance(intent, Bind):
                 self._discard_condition(condition_key(intent.uid))
                 self._status_writer.forget_pod(intent.uid)
-                self._urgent.bind(intent)
+                self._bind_queue.bind(intent)
             elif isinstance(intent, EmitEvent):
                 series = self._correlator.observe(intent, self._now())
                 low += series is not None
@@ -135,187 +135,187 @@ class ApiWriter:
                 evicts.append(intent)
             else:
                 key = statuses.key_of(intent)
-                self._statuses.put(key, StatusWrite(intent, term), now)
-                if self._pace.frees(key, intent, now):
-                    self._statuses.hasten(key)
+                self._statuses.add(key, StatusWrite(intent, term), now)
+                if self._rate_limiter.may_advance(key, intent, now):
+                    self._statuses.advance(key)
                 low += 1
-        self._urgent.evict(evicts)
-        self._tell_lost()
+        self._bind_queue.evict(evicts)
+        self._report_lost()
         if low:
             self._wake(low)
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Run the workers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for task in self._urgent.tasks():
+            for task in self._bind_queue.workers():
                 group.create_task(task)
             for _ in range(LOW_WORKERS):
                 group.create_task(self._write_low())
-            group.create_task(self._tick())
+            group.create_task(self._poll_delayed())
 
-    async def drain(self, timeout: float) -> Mapping[str, int]:  # noqa: ASYNC109 -- what is left is told, not raised
-        """Wait until all is written that can be, `timeout` seconds at most; returns what is left, by lane.
+    async def drain(self, timeout: float) -> Mapping[str, int]:  # noqa: ASYNC109 -- returns the rest instead of raising
+        """Write what is queued, for at most `timeout` seconds; returns the number of unsent writes by queue.
 
-        In the last fifth of the time no binding or eviction is begun, so that those under way can end; a binding that
-        may have been committed is still pursued.
+        In the last fifth of the time no new binding or eviction is sent, so that those in flight can end; a binding
+        that may have been committed is still resolved.
         """
         deadline = self._clock() + timeout
-        self._urgent.close(deadline - timeout / 5)
-        while self._clock() < deadline and (self._urgent.open or self._statuses.open or self._events.open):  # noqa: ASYNC110 -- once, at the end
+        self._bind_queue.close(deadline - timeout / 5)
+        while self._clock() < deadline and (self._bind_queue.open or self._statuses.open or self._events.open):  # noqa: ASYNC110 -- once, at shutdown
             await asyncio.sleep(min(0.02, timeout / 20))
         return self.backlog()
 
     def reset(self) -> None:
-        """The leadership is lost: forget everything that was not sent; what is under way ends and tells nobody."""
-        self._permit.revoke()
-        self._urgent.clear()
+        """Drop all unsent writes after a loss of leadership; outcomes of requests in flight are ignored."""
+        self._gate.revoke()
+        self._bind_queue.clear()
         self._statuses.clear()
-        self._pace.clear()
+        self._rate_limiter.clear()
         self._events.clear()
         self._correlator.clear()
 
     def backlog(self) -> Mapping[str, int]:
-        """Writes that wait or are under way, by lane."""
-        return {**self._urgent.backlog(), "status": len(self._statuses), "event": len(self._events)}
+        """Number of waiting and in-flight writes by queue."""
+        return {**self._bind_queue.backlog(), "status": len(self._statuses), "event": len(self._events)}
 
     # --- statuses and events ----------------------------------------------------------------------------------------
 
     def _put_event(self, series: Series, term: int, now: float) -> None:
-        dropped = self._events.put(series.key, EventWrite(series, term), now)
+        dropped = self._events.add(series.key, EventWrite(series, term), now)
         if dropped:
             self._observer.dropped("Event", dropped)
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         lost = self._correlator.drain_lost()
         if lost:
             self._observer.dropped("Event", lost)
 
-    async def _tick(self) -> None:
-        """Looks at what was put off; idle it costs a few microseconds."""
+    async def _poll_delayed(self) -> None:
+        """Move delayed entries to their queue when they are ready; idle, it costs a few microseconds."""
         while True:
-            await asyncio.sleep(_TICK)
-            held = self._correlator.due(self._now())
-            term, now = self._permit.term, self._clock()
-            for series in held:
+            await asyncio.sleep(_POLL_SECONDS)
+            ready = self._correlator.pop_ready(self._now())
+            term, now = self._gate.term, self._clock()
+            for series in ready:
                 self._put_event(series, term, now)
-            self._tell_lost()
+            self._report_lost()
             if self._statuses or self._events:
                 self._wake(LOW_WORKERS)
 
     async def _write_low(self) -> None:
         while True:
             now = self._clock()
-            busy = self._urgent.busy
+            busy = self._bind_queue.busy
             if busy and not self._is_overdue(now):
-                await self._rest()
+                await self._wait_for_work()
                 continue
-            self._beside |= busy
+            self._low_beside_binds |= busy
             try:
                 wait = await self._write_one(now)
             finally:
                 if busy:
-                    self._beside = False
+                    self._low_beside_binds = False
             if wait is None:
-                await self._rest()
+                await self._wait_for_work()
             elif wait > 0:
-                await asyncio.sleep(min(wait, _MAX_REST))
+                await asyncio.sleep(min(wait, _MAX_PAUSE))
 
     def _is_overdue(self, now: float) -> bool:
-        """Whether something waited for so long that it goes beside bindings, if nobody else does already."""
-        if self._beside:
+        """Whether an entry has waited long enough to be sent beside bindings, and no other one is."""
+        if self._low_beside_binds:
             return False
         status, event = self._statuses.oldest(), self._events.oldest()
-        return (status is not None and now - status > _STATUS_PATIENCE) or (
-            event is not None and now - event > _EVENT_PATIENCE
+        return (status is not None and now - status > _STATUS_SECONDS) or (
+            event is not None and now - event > _EVENT_SECONDS
         )
 
     async def _write_one(self, now: float) -> float | None:
-        """Write what is next. Returns seconds to rest for, None when nothing waits."""
+        """Write the next entry. Returns seconds to pause, None when nothing waits."""
         event_since = self._events.oldest()
-        # Endless statuses do not keep events waiting for ever either.
-        if event_since is None or now - event_since <= _EVENT_PATIENCE:
-            status = self._statuses.take(now)
+        # An overdue event precedes statuses, so that it does not starve.
+        if event_since is None or now - event_since <= _EVENT_SECONDS:
+            status = self._statuses.get(now)
             if status is not None:
                 return await self._write_status(status)
-        event = self._events.take(now)
+        event = self._events.get(now)
         if event is not None:
             return await self._write_event(event)
-        status = self._statuses.take(now)
+        status = self._statuses.get(now)
         return None if status is None else await self._write_status(status)
 
-    async def _write_status(self, taken: WorkItem[StatusKey, StatusWrite]) -> float:
-        key, write = taken.key, taken.value
-        until = self._pace.hold(key, write.intent, self._clock())
+    async def _write_status(self, item: WorkItem[StatusKey, StatusWrite]) -> float:
+        key, write = item.key, item.value
+        until = self._rate_limiter.delay_until(key, write.intent, self._clock())
         if until is not None:
-            self._statuses.retry(taken, until)
+            self._statuses.requeue(item, until)
             return 0.0
         try:
-            ending = await self._status_writer.write(write, self._clock() - taken.since)
+            outcome = await self._status_writer.write(write, self._clock() - item.since)
         except LeadershipLost:
-            ending = None
-        self._end(taken.since, ending, key[0])
-        if ending is not None and ending.retry:
+            outcome = None
+        self._end(item.since, outcome, key[0])
+        if outcome is not None and outcome.retry:
             again = StatusWrite(write.intent, write.term, write.attempts + 1)
-            backoff = _AWAY_BACKOFF if ending.throttled or ending.code >= 500 else _STATUS_BACKOFF
-            at = self._clock() + backoff.wait(again.attempts, ending.wait)
-            self._statuses.retry(taken._replace(value=again), at)
+            backoff = _AWAY_BACKOFF if outcome.throttled or outcome.code >= 500 else _STATUS_BACKOFF
+            at = self._clock() + backoff.wait(again.attempts, outcome.wait)
+            self._statuses.requeue(item._replace(value=again), at)
         else:
-            if ending is not None and ending.written:
-                self._pace.wrote(key, write.intent, self._clock())
+            if outcome is not None and outcome.written:
+                self._rate_limiter.record(key, write.intent, self._clock())
             self._statuses.done(key)
-        waiter = self._ends.pop(key, None)
+        waiter = self._condition_waiters.pop(key, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        return _rest_after(ending)
+        return _pause_after(outcome)
 
-    async def _write_event(self, taken: WorkItem[SeriesKey, EventWrite]) -> float:
-        write = taken.value
+    async def _write_event(self, item: WorkItem[SeriesKey, EventWrite]) -> float:
+        write = item.value
         try:
-            ending = await self._event_writer.write(write)
+            outcome = await self._event_writer.write(write)
         except LeadershipLost:
-            ending = None
-        self._end(taken.since, ending, "Event")
-        if ending is not None and ending.retry:
+            outcome = None
+        self._end(item.since, outcome, "Event")
+        if outcome is not None and outcome.retry:
             again = EventWrite(write.series, write.term, write.attempts + 1)
-            at = self._clock() + _EVENT_BACKOFF.wait(again.attempts, ending.wait)
-            self._events.retry(taken._replace(value=again), at)
+            at = self._clock() + _EVENT_BACKOFF.wait(again.attempts, outcome.wait)
+            self._events.requeue(item._replace(value=again), at)
         else:
-            self._events.done(taken.key)
-        return _rest_after(ending)
+            self._events.done(item.key)
+        return _pause_after(outcome)
 
-    def _end(self, since: float, ending: WriteOutcome | None, kind: str) -> None:
-        if ending is None:
+    def _end(self, since: float, outcome: WriteOutcome | None, kind: str) -> None:
+        if outcome is None:
             return
-        if ending.written:
+        if outcome.written:
             self._observer.written(kind, self._clock() - since)
         else:
-            self._observer.write_failed(kind, ending.code, ending.message)
+            self._observer.write_failed(kind, outcome.code, outcome.message)
 
-    async def _still(self, uid: str) -> None:
-        """See to it that nobody writes the pod's condition: it would say `not scheduled` of a pod that is."""
+    async def _quiesce(self, uid: str) -> None:
+        """Discard the pod's condition and wait for its write in flight: a bound pod must not get PodScheduled=False."""
         key = condition_key(uid)
         self._discard_condition(key)
         while self._statuses.is_in_flight(key):
-            end = self._ends.setdefault(key, asyncio.get_running_loop().create_future())
+            end = self._condition_waiters.setdefault(key, asyncio.get_running_loop().create_future())
             await asyncio.shield(end)
 
     def _discard_condition(self, key: StatusKey) -> None:
         self._statuses.discard(key)
-        self._pace.forget(key)
+        self._rate_limiter.forget(key)
 
     def _stamp(self) -> str:
         return format_timestamp(self._now())
 
-    # --- turns ------------------------------------------------------------------------------------------------------
+    # --- idle workers -----------------------------------------------------------------------------------------------
 
-    async def _rest(self) -> None:
+    async def _wait_for_work(self) -> None:
         future = asyncio.get_running_loop().create_future()
-        self._resting.append(future)
+        self._idle_workers.append(future)
         await future
 
     def _wake(self, count: int) -> None:
-        while count > 0 and self._resting:
-            future = self._resting.popleft()
+        while count > 0 and self._idle_workers:
+            future = self._idle_workers.popleft()
             if not future.done():
                 future.set_result(None)
                 count -= 1
@@ -325,5 +325,5 @@ class ApiWriter:
             self._wake(LOW_WORKERS)
 
 
-def _rest_after(ending: WriteOutcome | None) -> float:
-    return max(ending.wait, 0.1) if ending is not None and ending.throttled else 0.0
+def _pause_after(outcome: WriteOutcome | None) -> float:
+    return max(outcome.wait, 0.1) if outcome is not None and outcome.throttled else 0.0

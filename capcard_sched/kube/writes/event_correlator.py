@@ -1,9 +1,9 @@
-"""Which events are written: identical ones counted, similar ones gathered, each object on a budget.
+"""Event correlation: counts identical events, aggregates similar ones, and limits the rate per object.
 
-The rules of Kubernetes' own Go client (core reference §5.7, W-16), with one difference: when an object's budget is
-spent, its latest event is kept and written as soon as the budget allows, so that the last word is never lost.
+The rules of client-go's EventCorrelator, with one difference: when an object's budget is spent, its latest event is
+delayed until the budget allows it, so that the last event is never lost.
 
-Pure: no I/O; times are unix seconds and come as arguments.
+No I/O; times are unix seconds and come as arguments.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.intents import EmitEvent, ObjectRef
 
-#: How many objects, kinds of events and single events are remembered.
+#: Number of remembered objects, kinds of events and single events.
 CAPACITY = 4096
-#: So many different messages of one kind on one object stand alone; later ones share one event.
+#: Number of different messages of one kind and object with an event of their own; later ones share one event.
 MAX_SIMILAR = 10
-#: A kind of event that was silent for so many seconds starts anew.
+#: Seconds without an event of a kind after which its aggregation starts again.
 SIMILAR_SECONDS = 600.0
-#: Writes per source and object: so many at once, then one in so many seconds.
+#: Number of writes per source and object at once, and seconds per further write.
 BURST = 25
 REFILL_SECONDS = 300.0
-#: Longest message, in bytes of UTF-8.
+#: Bytes of UTF-8 of the longest message.
 MAX_MESSAGE = 1024
 COMBINED = "(combined from similar events): "
 
-#: Component and object.
+#: Identity: component and object.
 Source: TypeAlias = "tuple[str, ObjectRef]"
-#: Component, object, type and reason.
+#: Identity: component, object, type and reason.
 Kind: TypeAlias = "tuple[str, ObjectRef, str, str]"
-#: The kind, and the message of a single event; None where similar ones share one.
+#: Identity: the kind, and the message of a single event; None for an aggregate.
 SeriesKey: TypeAlias = "tuple[Kind, str | None]"
 
 
 class Series:
-    """One Event object: how often it happened and what it says now. Changed in place, also while it waits."""
+    """One Event object with its count and latest message. Changed in place, also while it waits."""
 
     __slots__ = (
         "component", "count", "created", "first", "key", "last", "message", "name", "object", "reason", "type",
@@ -56,7 +56,7 @@ class Series:
         self.name = name
         self.count = 0
         self.first = self.last = now
-        #: The API server has it: further occurrences are patched in.
+        #: The API server has it: further occurrences are patches.
         self.created = False
 
 
@@ -69,13 +69,13 @@ class _Similar:
 
 
 class _Budget:
-    __slots__ = ("at", "held", "tokens")
+    __slots__ = ("at", "delayed", "tokens")
 
     def __init__(self, now: float) -> None:
         self.tokens = float(BURST)
         self.at = now
         #: The latest event that had no token.
-        self.held: Series | None = None
+        self.delayed: Series | None = None
 
     def refill(self, now: float) -> None:
         self.tokens = min(float(BURST), self.tokens + max(0.0, now - self.at) / REFILL_SECONDS)
@@ -83,7 +83,7 @@ class _Budget:
 
 
 class EventCorrelator:
-    """Turns events into few writes. `name(object_name)` makes a new, unique name for an Event object."""
+    """Reduces events to few writes. `name(object_name)` creates a unique name for an Event object."""
 
     def __init__(self, component: str, name: Callable[[str], str]) -> None:
         self._component = component
@@ -91,13 +91,13 @@ class EventCorrelator:
         self._series: Lru[SeriesKey, Series] = Lru(CAPACITY)
         self._similar: Lru[Kind, _Similar] = Lru(CAPACITY)
         self._budgets: Lru[Source, _Budget] = Lru(CAPACITY)
-        self._due: list[tuple[float, int, Source]] = []
+        self._delays: list[tuple[float, int, Source]] = []
         self._sequence = 0
-        #: Events that will never be written, since the last `drain_lost`.
+        #: Number of dropped events since the last `drain_lost`.
         self._lost = 0
 
     def observe(self, event: EmitEvent, now: float) -> Series | None:
-        """Take in one event. Returns the series to write now, None while its object's budget is spent."""
+        """Count one event. Returns the series to write now, None while its object's budget is spent."""
         component = event.component or self._component
         source = (component, event.object)
         series = self._fold(event, component, now)
@@ -105,70 +105,70 @@ class EventCorrelator:
         if budget is None:
             budget = _Budget(now)
             gone = self._budgets.put(source, budget)
-            self._lost += gone is not None and gone.held is not None
+            self._lost += gone is not None and gone.delayed is not None
         budget.refill(now)
-        held = budget.held
+        delayed = budget.delayed
         if budget.tokens < 1.0:
-            budget.held = series
-            if held is None:
-                self._put_off(source, budget, now)
-            elif held is not series and not held.created:
+            budget.delayed = series
+            if delayed is None:
+                self._delay(source, budget, now)
+            elif delayed is not series and not delayed.created:
                 self._lost += 1
             return None
         budget.tokens -= 1.0
-        budget.held = None
-        self._lost += held is not None and held is not series and not held.created
+        budget.delayed = None
+        self._lost += delayed is not None and delayed is not series and not delayed.created
         return series
 
-    def due(self, now: float) -> list[Series]:
-        """The held events whose objects have a budget again."""
+    def pop_ready(self, now: float) -> list[Series]:
+        """Remove and return the delayed events whose objects have a budget again."""
         found: list[Series] = []
-        while self._due and self._due[0][0] <= now:
-            source = heapq.heappop(self._due)[2]
+        while self._delays and self._delays[0][0] <= now:
+            source = heapq.heappop(self._delays)[2]
             budget = self._budgets.get(source)
-            if budget is None or budget.held is None:
+            if budget is None or budget.delayed is None:
                 continue
             budget.refill(now)
             if budget.tokens < 1.0:
-                self._put_off(source, budget, now)
+                self._delay(source, budget, now)
                 continue
             budget.tokens -= 1.0
-            found.append(budget.held)
-            budget.held = None
+            found.append(budget.delayed)
+            budget.delayed = None
         return found
 
     def drain_lost(self) -> int:
-        """How many events were given up since the last call."""
+        """Number of events dropped since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     def clear(self) -> None:
-        """Forget what is held back, and what each object has spent; counts go on."""
+        """Forget delayed events and budgets; counts continue."""
         self._budgets.clear()
-        self._due.clear()
+        self._delays.clear()
 
     def renew(self, series: Series) -> None:
-        """The API server no longer has it (events expire): it is created again, under a new name."""
+        """The Event object has expired: give it a new name, under which it is created again."""
         series.created = False
         series.name = self._name(series.object.name)
 
-    def _put_off(self, source: Source, budget: _Budget, now: float) -> None:
+    def _delay(self, source: Source, budget: _Budget, now: float) -> None:
         self._sequence += 1
-        # A little later than the token, lest rounding leaves it just short.
+        # Slightly later than the token, so that rounding does not leave it short.
         at = now + (1.0 - budget.tokens) * REFILL_SECONDS + 0.001
-        heapq.heappush(self._due, (at, self._sequence, source))
-        if len(self._due) > 2 * CAPACITY:
-            # Lines of objects that were forgotten or written to meanwhile.
-            alive = {line[2]: line for line in self._due}
-            self._due = [line for key, line in alive.items() if self._holds(key)]
-            heapq.heapify(self._due)
+        heapq.heappush(self._delays, (at, self._sequence, source))
+        if len(self._delays) > 2 * CAPACITY:
+            # Drop entries of objects that were forgotten or written since.
+            alive = {line[2]: line for line in self._delays}
+            self._delays = [line for key, line in alive.items() if self._has_delayed(key)]
+            heapq.heapify(self._delays)
 
-    def _holds(self, source: Source) -> bool:
+    def _has_delayed(self, source: Source) -> bool:
         budget = self._budgets.get(source)
-        return budget is not None and budget.held is not None
+        return budget is not None and budget.delayed is not None
 
     def _fold(self, event: EmitEvent, component: str, now: float) -> Series:
-        """The series an event belongs to, with the event counted in it."""
+        """Count the event in its series and return the series."""
         kind = (component, event.object, event.type, event.reason)
         message = cut(event.message)
         key: SeriesKey = (kind, message)
@@ -203,7 +203,7 @@ class EventCorrelator:
 
 
 def cut(message: str, limit: int = MAX_MESSAGE) -> str:
-    """At most `limit` bytes of UTF-8, whole characters, three dots where something was cut off."""
+    """Truncate to `limit` bytes of UTF-8, at a character, with three dots at the end."""
     if len(message) * 4 <= limit:
         return message
     encoded = message.encode(errors="replace")

@@ -1,4 +1,4 @@
-"""Event objects on the API server: created once, then counted up in place (core reference §5.7)."""
+"""Event objects on the API server: created once, then patched with their count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import events_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.retry_class import RetryClass, asked_wait, code_of, text_of, verdict
+from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_after_of, retry_class, text_of
 from capcard_sched.kube.writes.write_outcome import WriteOutcome
 from capcard_sched.model.timestamps import format_timestamp
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.kube.writes.uid_cache import UidCache
 
-#: So many failures end the attempts at one event.
+#: Number of failed attempts after which an event is dropped.
 _MAX_ATTEMPTS = 12
-#: Longest name of an object on the API server.
+#: Characters of the longest name of an object.
 _MAX_NAME = 253
 
 
 class EventWrite(NamedTuple):
-    """An event that waits to be written: the series as it will be then."""
+    """A queued event: the series in its state at the time of the write."""
 
     series: Series
     term: int
@@ -34,12 +34,12 @@ class EventWrite(NamedTuple):
 
 
 def merge(old: EventWrite, new: EventWrite) -> EventWrite:
-    """Both are the same series, as it is now."""
+    """Keep the newer one; both refer to the same series."""
     return EventWrite(new.series, new.term, max(old.attempts, new.attempts))
 
 
 class EventNames:
-    """Names for Event objects: the object's own, and a number that no other event of it has."""
+    """Names of Event objects: the object's name and a unique number."""
 
     def __init__(self, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._now_ns = now_ns
@@ -53,37 +53,35 @@ class EventNames:
 
 
 class EventWriter:
-    """Creates and patches. Events stand behind everything: what cannot be written soon is given up."""
+    """Creates and patches Event objects. An event that cannot be written soon is dropped."""
 
-    def __init__(
-        self, client: Client, permit: LeadershipGate, identities: UidCache, correlator: EventCorrelator
-    ) -> None:
+    def __init__(self, client: Client, gate: LeadershipGate, uids: UidCache, correlator: EventCorrelator) -> None:
         self._client = client
-        self._permit = permit
-        self._identities = identities
+        self._gate = gate
+        self._uids = uids
         self._correlator = correlator
 
     async def write(self, write: EventWrite) -> WriteOutcome:
-        """Bring the Event object up to the series. Raises Revoked."""
+        """Create or patch the Event object of the series. Raises LeadershipLost."""
         series = write.series
         try:
             if series.created and await self._repeat(write):
                 return WriteOutcome(written=True)
-            uid = await self._identities.uid(series.object)
+            uid = await self._uids.uid(series.object)
             if uid is None:
                 return WriteOutcome(
-                    written=False, code=404, message=f"there is no {series.object.kind} {series.object.name}"
+                    written=False, code=404, message=f"{series.object.kind} {series.object.name} not found"
                 )
             await self._create(write, uid)
         except (ApiError, Unreachable) as error:
-            found = verdict(error)
+            found = retry_class(error)
             retry = found in (RetryClass.LATER, RetryClass.UNKNOWN) and write.attempts + 1 < _MAX_ATTEMPTS
             return WriteOutcome(
                 written=False,
                 retry=retry,
                 code=code_of(error),
                 message=text_of(error),
-                wait=asked_wait(error),
+                wait=retry_after_of(error),
                 throttled=found is RetryClass.LATER or not code_of(error),
             )
         return WriteOutcome(written=True)
@@ -93,18 +91,18 @@ class EventWriter:
         body = requests.event(series, uid, format_timestamp(series.first), format_timestamp(series.last))
         path = events_path(requests.event_namespace(series))
         try:
-            await self._permit.send(self._client, write.term, "POST", path, body=body)
+            await self._gate.send(self._client, write.term, "POST", path, body=body)
         except ApiError as error:
-            # An earlier attempt went through and its answer was lost.
-            if not (verdict(error) is RetryClass.CONFLICT and write.attempts):
+            # An earlier attempt succeeded and its response was lost.
+            if not (retry_class(error) is RetryClass.CONFLICT and write.attempts):
                 raise
         series.created = True
 
     async def _repeat(self, write: EventWrite) -> bool:
-        """Count it up; False when the API server no longer has it."""
+        """Patch the count; False when the Event object has expired."""
         series = write.series
         try:
-            await self._permit.send(
+            await self._gate.send(
                 self._client,
                 write.term,
                 "PATCH",
@@ -113,7 +111,7 @@ class EventWriter:
                 content_type=requests.MERGE,
             )
         except ApiError as error:
-            if verdict(error) is not RetryClass.ABSENT:
+            if retry_class(error) is not RetryClass.ABSENT:
                 raise
             self._correlator.renew(series)
             return False

@@ -1,8 +1,8 @@
-"""Evictions: say why on the pod, then delete it with its own grace period (core reference §5.4, W-12, W-42).
+"""Evictions: write the conditions of the pod, then delete it with its own grace period.
 
-Whether a pod still has to be deleted is read off its deletion timestamp, never off its conditions. With the eviction
-subresource the disruption budgets are asked first, and nothing is written on a pod that they protect; of pods that
-leave for the same one, all are asked about before any is evicted: no half of a gang goes because the other one may not.
+The deletion timestamp decides whether a pod must still be deleted, never its conditions. The eviction subresource
+checks the disruption budgets first, and a protected pod stays unchanged. All victims of one preemptor are checked by
+dry runs before any is evicted, so that no gang is evicted in part.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.live_pod import LivePod, decode_pod, read_pod
-from capcard_sched.kube.writes.retry_class import RetryClass, asked_wait, code_of, names_another_uid, text_of, verdict
+from capcard_sched.kube.writes.retry_class import (
+    RetryClass,
+    code_of,
+    is_uid_mismatch,
+    retry_after_of,
+    retry_class,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,77 +29,78 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.model.intents import Evict
 
-#: The cause in a refusal by a disruption budget: other answers 429 only mean that the server is busy.
+#: Cause of a rejection by a disruption budget; any other 429 means that the server is overloaded.
 _BUDGET = "DisruptionBudget"
-#: So many server errors in answer to a deletion count as a refusal: unlike a binding, nothing hangs on knowing.
+#: Number of server errors after which an eviction counts as rejected: unlike a binding, it needs no certain outcome.
 _MAX_ERRORS = 5
 
 
 class EvictionCall:
-    """An eviction on its way."""
+    """An eviction and the state of its attempts."""
 
-    __slots__ = ("asks_first", "attempts", "company", "errors", "evict", "marked", "term")
+    __slots__ = ("attempts", "errors", "evict", "group", "live_pod", "needs_dry_run", "term")
 
-    def __init__(self, evict: Evict, term: int, company: EvictionGroup | None = None) -> None:
+    def __init__(self, evict: Evict, term: int, group: EvictionGroup | None = None) -> None:
         self.evict = evict
         self.term = term
-        #: Those it goes with, and whether it is to be asked about before.
-        self.company = company
-        self.asks_first = company is not None
-        if company is not None:
-            company.unasked.add(self)
+        #: The other victims of its preemptor, and whether a dry run comes first.
+        self.group = group
+        self.needs_dry_run = group is not None
+        if group is not None:
+            group.unchecked.add(self)
         self.attempts = 0
         self.errors = 0
-        #: The pod as it was when its conditions were written.
-        self.marked: LivePod | None = None
+        #: The pod in the response to the write of its conditions.
+        self.live_pod: LivePod | None = None
 
 
 class EvictionGroup:
-    """Evictions that are made if all of them may be."""
+    """Evictions that happen all or none."""
 
-    __slots__ = ("refusal", "unasked", "waiting")
+    __slots__ = ("refusal", "unchecked", "waiting")
 
     def __init__(self) -> None:
-        self.unasked: set[EvictionCall] = set()
-        #: Those that may be made, while others are asked about.
+        self.unchecked: set[EvictionCall] = set()
+        #: Allowed evictions that wait for the dry runs of the others.
         self.waiting: list[EvictionCall] = []
-        #: What was said of the first that may not be made.
+        #: Outcome of the first rejected dry run.
         self.refusal: EvictionOutcome | None = None
 
-    def hear(self, job: EvictionCall, ending: EvictionOutcome) -> list[EvictionCall]:
-        """Take note of what came of asking about one. Returns those to go on with."""
-        job.asks_first = False
-        job.attempts = job.errors = 0
-        self.unasked.discard(job)
-        if ending.fate is EvictionResult.WILLING:
-            self.waiting.append(job)
-        elif ending.fate is EvictionResult.REFUSED and self.refusal is None:
-            message = f"{job.evict.namespace}/{job.evict.name}, which would go with it, stays: {ending.message}"
-            self.refusal = ending._replace(message=message)
-        if self.unasked and self.refusal is None:
+    def record(self, call: EvictionCall, outcome: EvictionOutcome) -> list[EvictionCall]:
+        """Record the outcome of one dry run. Returns the calls to continue."""
+        call.needs_dry_run = False
+        call.attempts = call.errors = 0
+        self.unchecked.discard(call)
+        if outcome.result is EvictionResult.ALLOWED:
+            self.waiting.append(call)
+        elif outcome.result is EvictionResult.REFUSED and self.refusal is None:
+            pod = f"{call.evict.namespace}/{call.evict.name}"
+            message = f"cannot evict {pod}, a victim of the same preemptor: {outcome.message}"
+            self.refusal = outcome._replace(message=message)
+        if self.unchecked and self.refusal is None:
             return []
         ready, self.waiting = self.waiting, []
         return ready
 
 
 class EvictionResult(enum.Enum):
-    """How an attempt ended."""
+    """Result of an attempt at an eviction."""
 
-    #: The pod may be evicted, and is not yet.
-    WILLING = "willing"
+    #: The dry run succeeded.
+    ALLOWED = "willing"
     EVICTED = "evicted"
-    #: There is no such pod any more.
+    #: The pod no longer exists.
     GONE = "gone"
-    #: A definite refusal.
+    #: A definite rejection.
     REFUSED = "refused"
-    #: Not known, or not possible right now: the same again.
+    #: Inconclusive or temporarily impossible: the same call is repeated.
     AGAIN = "again"
 
 
 class EvictionOutcome(NamedTuple):
-    """The end of one attempt."""
+    """Outcome of one attempt at an eviction."""
 
-    fate: EvictionResult
+    result: EvictionResult
     code: int = 0
     message: str = ""
     wait: float = 0.0
@@ -100,102 +108,102 @@ class EvictionOutcome(NamedTuple):
 
 
 class PodEvictor:
-    """Makes single attempts.
+    """Sends evictions.
 
-    `stamp()` is the time for conditions; `mark_failed(code, message)` hears of conditions that could not be written,
-    which holds no eviction up.
+    `stamp()` returns the time for conditions. `on_condition_error(code, message)` receives failed writes of conditions,
+    which do not stop an eviction.
     """
 
     def __init__(
         self,
         client: Client,
-        permit: LeadershipGate,
+        gate: LeadershipGate,
         *,
         scheduler_name: str,
         use_eviction_api: bool,
         stamp: Callable[[], str],
-        mark_failed: Callable[[int, str], None],
+        on_condition_error: Callable[[int, str], None],
     ) -> None:
         self._client = client
-        self._permit = permit
+        self._gate = gate
         self._preempting = f"{scheduler_name}: preempting to accommodate a higher priority pod"
         self._use_eviction_api = use_eviction_api
         self._stamp = stamp
-        self._mark_failed = mark_failed
+        self._on_condition_error = on_condition_error
 
-    async def attempt(self, job: EvictionCall) -> EvictionOutcome:
-        """Go on where the last attempt stopped. Raises Revoked."""
-        job.attempts += 1
-        if job.company is not None and job.company.refusal is not None:
-            return job.company.refusal
+    async def attempt(self, call: EvictionCall) -> EvictionOutcome:
+        """Continue after the last attempt. Raises LeadershipLost."""
+        call.attempts += 1
+        if call.group is not None and call.group.refusal is not None:
+            return call.group.refusal
         try:
-            if job.asks_first:
-                return await self._rehearse(job)
+            if call.needs_dry_run:
+                return await self._dry_run(call)
             if self._use_eviction_api:
-                return await self._ask(job)
-            if job.marked is None:
-                gone = await self._mark(job)
+                return await self._post_eviction(call)
+            if call.live_pod is None:
+                gone = await self._write_conditions(call)
                 if gone is not None:
                     return gone
-            if job.marked is None or not job.marked.deleting:
-                await self._delete(job)
+            if call.live_pod is None or not call.live_pod.deleting:
+                await self._delete(call)
         except (ApiError, Unreachable) as error:
-            return await self._judge(job, error)
+            return await self._classify(call, error)
         return EvictionOutcome(EvictionResult.EVICTED)
 
-    async def _rehearse(self, job: EvictionCall) -> EvictionOutcome:
-        """Ask whether the pod may be evicted; nothing is done."""
-        evict = job.evict
+    async def _dry_run(self, call: EvictionCall) -> EvictionOutcome:
+        """Check by a dry run whether the pod may be evicted."""
+        evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self._permit.send(self._client, job.term, "POST", path, params={"dryRun": "All"}, body=body)
-        return EvictionOutcome(EvictionResult.WILLING)
+        await self._gate.send(self._client, call.term, "POST", path, params={"dryRun": "All"}, body=body)
+        return EvictionOutcome(EvictionResult.ALLOWED)
 
-    async def _ask(self, job: EvictionCall) -> EvictionOutcome:
-        """By the subresource; the conditions follow, while the pod takes leave."""
-        evict = job.evict
+    async def _post_eviction(self, call: EvictionCall) -> EvictionOutcome:
+        """Evict by the subresource; the conditions are patched during the grace period."""
+        evict = call.evict
         body = requests.eviction(evict.namespace, evict.name, evict.uid)
         path = pod_path(evict.namespace, evict.name, "eviction")
-        await self._permit.send(self._client, job.term, "POST", path, body=body)
-        await self._mark(job)
+        await self._gate.send(self._client, call.term, "POST", path, body=body)
+        await self._write_conditions(call)
         return EvictionOutcome(EvictionResult.EVICTED)
 
-    async def _delete(self, job: EvictionCall) -> None:
-        evict = job.evict
+    async def _delete(self, call: EvictionCall) -> None:
+        evict = call.evict
         path = pod_path(evict.namespace, evict.name)
-        await self._permit.send(self._client, job.term, "DELETE", path, body=requests.deletion(evict.uid))
+        await self._gate.send(self._client, call.term, "DELETE", path, body=requests.deletion(evict.uid))
 
-    async def _mark(self, job: EvictionCall) -> EvictionOutcome | None:
-        """Write the conditions. Returns an ending when the pod turns out to be gone."""
-        evict = job.evict
+    async def _write_conditions(self, call: EvictionCall) -> EvictionOutcome | None:
+        """Write the conditions. Returns an outcome when the pod is gone."""
+        evict = call.evict
         now = self._stamp()
         conditions = (
-            requests.PodCondition("Ready", "False", "Evict", because(evict), now),
+            requests.PodCondition("Ready", "False", "Evict", eviction_message(evict), now),
             requests.PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
         )
         try:
-            answer = await self._permit.send(
+            answer = await self._gate.send(
                 self._client,
-                job.term,
+                call.term,
                 "PATCH",
                 pod_path(evict.namespace, evict.name, "status"),
                 body=requests.pod_conditions(evict.uid, conditions),
                 content_type=requests.STRATEGIC,
             )
         except (ApiError, Unreachable) as error:
-            found = verdict(error)
-            if found is RetryClass.ABSENT or names_another_uid(error):
+            found = retry_class(error)
+            if found is RetryClass.ABSENT or is_uid_mismatch(error):
                 return EvictionOutcome(EvictionResult.GONE, code_of(error), text_of(error))
-            self._mark_failed(code_of(error), text_of(error))
+            self._on_condition_error(code_of(error), text_of(error))
             if found in (RetryClass.LATER, RetryClass.UNKNOWN) and not self._use_eviction_api:
                 raise
             return None
-        job.marked = decode_pod(answer)
+        call.live_pod = decode_pod(answer)
         return None
 
-    async def _judge(self, job: EvictionCall, error: ApiError | Unreachable) -> EvictionOutcome:
-        evict, found = job.evict, verdict(error)
-        code, message, wait = code_of(error), text_of(error), asked_wait(error)
+    async def _classify(self, call: EvictionCall, error: ApiError | Unreachable) -> EvictionOutcome:
+        evict, found = call.evict, retry_class(error)
+        code, message, wait = code_of(error), text_of(error), retry_after_of(error)
         if found is RetryClass.ABSENT:
             return EvictionOutcome(EvictionResult.GONE, code, message)
         if found is RetryClass.REFUSED or is_protected(error):
@@ -203,23 +211,23 @@ class PodEvictor:
         if found is RetryClass.CONFLICT and await self._is_gone(evict):
             return EvictionOutcome(EvictionResult.GONE, code, message)
         if code:
-            job.errors += found is not RetryClass.LATER
-            if job.errors >= _MAX_ERRORS:
+            call.errors += found is not RetryClass.LATER
+            if call.errors >= _MAX_ERRORS:
                 return EvictionOutcome(EvictionResult.REFUSED, code, message)
         return EvictionOutcome(
             EvictionResult.AGAIN, code, message, wait, throttled=found is RetryClass.LATER or not code
         )
 
     async def _is_gone(self, evict: Evict) -> bool:
-        """Whether another pod has the name, or none: the words of a conflict differ from place to place."""
+        """Whether the pod is gone or replaced; the message of a conflict does not show that reliably."""
         try:
             return await read_pod(self._client, evict.namespace, evict.name, evict.uid) is None
         except (ApiError, Unreachable):
             return False
 
 
-def because(evict: Evict) -> str:
-    """What the pod's condition and its event say."""
+def eviction_message(evict: Evict) -> str:
+    """Message of the pod's condition and event."""
     return f"Pod is evicted, because of {evict.message}"
 
 

@@ -1,4 +1,4 @@
-"""The right to write: asked when a request leaves, lost with the leadership."""
+"""Every write checks leadership at send time; work of an earlier term is dropped."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
     from capcard_sched.kube.client import Client
 
-#: How often somebody who may not write at the moment asks again, in seconds.
-_ASK_AGAIN = 0.05
+#: Seconds between checks of a writer that waits for leadership.
+_POLL_SECONDS = 0.05
 
 
-class LeadershipLost(Exception):  # noqa: N818 -- no error: a piece of work ends
-    """What was to be written belongs to a time of leadership that is over."""
+class LeadershipLost(Exception):  # noqa: N818 -- ends work, signals no error
+    """The write belongs to an earlier term of leadership."""
 
 
 class LeadershipGate:
-    """Says when a write may leave.
+    """Decides when a write may be sent.
 
-    `may_write` is the lease's own answer. While it is no, writers wait: a renewal that came late is no reason to forget
-    what was decided. A real loss is told by `revoke`, and everything of before is then void, also when the leadership
-    returns at once: each piece of work carries the `term` it was submitted in.
+    `may_write` reads the Lease's state. While it is False, writers wait: a late renewal drops no decision. `revoke`
+    reports a loss of leadership and invalidates all earlier work, even if leadership returns at once: each piece of
+    work carries the `term` of its submission.
     """
 
     def __init__(self, may_write: Callable[[], bool]) -> None:
@@ -33,15 +33,15 @@ class LeadershipGate:
         self.term = 0
 
     def revoke(self) -> None:
-        """Everything submitted so far is void."""
+        """Invalidate everything submitted so far."""
         self.term += 1
 
     async def wait(self, term: int) -> None:
-        """Return when a write of this term may leave now. Raises Revoked when it never may."""
+        """Return when a write of this term may be sent. Raises LeadershipLost after the end of the term."""
         while term == self.term:
             if self.may_write():
                 return
-            await asyncio.sleep(_ASK_AGAIN)
+            await asyncio.sleep(_POLL_SECONDS)
         raise LeadershipLost
 
     async def send(
@@ -55,9 +55,9 @@ class LeadershipGate:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """As `Client.request`, for a write of this term: every write goes through here. Raises Revoked, too.
+        """As `Client.request`, for a write of this term; the only path of writes. Raises LeadershipLost, too.
 
-        A request waits for its turn and its connection, so it is asked again at the moment it leaves.
+        The check is repeated right before the request is sent, after its waits for the throttle and a connection.
         """
         while True:
             await self.wait(term)
@@ -68,21 +68,21 @@ class LeadershipGate:
                     params=params,
                     body=body,
                     content_type=content_type,
-                    clear=lambda: term == self.term and self.may_write(),
+                    may_send=lambda: term == self.term and self.may_write(),
                 )
             except RequestWithheld:
                 continue
 
 
 class GatedClient:
-    """The requests of somebody else's longer piece of work: each is made only while its term lasts.
+    """Requests of PreBind, each sent only during its term.
 
-    What changes something waits for the permit; reading ends with the term, too.
+    Writes wait for the gate; reads end with the term, too.
     """
 
-    def __init__(self, client: Client, permit: LeadershipGate, term: int) -> None:
+    def __init__(self, client: Client, gate: LeadershipGate, term: int) -> None:
         self._client = client
-        self._permit = permit
+        self._gate = gate
         self._term = term
 
     async def request(
@@ -94,11 +94,11 @@ class GatedClient:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """As `Client.request`. Raises Revoked, too."""
+        """As `Client.request`. Raises LeadershipLost, too."""
         if method == "GET":
-            if self._term != self._permit.term:
+            if self._term != self._gate.term:
                 raise LeadershipLost
             return await self._client.request(method, path, params=params, body=body, content_type=content_type)
-        return await self._permit.send(
+        return await self._gate.send(
             self._client, self._term, method, path, params=params, body=body, content_type=content_type
         )

@@ -1,4 +1,4 @@
-"""The pod as the API server holds it now: what settles a write whose outcome is not known."""
+"""The current pod on the API server, read to resolve a write with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _LivePodMeta(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _Gate(msgspec.Struct, frozen=True):
-    """Its name does not matter."""
+    """Only its presence matters."""
 
 
 class _LivePodSpec(msgspec.Struct, rename="camel", frozen=True):
@@ -27,19 +27,19 @@ class _LivePodSpec(msgspec.Struct, rename="camel", frozen=True):
 
 
 class LivePod(msgspec.Struct, frozen=True):
-    """The few fields that decide what became of a write."""
+    """The fields that decide the outcome of a write."""
 
     metadata: _LivePodMeta = _LivePodMeta()
     spec: _LivePodSpec = _LivePodSpec()
 
     @property
     def deleting(self) -> bool:
-        """It has been told to go."""
+        """Whether the pod has a deletion timestamp."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def group(self) -> str:
-        """The PodGroup it names, "" when none."""
+        """Name of its PodGroup, "" without one."""
         notes = self.metadata.annotations or {}
         return notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS) or ""
 
@@ -48,15 +48,15 @@ _POD = msgspec.json.Decoder(LivePod)
 
 
 def decode_pod(body: bytes) -> LivePod:
-    """A pod in an answer. Raises Unreachable (sent) for an answer that is no pod: nothing is known then."""
+    """Decode a pod. Raises Unreachable (sent) for another body: the outcome is then unknown."""
     try:
         return _POD.decode(body)
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the answer is no pod: {error}", sent=True) from error
+        raise Unreachable(f"the response is not a pod: {error}", sent=True) from error
 
 
 async def read_pod(client: Client, namespace: str, name: str, uid: str) -> LivePod | None:
-    """The pod, from the API server's own storage and not a cache of it; None when it is gone or another one.
+    """Read the pod from etcd, not from a cache; None when it is gone or replaced.
 
     Raises ApiError or Unreachable when it cannot be read.
     """

@@ -1,4 +1,4 @@
-"""A mapping of bounded size that forgets what was not used for longest."""
+"""A mapping of bounded size that evicts the least recently used entry."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ class Lru(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """The entry, now the newest; None when it is not (or no longer) known."""
+        """Return an entry and make it the newest; None when it is absent."""
         found = self._entries.get(key)
         if found is not None:
             self._entries.move_to_end(key)
         return found
 
     def put(self, key: K, value: V) -> V | None:
-        """Keep an entry. Returns the one that had to go for it, if any."""
+        """Store an entry. Returns the evicted one, if any."""
         entries = self._entries
         entries[key] = value
         entries.move_to_end(key)
         return entries.popitem(last=False)[1] if len(entries) > self._capacity else None
 
     def pop(self, key: K) -> V | None:
-        """Forget an entry and return it."""
+        """Remove an entry and return it."""
         return self._entries.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._entries.clear()

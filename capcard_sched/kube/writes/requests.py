@@ -1,4 +1,4 @@
-"""What is sent, as bytes: one function per request, on structs that msgspec encodes in about a microsecond."""
+"""Encoded request bodies: one function per request, on structs that msgspec encodes in about a microsecond."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, UpdatePodGroup
 
 MERGE: Final = "application/merge-patch+json"
-#: Merges lists of built-in kinds by key: conditions by type. Custom resources do not take it.
+#: Content type: merges lists of built-in kinds by key, conditions by type. Custom resources do not support it.
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 _encode = msgspec.json.Encoder().encode
@@ -33,7 +33,7 @@ _API_VERSIONS: Final = {
     "CSIStorageCapacity": "storage.k8s.io/v1",
     "Numatopology": "nodeinfo.volcano.sh/v1alpha1",
 }
-#: Where events about objects without a namespace live.
+#: Namespace of events about cluster-scoped objects.
 CLUSTER_EVENTS: Final = "default"
 
 
@@ -61,9 +61,9 @@ class _Binding(_Wire, frozen=True):
 
 
 def binding(bind: Bind, fence: str | None) -> bytes:
-    """A Binding: the uid makes it refused for a pod of the same name, its annotations are merged into the pod.
+    """A Binding. Its uid makes the API server reject it for a pod of the same name; its annotations go to the pod.
 
-    `fence` is the holder and term of the lease, which an admission policy may check.
+    `fence`: holder and term of the Lease, which an admission policy checks.
     """
     annotations = bind.annotations
     if fence is not None:
@@ -92,12 +92,12 @@ class _EvictionBody(_Wire, frozen=True):
 
 
 def deletion(uid: str) -> bytes:
-    """Delete options: this pod and no other of its name, with its own grace period."""
+    """Delete options: only the pod with this uid, with its own grace period."""
     return _encode(_DeleteOptions(_Preconditions(uid)))
 
 
 def eviction(namespace: str, name: str, uid: str) -> bytes:
-    """A request to the eviction subresource, which asks the disruption budgets."""
+    """A request to the eviction subresource, which checks the disruption budgets."""
     return _encode(_EvictionBody(_BodyMeta(name, namespace), _DeleteOptions(_Preconditions(uid))))
 
 
@@ -105,7 +105,7 @@ def eviction(namespace: str, name: str, uid: str) -> bytes:
 
 
 class PodCondition(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """A condition of a pod. Without a transition time the one on the server stays."""
+    """A condition of a pod. Without a transition time, the API server keeps the existing one."""
 
     type: str
     status: str
@@ -125,9 +125,9 @@ class _PodPatch(msgspec.Struct, frozen=True):
 
 
 def pod_conditions(uid: str, conditions: tuple[PodCondition, ...], nominated_node: str | None = None) -> bytes:
-    """A strategic merge patch for `pods/status`: these conditions, and the nominated node where it is to change.
+    """A strategic merge patch for `pods/status`: these conditions, and the nominated node.
 
-    `nominated_node`: "" clears it.
+    `nominated_node`: None keeps it, "" clears it.
     """
     node = msgspec.UNSET if nominated_node is None else nominated_node or None
     return _encode(_PodPatch(_BodyMeta(uid=uid), _PodStatus(conditions, node)))
@@ -135,7 +135,7 @@ def pod_conditions(uid: str, conditions: tuple[PodCondition, ...], nominated_nod
 
 class _GroupStatus(msgspec.Struct, frozen=True):
     phase: str
-    #: None takes the field away, as the reference leaves out zeros.
+    #: None removes the field: Volcano omits zeros.
     running: int | None
     succeeded: int | None
     failed: int | None
@@ -148,7 +148,7 @@ class _GroupPatch(msgspec.Struct, frozen=True):
 
 
 def group_status(update: UpdatePodGroup) -> bytes:
-    """A merge patch with nothing but the status, and the uid as precondition (core reference W-39)."""
+    """A merge patch of the status only, with the uid as precondition, so that changes of others to the spec stay."""
     status = _GroupStatus(
         update.phase,
         update.running or None,
@@ -160,12 +160,12 @@ def group_status(update: UpdatePodGroup) -> bytes:
 
 
 def queue_status(allocated: Mapping[str, str | None]) -> bytes:
-    """A merge patch of `status.allocated`; None takes a resource away."""
+    """A merge patch of `status.allocated`; None removes a resource."""
     return _encode({"status": {"allocated": allocated}})
 
 
 def annotation_changes(changes: Mapping[str, str | None], uid: str = "") -> bytes:
-    """A merge patch of annotations; None takes a key away. `uid` is the precondition where it is given."""
+    """A merge patch of annotations; None removes a key. `uid`, if given, is a precondition."""
     metadata: dict[str, object] = {"annotations": changes}
     if uid:
         metadata["uid"] = uid
@@ -198,7 +198,7 @@ class _EventBody(_Wire, frozen=True):
     last_timestamp: str
     source: _EventSource
     reporting_component: str
-    #: Present and empty: with a time in `eventTime` the API server asks for the fields of the newer kind of event.
+    #: Null: with a time in `eventTime` the API server requires the fields of events.k8s.io/v1.
     event_time: None = None
     reporting_instance: str = ""
     api_version: str = "v1"
@@ -212,12 +212,12 @@ class _Repeat(_Wire, frozen=True):
 
 
 def event_namespace(series: Series) -> str:
-    """Where the Event object lives: beside its object."""
+    """Namespace of the Event object: that of its object."""
     return series.object.namespace or CLUSTER_EVENTS
 
 
 def event(series: Series, uid: str, first: str, last: str) -> bytes:
-    """A core/v1 Event. `uid` is the involved object's, without which `kubectl describe` does not find the event."""
+    """A core/v1 Event. `kubectl describe` finds it by `uid`, that of the involved object."""
     about = series.object
     return _encode(
         _EventBody(
@@ -236,5 +236,5 @@ def event(series: Series, uid: str, first: str, last: str) -> bytes:
 
 
 def repeat(series: Series, last: str) -> bytes:
-    """A merge patch for an Event that happened again."""
+    """A merge patch for a repeated Event."""
     return _encode(_Repeat(series.count, last, series.message))

@@ -1,4 +1,4 @@
-"""What an error means for a write: whether it was done, may have been done, and whether asking again can help."""
+"""Classification of errors of writes: committed or not, and worth a retry or not."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from capcard_sched.kube.client import ApiError, Unreachable
 
 
 class RetryClass(enum.Enum):
-    """What is known after a request failed, named by what to do next."""
+    """State of a failed write, named by the next step."""
 
-    #: Certainly not done, through no fault of the request: send the same again later.
+    #: Not committed, and the request is valid: send it again later.
     LATER = "later"
-    #: May have been done, or may still be: read the live object before anything else is decided.
+    #: Possibly committed, now or later: read the live object first.
     UNKNOWN = "unknown"
-    #: Not done, because the object is not as the request assumed: read it.
+    #: Not committed, because the object differs from the request's assumption: read it.
     CONFLICT = "conflict"
-    #: Not done: something the request names does not exist.
+    #: Not committed: an object of the request does not exist.
     ABSENT = "absent"
-    #: Not done, and the same request will be refused again until somebody changes something.
+    #: Not committed, and the API server rejects the same request until something changes.
     REFUSED = "refused"
 
 
-#: Answers that are no refusal of this request; 401: a token that is just being renewed; 429: too many requests.
+#: Status codes that do not reject this request; 401: a token during its renewal; 429: too many requests.
 _LATER = frozenset({401, 425, 429})
 _BY_STATUS = {404: RetryClass.ABSENT, 408: RetryClass.UNKNOWN, 409: RetryClass.CONFLICT}
 
 
-def verdict(error: ApiError | Unreachable) -> RetryClass:
-    """Judge an error. A server error (5xx) says nothing about whether the write was committed."""
+def retry_class(error: ApiError | Unreachable) -> RetryClass:
+    """Classify an error. A server error (5xx) does not show whether the write was committed."""
     if isinstance(error, Unreachable):
         return RetryClass.UNKNOWN if error.sent else RetryClass.LATER
     if error.status in _LATER:
         return RetryClass.LATER
-    if error.status >= 500 or error.status < 300:  # done, perhaps, but the answer could not be read
+    if error.status >= 500 or error.status < 300:  # possibly committed, with an undecodable response
         return RetryClass.UNKNOWN
     return _BY_STATUS.get(error.status, RetryClass.REFUSED)
 
 
 def code_of(error: ApiError | Unreachable) -> int:
-    """The status of the answer, 0 when there was none."""
+    """Status of the response, 0 without one."""
     return error.status if isinstance(error, ApiError) else 0
 
 
 def text_of(error: ApiError | Unreachable) -> str:
-    """What to tell people: the server's own words where it said any."""
+    """Text for logs and events: the server's message if there is one."""
     if isinstance(error, ApiError):
         return error.message or error.reason or f"HTTP {error.status}"
-    return str(error) or "no answer"
+    return str(error) or "no response"
 
 
-def asked_wait(error: ApiError | Unreachable) -> float:
-    """Seconds the server asked to wait (`Retry-After`), 0.0 when it did not."""
+def retry_after_of(error: ApiError | Unreachable) -> float:
+    """`Retry-After` in seconds, 0.0 without it."""
     return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
 
 
-def names_another_uid(error: ApiError | Unreachable) -> bool:
-    """Whether a patch was refused because it names the uid of an object that is no more: another one has its name."""
+def is_uid_mismatch(error: ApiError | Unreachable) -> bool:
+    """Whether a patch was rejected because the object was replaced by another one of the same name."""
     if not isinstance(error, ApiError) or error.status != 422:
         return False
     return any(cause.field == "metadata.uid" for cause in error.details.causes or ())

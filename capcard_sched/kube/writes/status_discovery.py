@@ -1,6 +1,6 @@
-"""Which of our kinds have a status subresource on this cluster: PodGroup may or may not (controllers reference §1.2).
+"""Discovery of status subresources: the CRD of PodGroup may or may not have one.
 
-Where there is one, a status sent to the object itself is silently ignored; where there is none, `/status` is not found.
+With a subresource, the API server silently ignores a status sent to the object itself; without one, `/status` is 404.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import SCHEDULING
-from capcard_sched.kube.writes.retry_class import RetryClass, verdict
+from capcard_sched.kube.writes.retry_class import RetryClass, retry_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Discovery is asked again this long after it was last asked and something did not fit, in seconds.
-_DOUBT_SECONDS = 30.0
-#: What holds where discovery may not be read: the manifests of the reference.
-_USUAL: Final = frozenset({"podgroups", "queues", "queues/status"})
+#: Seconds between two discovery requests after writes that contradict the result.
+_REFRESH_SECONDS = 30.0
+#: Resources assumed where discovery is forbidden: those of Volcano's CRDs.
+_DEFAULT: Final = frozenset({"podgroups", "queues", "queues/status"})
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -32,44 +32,44 @@ class _ResourceList(msgspec.Struct, frozen=True):
 
 
 class StatusDiscovery:
-    """Answers from discovery, asked once, and again when a write casts doubt on it."""
+    """The resources of the API group; fetched once, and again when a write contradicts them."""
 
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
         self._known: frozenset[str] | None = None
-        self._asked = 0.0
+        self._fetched_at = 0.0
         self._lock = asyncio.Lock()
 
     async def has_status(self, plural: str) -> bool:
-        """Whether `<plural>/status` exists. Raises ApiError or Unreachable when discovery cannot be asked now."""
+        """Whether `<plural>/status` exists. Raises ApiError or Unreachable when discovery fails."""
         known = self._known
         if known is None:
             async with self._lock:
-                known = self._known if self._known is not None else await self._ask()
+                known = self._known if self._known is not None else await self._fetch()
         if plural not in known:
-            # The kind is new, and discovery has not heard of it: that is no answer.
+            # The kind was created after the discovery request.
             self._known = None
-            known = _USUAL
+            known = _DEFAULT
         return f"{plural}/status" in known
 
-    async def _ask(self) -> frozenset[str]:
-        self._asked = self._clock()
+    async def _fetch(self) -> frozenset[str]:
+        self._fetched_at = self._clock()
         try:
             found = msgspec.json.decode(await self._client.request("GET", SCHEDULING), type=_ResourceList)
         except msgspec.DecodeError as error:
-            raise Unreachable(f"the answer of {SCHEDULING} is no list of resources: {error}", sent=True) from error
+            raise Unreachable(f"the response of {SCHEDULING} is not a list of resources: {error}", sent=True) from error
         except ApiError as error:
-            if verdict(error) is not RetryClass.REFUSED:
+            if retry_class(error) is not RetryClass.REFUSED:
                 raise
-            self._known = _USUAL
+            self._known = _DEFAULT
             return self._known
         self._known = frozenset(resource.name for resource in found.resources)
         return self._known
 
-    def doubt(self) -> bool:
-        """A write did not do what it should have: ask afresh next time. False when that was done a moment ago."""
-        if self._known is None or self._clock() - self._asked < _DOUBT_SECONDS:
+    def invalidate(self) -> bool:
+        """Fetch again at the next call, after a write without effect. False when the last fetch was recent."""
+        if self._known is None or self._clock() - self._fetched_at < _REFRESH_SECONDS:
             return False
         self._known = None
         return True

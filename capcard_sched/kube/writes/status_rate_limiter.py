@@ -1,7 +1,7 @@
-"""How soon a status may be written again of which only numbers changed (W-16).
+"""Rate-limits status updates that differ from the last one only in numbers.
 
-One more node changes the message of every pod that waits: `0/11 nodes ...` becomes `0/12 nodes ...`. Such a change is
-written now and then, less often the longer it goes on; a change of words, phase or counts is written at once.
+One more node changes the message of every pending pod: `0/11 nodes ...` becomes `0/12 nodes ...`. Such updates are
+written at doubling intervals; a change of text, phase or counts is written at once.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from capcard_sched.model.reasons import without_numbers
 if TYPE_CHECKING:
     from capcard_sched.kube.writes.statuses import StatusIntent, StatusKey
 
-#: Seconds between two writes about one object that differ in numbers only: the first time, and at most. Conditions that
-#: wait for a minute are given up: what is held back here must be written before.
+#: Seconds between two writes about one object that differ in numbers only: first and longest. Conditions expire after a
+#: minute, so the longest delay is shorter.
 FIRST_SECONDS: Final = 1.0
 LONGEST_SECONDS: Final = 30.0
-#: How many objects are remembered.
+#: Number of remembered objects.
 _CAPACITY: Final = 65_536
 
 
 class _Written(NamedTuple):
-    words: object
+    text: object
     at: float
     interval: float
 
 
 class StatusRateLimiter:
-    """Remembers what was written last about each object, and when. Times in seconds of any steady clock."""
+    """Remembers the last write per object. Times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._written: Lru[StatusKey, _Written] = Lru(_CAPACITY)
-        #: What was put off because it came too soon.
-        self._held: set[StatusKey] = set()
+        #: Keys of delayed writes.
+        self._delayed: set[StatusKey] = set()
 
-    def hold(self, key: StatusKey, intent: StatusIntent, now: float) -> float | None:
-        """Until when the write has to wait; None when it may go. Ask right before it is sent."""
+    def delay_until(self, key: StatusKey, intent: StatusIntent, now: float) -> float | None:
+        """Time until which the write must wait; None when it may be sent. Called right before sending."""
         until = self._not_before(key, intent)
         if until > now:
-            self._held.add(key)
+            self._delayed.add(key)
             return until
-        self._held.discard(key)
+        self._delayed.discard(key)
         return None
 
-    def frees(self, key: StatusKey, intent: StatusIntent, now: float) -> bool:
-        """Whether something is held back under this key that need not wait any longer, now that it says this."""
-        if key not in self._held or self._not_before(key, intent) > now:
+    def may_advance(self, key: StatusKey, intent: StatusIntent, now: float) -> bool:
+        """Whether a delayed write of this key may be sent at once, since its text changed."""
+        if key not in self._delayed or self._not_before(key, intent) > now:
             return False
-        self._held.discard(key)
+        self._delayed.discard(key)
         return True
 
-    def wrote(self, key: StatusKey, intent: StatusIntent, now: float) -> None:
-        """It was written."""
-        words = _words(intent)
-        if words is None:
+    def record(self, key: StatusKey, intent: StatusIntent, now: float) -> None:
+        """Record a write."""
+        text = _without_counts(intent)
+        if text is None:
             return
         last = self._written.get(key)
-        goes_on = last is not None and last.words == words and now - last.at <= 2 * last.interval
-        interval = min(2 * last.interval, LONGEST_SECONDS) if last is not None and goes_on else FIRST_SECONDS
-        self._written.put(key, _Written(words, now, interval))
+        repeats = last is not None and last.text == text and now - last.at <= 2 * last.interval
+        interval = min(2 * last.interval, LONGEST_SECONDS) if last is not None and repeats else FIRST_SECONDS
+        self._written.put(key, _Written(text, now, interval))
 
     def forget(self, key: StatusKey) -> None:
-        """Nothing waits under this key any more."""
-        self._held.discard(key)
+        """Drop the delay of this key."""
+        self._delayed.discard(key)
 
     def clear(self) -> None:
-        """Forget everything: others may have written meanwhile."""
+        """Forget all writes, after a loss of leadership: another replica may have written."""
         self._written.clear()
-        self._held.clear()
+        self._delayed.clear()
 
     def _not_before(self, key: StatusKey, intent: StatusIntent) -> float:
         last = self._written.get(key)
-        return last.at + last.interval if last is not None and last.words == _words(intent) else 0.0
+        return last.at + last.interval if last is not None and last.text == _without_counts(intent) else 0.0
 
 
-def _words(intent: StatusIntent) -> object:
-    """What a status says but for the numbers in its messages; None of what is not held back."""
+def _without_counts(intent: StatusIntent) -> object:
+    """The status without the numbers in its messages; None for a status without rate limit."""
     if isinstance(intent, UpdatePodCondition):
         return intent.reason, without_numbers(intent.message), intent.nominated_node
     if isinstance(intent, UpdatePodGroup):

@@ -1,4 +1,4 @@
-"""Statuses, conditions and annotations: patches that touch nothing else, the latest of each object (W-04, W-39)."""
+"""Statuses, conditions and annotations: minimal patches, with the latest value of each object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import msgspec
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.paths import pod_path, podgroup_path, queue_path
 from capcard_sched.kube.writes import requests
-from capcard_sched.kube.writes.retry_class import RetryClass, asked_wait, code_of, names_another_uid, text_of, verdict
+from capcard_sched.kube.writes.retry_class import (
+    RetryClass,
+    code_of,
+    is_uid_mismatch,
+    retry_after_of,
+    retry_class,
+    text_of,
+)
 from capcard_sched.kube.writes.write_outcome import WriteOutcome
 from capcard_sched.model.intents import (
     AnnotatePodGroup,
@@ -27,17 +34,17 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.status_discovery import StatusDiscovery
 
 StatusIntent: TypeAlias = UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition
-#: Kind of write, then what names the object.
+#: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
 
-#: How many pods' transition times are remembered.
+#: Number of pods whose transition is remembered.
 _TRANSITIONS = 65_536
-#: A condition of a pod that could not be written for so many seconds is out of date.
+#: Seconds after which an unwritten condition of a pod is outdated.
 _CONDITION_SECONDS = 60.0
 
 
 class StatusWrite(NamedTuple):
-    """What is to be written about one object."""
+    """A queued write about one object."""
 
     intent: StatusIntent
     term: int
@@ -53,11 +60,11 @@ class _StatusResponse(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
-_ANSWER = msgspec.json.Decoder(_StatusResponse)
+_RESPONSE = msgspec.json.Decoder(_StatusResponse)
 
 
 def key_of(intent: StatusIntent) -> StatusKey:
-    """Writes with the same key replace each other. The first part is the kind that observers are told."""
+    """Key of a write: a later write with the same key replaces it. The first part is the kind in metrics."""
     if isinstance(intent, UpdatePodGroup):
         return ("PodGroup", intent.namespace, intent.name)
     if isinstance(intent, AnnotatePodGroup):
@@ -75,7 +82,7 @@ def condition_key(uid: str) -> StatusKey:
 
 
 def merge(old: StatusWrite, new: StatusWrite) -> StatusWrite:
-    """The latest value wins; annotations add up. A failing object stays a failing one."""
+    """Merge two writes: the latest value wins, annotations accumulate, the larger number of attempts stays."""
     intent = new.intent
     if isinstance(intent, AnnotateQueue) and isinstance(old.intent, AnnotateQueue) and old.term == new.term:
         intent = AnnotateQueue(intent.name, {**old.intent.annotations, **intent.annotations})
@@ -89,20 +96,20 @@ def merge(old: StatusWrite, new: StatusWrite) -> StatusWrite:
 
 
 class Statuses:
-    """Writes one status at a time per call. `stamp()`: the time for conditions, as Kubernetes writes it."""
+    """Writes one status per call. `stamp()` returns the time for conditions in the format of Kubernetes."""
 
     def __init__(
-        self, client: Client, permit: LeadershipGate, subresources: StatusDiscovery, stamp: Callable[[], str]
+        self, client: Client, gate: LeadershipGate, discovery: StatusDiscovery, stamp: Callable[[], str]
     ) -> None:
         self._client = client
-        self._permit = permit
-        self._subresources = subresources
+        self._gate = gate
+        self._discovery = discovery
         self._stamp = stamp
-        #: Since when a pod is unscheduled, by uid: the time in a condition moves only with its status.
+        #: Uids of pods whose PodScheduled=False is written: the transition time changes only with the status.
         self._transitions: OrderedDict[str, None] = OrderedDict()
 
     async def write(self, write: StatusWrite, age: float) -> WriteOutcome:
-        """Send it. `age`: seconds since it was submitted. Raises Revoked."""
+        """Send the write. `age`: seconds since its submission. Raises LeadershipLost."""
         intent = write.intent
         try:
             if isinstance(intent, UpdatePodCondition):
@@ -117,19 +124,19 @@ class Statuses:
                 return WriteOutcome(written=True)
             await self._patch(queue_path(intent.name), requests.annotation_changes(intent.annotations), write.term)
         except (ApiError, Unreachable) as error:
-            return self._judge(intent, error, age)
+            return self._classify(intent, error, age)
         return WriteOutcome(written=True)
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is bound or gone: its condition changes status, if it ever comes back."""
+        """Forget the transition of a pod that is bound or gone."""
         self._transitions.pop(uid, None)
 
     async def _patch(self, path: str, body: bytes, term: int, content_type: str = requests.MERGE) -> bytes:
-        return await self._permit.send(self._client, term, "PATCH", path, body=body, content_type=content_type)
+        return await self._gate.send(self._client, term, "PATCH", path, body=body, content_type=content_type)
 
     async def _write_condition(self, intent: UpdatePodCondition, term: int, age: float) -> WriteOutcome:
         if age > _CONDITION_SECONDS:
-            return WriteOutcome(written=False, message=f"not written for {_CONDITION_SECONDS:g} s: out of date")
+            return WriteOutcome(written=False, message=f"not written for {_CONDITION_SECONDS:g} s: outdated")
         known = intent.uid in self._transitions
         condition = requests.PodCondition(
             "PodScheduled", "False", intent.reason, intent.message, None if known else self._stamp()
@@ -147,36 +154,36 @@ class Statuses:
         return WriteOutcome(written=True)
 
     async def _write_group(self, intent: UpdatePodGroup, term: int) -> WriteOutcome:
-        sub = "status" if await self._subresources.has_status("podgroups") else ""
-        answer = await self._patch(
+        sub = "status" if await self._discovery.has_status("podgroups") else ""
+        response = await self._patch(
             podgroup_path(intent.namespace, intent.name, sub), requests.group_status(intent), term
         )
-        if _decode(answer).phase != intent.phase and self._subresources.doubt():
-            # The status was ignored: the kind has a subresource by now.
+        if _decode(response).phase != intent.phase and self._discovery.invalidate():
+            # The API server ignored the status: the kind now has a subresource.
             return WriteOutcome(written=False, retry=True, code=200, message="the API server ignored the status")
         return WriteOutcome(written=True)
 
     async def _write_queue(self, intent: UpdateQueueStatus, term: int) -> WriteOutcome:
-        sub = "status" if await self._subresources.has_status("queues") else ""
+        sub = "status" if await self._discovery.has_status("queues") else ""
         path = queue_path(intent.name, sub)
-        answer = _decode(await self._patch(path, requests.queue_status(intent.allocated), term))
-        # A merge patch leaves what it does not name: resources that are no longer used.
-        stale = (answer.allocated or {}).keys() - intent.allocated.keys()
+        response = _decode(await self._patch(path, requests.queue_status(intent.allocated), term))
+        # A merge patch keeps resources that it does not name, such as unused ones.
+        stale = (response.allocated or {}).keys() - intent.allocated.keys()
         if stale:
             await self._patch(path, requests.queue_status({**dict.fromkeys(sorted(stale)), **intent.allocated}), term)
-        elif intent.allocated and not answer.allocated and self._subresources.doubt():
+        elif intent.allocated and not response.allocated and self._discovery.invalidate():
             return WriteOutcome(written=False, retry=True, code=200, message="the API server ignored the status")
         return WriteOutcome(written=True)
 
-    def _judge(self, intent: StatusIntent, error: ApiError | Unreachable, age: float) -> WriteOutcome:
-        found = verdict(error)
+    def _classify(self, intent: StatusIntent, error: ApiError | Unreachable, age: float) -> WriteOutcome:
+        found = retry_class(error)
         retry = True
         if found is RetryClass.ABSENT:
-            # Gone with its object, unless it is the subresource that is gone.
+            # The object is gone, or only its subresource.
             plain = isinstance(intent, UpdatePodCondition | AnnotateQueue | AnnotatePodGroup)
-            retry = not plain and self._subresources.doubt()
+            retry = not plain and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
-            retry = not names_another_uid(error)
+            retry = not is_uid_mismatch(error)
         if isinstance(intent, UpdatePodCondition) and (found is RetryClass.REFUSED or age > _CONDITION_SECONDS):
             retry = False
         return WriteOutcome(
@@ -184,13 +191,13 @@ class Statuses:
             retry=retry,
             code=code_of(error),
             message=text_of(error),
-            wait=asked_wait(error),
+            wait=retry_after_of(error),
             throttled=found is RetryClass.LATER or not code_of(error),
         )
 
 
-def _decode(answer: bytes) -> _Status:
+def _decode(response: bytes) -> _Status:
     try:
-        return _ANSWER.decode(answer).status
+        return _RESPONSE.decode(response).status
     except msgspec.DecodeError as error:
-        raise Unreachable(f"the answer is no object with a status: {error}", sent=True) from error
+        raise Unreachable(f"the response is not an object with a status: {error}", sent=True) from error

@@ -1,6 +1,6 @@
-"""Uids of objects that events are about, where the intent names none: without it `kubectl describe` shows no event.
+"""Uids of involved objects, for events whose intent has none: without it `kubectl describe` shows no event.
 
-They are asked for by a list of one name: the right to list is one the scheduler has anyway.
+A uid is read by a list with a field selector, because the scheduler has the permission to list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.intents import ObjectRef
 
-#: An object may be deleted and made anew under its name: what was read is believed for so many seconds.
+#: Seconds for which a uid is cached: an object may be deleted and created again under its name.
 _FRESH_SECONDS = 60.0
 _CAPACITY = 4096
 
@@ -38,7 +38,7 @@ class _UidList(msgspec.Struct, frozen=True):
 
 
 class UidCache:
-    """Reads uids and remembers them for a minute."""
+    """Reads uids and caches them for a minute."""
 
     def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
@@ -46,9 +46,9 @@ class UidCache:
         self._known: Lru[ObjectRef, tuple[str, float]] = Lru(_CAPACITY)
 
     async def uid(self, ref: ObjectRef) -> str | None:
-        """The uid; None when there is no such object. Raises ApiError or Unreachable when it cannot be read.
+        """The uid; None when the object does not exist. Raises ApiError or Unreachable.
 
-        Events about nodes carry the node's name, as the kubelet's do.
+        Events about nodes carry the node's name, as those of the kubelet.
         """
         if ref.uid:
             return ref.uid
@@ -57,25 +57,25 @@ class UidCache:
         known = self._known.get(ref)
         if known is not None and self._clock() - known[1] < _FRESH_SECONDS:
             return known[0]
-        uid = await self._ask(ref)
+        uid = await self._fetch(ref)
         if uid is None:
             return None
         self._known.put(ref, (uid, self._clock()))
         return uid
 
-    async def _ask(self, ref: ObjectRef) -> str | None:
+    async def _fetch(self, ref: ObjectRef) -> str | None:
         if ref.kind == "Queue":
             path = QUEUES
         else:
             of_kind = pod_path if ref.kind == "Pod" else podgroup_path
             path = dirname(of_kind(ref.namespace, ref.name))
         try:
-            answer = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
-            items = msgspec.json.decode(answer, type=_UidList).items
+            response = await self._client.request("GET", path, params={"fieldSelector": f"metadata.name={ref.name}"})
+            items = msgspec.json.decode(response, type=_UidList).items
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
         except msgspec.DecodeError as error:
-            raise Unreachable(f"the answer of {path} is no list: {error}", sent=True) from error
+            raise Unreachable(f"the response of {path} is not a list: {error}", sent=True) from error
         return items[0].metadata.uid if items else None

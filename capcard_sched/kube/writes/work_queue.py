@@ -1,6 +1,6 @@
-"""A queue in which each object waits once, with the latest of what is to be written about it.
+"""A work queue in which each key waits once, with its merged value.
 
-Pure bookkeeping: no I/O, no tasks; times come as arguments, in seconds of any steady clock.
+No I/O, no tasks; times come as arguments, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 
-#: So many keys that no longer wait may stand in the line before it is cleaned.
-_SPARE = 256
+#: Number of stale keys in the queue before it is compacted.
+_STALE_KEYS = 256
 
 
 class WorkItem(NamedTuple, Generic[K, V]):
-    """One entry that somebody writes now: give it back with `done` or `retry`."""
+    """An entry in flight; the caller ends it with `done` or `requeue`."""
 
     key: K
     value: V
-    #: When it began to wait.
+    #: Time at which it was added.
     since: float
 
 
@@ -37,40 +37,39 @@ class _Waiting(Generic[V]):
 
 
 class WorkQueue(Generic[K, V]):
-    """Values by key, first come first served, one write per key at a time.
+    """Values by key, in FIFO order, at most one write per key in flight.
 
-    `merge(old, new)` says what is left of two values that wait together. With `capacity`, the entries that wait longest
-    are dropped for new ones.
+    `merge(old, new)` combines two waiting values of one key. With `capacity`, new entries replace the oldest ones.
     """
 
     def __init__(self, merge: Callable[[V, V], V], capacity: int | None = None) -> None:
         self._merge = merge
         self._capacity = capacity
         self._waiting: dict[K, _Waiting[V]] = {}
-        #: Keys to look at next; may name keys that no longer wait, which are skipped.
+        #: Keys in order; stale keys are skipped.
         self._ready: deque[K] = deque()
-        self._due: list[tuple[float, int, K]] = []
+        self._delays: list[tuple[float, int, K]] = []
         self._delayed: dict[K, int] = {}
         self._in_flight: set[K] = set()
-        #: Keys in flight whose value is not to be repeated.
-        self._void: set[K] = set()
+        #: Keys in flight whose write is not retried.
+        self._discarded: set[K] = set()
         self._sequence = 0
 
     def __len__(self) -> int:
-        """Entries that wait, and those in flight."""
+        """Number of waiting and in-flight entries."""
         return len(self._waiting) + len(self._in_flight)
 
     @property
     def open(self) -> int:
-        """Entries that can be written now or are being written: all but those put off."""
+        """Number of entries that are ready or in flight: all but the delayed ones."""
         return len(self._waiting) - len(self._delayed) + len(self._in_flight)
 
     def is_in_flight(self, key: K) -> bool:
-        """Whether somebody writes this key now."""
+        """Whether a write of this key is in flight."""
         return key in self._in_flight
 
-    def put(self, key: K, value: V, now: float) -> int:
-        """Add a value, or merge it into the one that waits. Returns how many entries were dropped for it."""
+    def add(self, key: K, value: V, now: float) -> int:
+        """Add a value, or merge it into the waiting one. Returns the number of dropped entries."""
         present = self._waiting.get(key)
         if present is not None:
             present.value = self._merge(present.value, value)
@@ -78,7 +77,7 @@ class WorkQueue(Generic[K, V]):
         self._waiting[key] = _Waiting(value, now)
         if key not in self._in_flight:
             self._ready.append(key)
-            if len(self._ready) > 2 * len(self._waiting) + _SPARE:
+            if len(self._ready) > 2 * len(self._waiting) + _STALE_KEYS:
                 self._ready = deque(key for key in dict.fromkeys(self._ready) if key in self._waiting)
         if self._capacity is None or len(self._waiting) <= self._capacity:
             return 0
@@ -86,10 +85,10 @@ class WorkQueue(Generic[K, V]):
         self.discard(oldest)
         return 1
 
-    def take(self, now: float) -> WorkItem[K, V] | None:
-        """The entry that waits longest of those that may be written now."""
-        while self._due and self._due[0][0] <= now:
-            _, sequence, key = heapq.heappop(self._due)
+    def get(self, now: float) -> WorkItem[K, V] | None:
+        """Remove and return the oldest ready entry; None without one."""
+        while self._delays and self._delays[0][0] <= now:
+            _, sequence, key = heapq.heappop(self._delays)
             if self._delayed.get(key) == sequence:
                 del self._delayed[key]
                 self._ready.append(key)
@@ -104,35 +103,35 @@ class WorkQueue(Generic[K, V]):
         return None
 
     def done(self, key: K) -> None:
-        """The write ended for good; what came in meanwhile is next in turn."""
+        """End a write; a value added since becomes ready."""
         self._in_flight.discard(key)
-        self._void.discard(key)
+        self._discarded.discard(key)
         if key in self._waiting:
             self._ready.append(key)
 
-    def retry(self, taken: WorkItem[K, V], at: float) -> None:
-        """The write is to be repeated, not before `at`; with what came in meanwhile. Not when it was discarded."""
-        key = taken.key
-        if key in self._void:
+    def requeue(self, item: WorkItem[K, V], at: float) -> None:
+        """Retry a write at `at`, merged with a value added since; unless the key was discarded."""
+        key = item.key
+        if key in self._discarded:
             self.done(key)
             return
         self._in_flight.discard(key)
         newer = self._waiting.get(key)
         if newer is not None:
-            newer.value = self._merge(taken.value, newer.value)
+            newer.value = self._merge(item.value, newer.value)
         else:
-            self._waiting[key] = _Waiting(taken.value, taken.since)
+            self._waiting[key] = _Waiting(item.value, item.since)
         self._sequence += 1
         self._delayed[key] = self._sequence
-        heapq.heappush(self._due, (at, self._sequence, key))
+        heapq.heappush(self._delays, (at, self._sequence, key))
 
-    def hasten(self, key: K) -> None:
-        """What was put off under this key may be written now."""
+    def advance(self, key: K) -> None:
+        """Make a delayed entry ready."""
         if self._delayed.pop(key, None) is not None:
             self._ready.append(key)
 
     def oldest(self) -> float | None:
-        """Since when the next entry in turn has waited; None when none may be written now."""
+        """Time at which the next ready entry was added; None without one."""
         while self._ready:
             key = self._ready[0]
             entry = self._waiting.get(key)
@@ -142,16 +141,16 @@ class WorkQueue(Generic[K, V]):
         return None
 
     def discard(self, key: K) -> None:
-        """Forget what waits under this key; a write in flight goes on, and is not repeated."""
+        """Remove the waiting entry; a write in flight continues and is not retried."""
         self._waiting.pop(key, None)
         self._delayed.pop(key, None)
         if key in self._in_flight:
-            self._void.add(key)
+            self._discarded.add(key)
 
     def clear(self) -> None:
-        """Forget all that waits; writes in flight go on, and are not repeated."""
-        self._void |= self._in_flight
+        """Remove all waiting entries; writes in flight continue and are not retried."""
+        self._discarded |= self._in_flight
         self._waiting.clear()
         self._ready.clear()
-        self._due.clear()
+        self._delays.clear()
         self._delayed.clear()

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Backoff between attempts at a write, and per rejected pod."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from capcard_sched.kube.writes.lru import Lru
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Beyond this many doublings every wait is the longest one.
+#: Number of doublings after which every wait is the longest one.
 _MAX_DOUBLINGS = 32
 
 
 class WriteBackoff(NamedTuple):
-    """Waits that double, in seconds: `first`, then twice as long each time, never above `longest`.
+    """Exponential backoff in seconds: `first`, doubling, at most `longest`.
 
-    Each is shortened by up to a quarter at random, so that those who failed together do not return together.
+    Jitter shortens each wait by up to a quarter, so that writes that failed together are not retried together.
     """
 
     first: float
@@ -25,7 +25,7 @@ class WriteBackoff(NamedTuple):
     draw: Callable[[], float] = random.random
 
     def wait(self, attempt: int, at_least: float = 0.0) -> float:
-        """Seconds before the attempt after the `attempt`-th one (from 1), and no sooner than the server asked."""
+        """Seconds before the attempt after the `attempt`-th one (from 1), at least `at_least` (`Retry-After`)."""
         grown = min(self.longest, self.first * 2.0 ** min(attempt - 1, _MAX_DOUBLINGS))
         return max(grown * (1.0 - 0.25 * self.draw()), at_least)
 
@@ -40,10 +40,10 @@ class _BackoffRecord:
 
 
 class RefusedWrites:
-    """Pods that were refused, by uid: how often in a row, and what was told about it.
+    """Rejected pods by uid: number of consecutive rejections and last reported text.
 
-    A pod is forgotten when it succeeds, goes, or was not refused again for twice the longest wait after its last one
-    ended. Bounded: of very many, the oldest are forgotten and start anew.
+    A pod is forgotten when it succeeds, is gone, or was not rejected for twice the longest wait after its last backoff.
+    Bounded: the least recently used pods are evicted.
     """
 
     def __init__(self, backoff: WriteBackoff, clock: Callable[[], float], capacity: int = 65_536) -> None:
@@ -55,12 +55,12 @@ class RefusedWrites:
         return len(self._records)
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the pod was refused a while ago."""
+        """Whether the pod was rejected recently."""
         record = self._records.get(uid)
         return record is not None and self._clock() <= record.until + 2 * self._backoff.longest
 
     def refused(self, uid: str, at_least: float = 0.0) -> float:
-        """Count one refusal. Returns seconds to leave the pod alone."""
+        """Count one rejection. Returns the backoff in seconds."""
         now = self._clock()
         record = self._records.get(uid)
         if record is None or uid not in self:
@@ -71,8 +71,8 @@ class RefusedWrites:
         record.until = now + wait
         return wait
 
-    def is_news(self, uid: str, text: str) -> bool:
-        """Whether this differs from what was last told about the pod; it counts as told from now on."""
+    def is_new(self, uid: str, text: str) -> bool:
+        """Whether the text differs from the last reported one, which it replaces."""
         record = self._records.get(uid)
         if record is None:
             record = _BackoffRecord()
@@ -84,9 +84,9 @@ class RefusedWrites:
         return True
 
     def forget(self, uid: str) -> None:
-        """The pod is bound, gone, or somebody else's now."""
+        """Forget a pod that is bound or gone."""
         self._records.pop(uid)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all pods."""
         self._records.clear()

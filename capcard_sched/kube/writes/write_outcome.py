@@ -1,4 +1,4 @@
-"""How an attempt at a status, a condition or an event ended."""
+"""Outcome of an attempt to write a status, a condition or an event."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class WriteOutcome(NamedTuple):
-    """Written, to be repeated, or given up."""
+    """Written, retried, or dropped."""
 
     written: bool
-    #: Repeat it, `wait` seconds from now at the earliest.
+    #: Retry after at least `wait` seconds.
     retry: bool = False
-    #: Status of the answer; 0 when there was none.
+    #: Status of the response; 0 without one.
     code: int = 0
     message: str = ""
     wait: float = 0.0
-    #: The server is busy or away: slow down, not only for this object.
+    #: The server is overloaded or unreachable: the worker pauses.
     throttled: bool = False

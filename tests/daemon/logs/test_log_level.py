@@ -32,9 +32,9 @@ async def server() -> AsyncIterator[tuple[Logs, LevelServer]]:
 async def ask(server: LevelServer, path: str) -> tuple[int, str]:
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as client,
-        client.get(f"http://localhost{path}") as answer,
+        client.get(f"http://localhost{path}") as response,
     ):
-        return answer.status, await answer.text()
+        return response.status, await response.text()
 
 
 @pytest.mark.asyncio
@@ -82,9 +82,9 @@ async def test_a_request_without_both_or_with_wrong_ones_changes_nothing(
     path: str, text: str, server: tuple[Logs, LevelServer]
 ) -> None:
     logs, running = server
-    status, answer = await ask(running, path)
+    status, response = await ask(running, path)
     assert (status, logs.verbosity) == (400, 2)
-    assert answer.startswith(text)
+    assert response.startswith(text)
 
 
 @pytest.mark.asyncio
@@ -109,5 +109,5 @@ async def test_a_folder_that_cannot_be_used_is_a_warning_and_no_more(folder: str
         await refused.start()
         await refused.stop()
     line = json.loads(out.getvalue())
-    assert (line["level"], line["msg"], line["path"]) == ("warning", "no debug socket", str(refused.path))
+    assert (line["level"], line["msg"], line["path"]) == ("warning", "failed to open debug socket", str(refused.path))
     assert line["why"]

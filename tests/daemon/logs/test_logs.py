@@ -183,7 +183,7 @@ def gang() -> Harness:
     return h
 
 
-def told(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
+def reported(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
     out = StringIO()
     with logging_to(out, verbosity) as logs:
         log = SessionLog(logs, Watch())
@@ -193,7 +193,7 @@ def told(verbosity: int, h: Harness, steps: int = 1) -> list[dict[str, Any]]:
 
 
 def test_a_session_that_decided_something_is_one_line_with_its_figures() -> None:
-    (line,) = told(0, gang())
+    (line,) = reported(0, gang())
     assert {key: value for key, value in line.items() if key != "time"} == {
         "level": "info",
         "logger": "capcard_sched.daemon.session",
@@ -211,13 +211,13 @@ def test_a_session_that_decided_something_is_one_line_with_its_figures() -> None
 def test_sessions_that_decided_nothing_are_told_from_verbosity_3_and_idle_steps_never() -> None:
     for verbosity, messages in ((0, ["session"]), (2, ["session"]), (3, ["session", "session"])):
         h = gang()
-        assert [line["msg"] for line in told(verbosity, h, 2)] == messages
+        assert [line["msg"] for line in reported(verbosity, h, 2)] == messages
         h.settle()
-        assert told(3, h, 3) == []
+        assert reported(3, h, 3) == []
 
 
 def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
-    found = told(4, gang())
+    found = reported(4, gang())
     assert [(line["msg"], line.get("pod")) for line in found] == [
         ("bind", "default/a"),
         ("bind", "default/b"),
@@ -232,7 +232,7 @@ def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "level"), [(ValueError, "error"), (OutsideError, "warning")], ids=["our own", "somebody else's"]
+    ("kind", "level"), [(ValueError, "error"), (OutsideError, "warning")], ids=["our own", "another client's"]
 )
 def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came(kind: type[Exception], level: str) -> None:
     class Broken(Plugin):
@@ -252,7 +252,7 @@ def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came(kin
         for second in range(0, 130, 10):
             watch.now = float(second)
             log.step(h.step(), 0.001)
-    failures = [line for line in lines(out) if line["msg"] == "contained failure"]
+    failures = [line for line in lines(out) if line["msg"] == "plugin error (recovered)"]
     assert [line["repeated"] for line in failures] == [0, 5, 5]
     assert {(line["level"], line["plugin"], line["hook"], line["error"]) for line in failures} == {
         (level, "broken", "job_valid", f"{kind.__name__}: always")

@@ -68,7 +68,7 @@ def test_a_leader_that_lists_afresh_has_more_time() -> None:
 
 def test_ready_means_that_the_lists_are_applied_not_that_one_leads() -> None:
     health, _ = make()
-    not_yet = {"lists-applied": "what was listed is not applied yet"}
+    not_yet = {"lists-applied": "the lists are not applied yet"}
     assert health.readiness() == not_yet
     health.leads(leading=True)
     assert health.readiness() == not_yet
@@ -95,6 +95,6 @@ def test_what_readiness_waits_for_is_named_one_by_one() -> None:
     health, _ = make()
     lists = {"list/nodes": "", "list/pods": "forbidden"}
     health.steps = lambda: lists
-    assert health.readiness() == {**lists, "lists-applied": "what was listed is not applied yet"}
+    assert health.readiness() == {**lists, "lists-applied": "the lists are not applied yet"}
     health.lists_applied()
     assert health.readiness() == {"list/nodes": "", "list/pods": "", "lists-applied": ""}, "a watch that broke later"

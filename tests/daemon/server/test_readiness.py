@@ -1,4 +1,4 @@
-"""What /readyz says a replica waits for, step by step."""
+"""The steps of /readyz."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def test_the_probe_of_the_fence_is_a_step_where_there_is_a_fence() -> None:
     fence = Fence(CLIENT, namespace="default", on_change=lambda state, sentence: None)
     assert steps(feed, telling, fence) == {"fence-probed": ""}
     fence.probing = True
-    assert steps(feed, telling, fence) == {"fence-probed": "the API server is being asked whether the fence acts"}
+    assert steps(feed, telling, fence) == {"fence-probed": "the probe of the fencing policy is in progress"}

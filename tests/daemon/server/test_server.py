@@ -33,8 +33,8 @@ class Clock:
 
 
 async def get(server: HttpServer, path: str, **more: str) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as session, session.get(url(server, path), headers=more) as answer:
-        return answer.status, await answer.text()
+    async with aiohttp.ClientSession() as session, session.get(url(server, path), headers=more) as response:
+        return response.status, await response.text()
 
 
 def url(server: HttpServer, path: str) -> str:
@@ -71,7 +71,7 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
     assert text == (
         "[+]list/nodes ok\n"
         "[-]list/pods failed: forbidden\n"
-        "[-]lists-applied failed: what was listed is not applied yet\n"
+        "[-]lists-applied failed: the lists are not applied yet\n"
         "readyz check failed\n"
     )
     health.steps = lambda: {"list/nodes": "", "list/pods": ""}
@@ -95,8 +95,8 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
 async def test_what_is_not_there_and_what_is_not_allowed_is_told_in_a_line(served: HttpServer) -> None:
     assert await get(served, "/metrics") == (404, "Not Found\n")
     async with aiohttp.ClientSession() as session:
-        async with session.post(url(served, "/healthz"), data=b"x" * 100_000) as answer:
-            assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+        async with session.post(url(served, "/healthz"), data=b"x" * 100_000) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "GET,HEAD")
         async with session.head(url(served, "/healthz")) as head:
             assert head.status == 200
             assert await head.read() == b""
@@ -109,13 +109,13 @@ async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> N
     await server.start()
     try:
         async with aiohttp.ClientSession(auto_decompress=False) as session:
-            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "gzip;q=1.0"}) as answer:
-                assert answer.headers["Content-Encoding"] == "gzip"
-                assert answer.headers["Content-Type"] == Metrics.content_type
-                assert b"volcano_leader 0.0\n" in gzip.decompress(await answer.read())
-            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "identity"}) as answer:
-                assert "Content-Encoding" not in answer.headers
-                assert b"volcano_leader 0.0\n" in await answer.read()
+            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "gzip;q=1.0"}) as response:
+                assert response.headers["Content-Encoding"] == "gzip"
+                assert response.headers["Content-Type"] == Metrics.content_type
+                assert b"volcano_leader 0.0\n" in gzip.decompress(await response.read())
+            async with session.get(url(server, "/metrics"), headers={"Accept-Encoding": "identity"}) as response:
+                assert "Content-Encoding" not in response.headers
+                assert b"volcano_leader 0.0\n" in await response.read()
     finally:
         await server.stop()
 
@@ -123,12 +123,12 @@ async def test_metrics_are_served_as_text_packed_when_the_client_wants_it() -> N
 @pytest.mark.asyncio
 async def test_a_scrape_asks_for_fresh_values_and_does_not_wait_for_them_for_long() -> None:
     metrics = Metrics()
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def refresh() -> None:
-        metrics.cache_age(len(asked) + 7.0)
-        asked.append("asked")
-        if len(asked) > 1:
+        metrics.cache_age(len(requested) + 7.0)
+        requested.append("asked")
+        if len(requested) > 1:
             await asyncio.sleep(60)
 
     server = HttpServer(_LOOPBACK, metrics_pages(metrics, refresh))
@@ -242,7 +242,7 @@ async def test_headers_beyond_the_limits_are_refused(health: Health) -> None:
 
 
 @pytest.mark.asyncio
-async def test_stopping_lets_an_answer_under_way_finish_and_closes_idle_connections() -> None:
+async def test_stopping_lets_a_response_under_way_finish_and_closes_idle_connections() -> None:
     began = asyncio.Event()
 
     async def refresh() -> None:
@@ -273,9 +273,7 @@ async def test_an_address_in_use_is_told_clearly(served: HttpServer, health: Hea
     second = HttpServer(AddressFlag("127.0.0.1", served.port), health_pages(health))
     with pytest.raises(ServeError) as raised:
         await second.start()
-    assert str(raised.value) == (
-        f"cannot listen on 127.0.0.1:{served.port}: the address is in use; another process listens there"
-    )
+    assert str(raised.value) == (f"cannot listen on 127.0.0.1:{served.port}: the address is in use by another process")
     await second.stop()
 
 
@@ -346,9 +344,9 @@ async def test_the_health_server_speaks_tls_when_told_to(certificate: tuple[Path
         trust = ssl.create_default_context(cafile=str(certificate[0]))
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as answer,
+            session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as response,
         ):
-            assert (answer.status, await answer.text()) == (200, "ok\n")
+            assert (response.status, await response.text()) == (200, "ok\n")
         with pytest.raises(aiohttp.ClientError):
             await get(server, "/healthz")
     finally:

@@ -284,7 +284,7 @@ async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, ki
         assert status == HTTPStatus.SERVICE_UNAVAILABLE
         return [line for line in text.splitlines() if not line.startswith("[+]")] == [
             f"[-]list/{kind.resource} failed: forbidden",
-            "[-]lists-applied failed: what was listed is not applied yet",
+            "[-]lists-applied failed: the lists are not applied yet",
             "readyz check failed",
         ]
 

@@ -69,7 +69,7 @@ class Elector:
         if not self.task.cancelled():
             self.task.result()
 
-    def told(self, happening: ElectionEvent) -> list[str]:
+    def reported(self, happening: ElectionEvent) -> list[str]:
         return [detail for each, detail in self.reports if each is happening]
 
 

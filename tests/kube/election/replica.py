@@ -1,7 +1,7 @@
 """A replica in a process of its own: `replica.py KUBECONFIG NAMESPACE IDENTITY LOG`.
 
-A thread asks all the time whether it leads and writes one line per answer, `<seconds> <0 or 1> <what happened since>`;
-the seconds are of a clock that all processes of the machine share. SIGTERM: releases and ends.
+A thread polls `is_leader` and writes a line per poll, `<seconds> <0 or 1> <events since the last line>`; seconds are
+of a clock that all processes of the machine share. SIGTERM: releases and ends.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ async def make_lease(cluster: Cluster, **spec: Any) -> None:
 
 
 async def recovered(elector: Elector, times: int) -> None:
-    await until(lambda: len(elector.told(ElectionEvent.RECOVERED)) == times, "better times")
+    await until(lambda: len(elector.reported(ElectionEvent.RECOVERED)) == times, "better times")
 
 
 async def allow(cluster: Cluster, user: str, *rules: dict[str, Any]) -> None:
@@ -86,9 +86,9 @@ async def test_the_first_replica_creates_the_lease_and_leads(cluster: Cluster, k
         assert one.changes == [True]
         found = await cluster.get("leases", LEASE)
         assert found["metadata"]["labels"] == {"app": "capcard-sched"}
-        said = found["spec"]
-        assert (said["holderIdentity"], said["leaseDurationSeconds"], said["leaseTransitions"]) == ("a", 4, 0)
-        acquired = datetime.fromisoformat(said["acquireTime"])
+        output = found["spec"]
+        assert (output["holderIdentity"], output["leaseDurationSeconds"], output["leaseTransitions"]) == ("a", 4, 0)
+        acquired = datetime.fromisoformat(output["acquireTime"])
         assert abs((datetime.now(UTC) - acquired).total_seconds()) < 30
         assert (one.election.holder, one.election.transitions) == ("a", 0)
 
@@ -175,7 +175,7 @@ async def test_a_renewal_written_whose_answer_was_lost_costs_no_term(cluster: Cl
         await recovered(one, 3)
         assert one.changes == [True]
         assert one.leads
-        assert len(one.told(ElectionEvent.UNREACHABLE)) == 2
+        assert len(one.reported(ElectionEvent.UNREACHABLE)) == 2
         assert (await spec(cluster))["leaseTransitions"] == 0
 
 
@@ -201,7 +201,7 @@ async def test_a_leader_whose_renewals_hang_stops_at_the_deadline(cluster: Clust
         took = await until(lambda: not one.leads, "its end")
         assert took + age == pytest.approx(3.0, abs=0.3)
         await until(lambda: one.changes == [True, False], "being told", within=0.3)
-        assert "not renewed in time" in one.told(ElectionEvent.LOST)[0]
+        assert "not renewed in time" in one.reported(ElectionEvent.LOST)[0]
         proxy.mend()
         await until(lambda: one.leads, "a new term")
         assert one.changes == [True, False, True]
@@ -215,10 +215,10 @@ async def test_a_foreign_holder_ends_the_term_at_the_next_renewal(cluster: Clust
         await cluster.patch("leases", LEASE, {"spec": {"holderIdentity": "somebody"}})
         await until(lambda: not one.leads, "its end", within=2.0)
         assert one.changes == [True, False]
-        assert "now names somebody" in one.told(ElectionEvent.LOST)[0]
+        assert "now names somebody" in one.reported(ElectionEvent.LOST)[0]
         await until(lambda: one.leads, "the end of the other's lease")
         assert (await spec(cluster))["leaseTransitions"] == 1
-        assert one.told(ElectionEvent.HOLDER) == ["somebody"]
+        assert one.reported(ElectionEvent.HOLDER) == ["somebody"]
 
 
 @pytest.mark.asyncio
@@ -245,13 +245,13 @@ async def test_a_missing_right_is_told_once_and_may_be_given_later(
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
         await asyncio.sleep(2.5)
         assert not one.changes
-        told = [detail for detail in one.told(ElectionEvent.FORBIDDEN) if "watch" not in detail]
-        assert len(told) == 1
-        assert f"Lease {cluster.namespace}/{LEASE}" in told[0]
-        assert 'cannot get resource "leases"' in told[0]
+        reported = [detail for detail in one.reported(ElectionEvent.FORBIDDEN) if "watch" not in detail]
+        assert len(reported) == 1
+        assert f"Lease {cluster.namespace}/{LEASE}" in reported[0]
+        assert 'cannot get resource "leases"' in reported[0]
         await allow(cluster, "nobody", *RULES)
         await until(lambda: one.leads, "a leader")
-        assert len(one.told(ElectionEvent.RECOVERED)) == 1
+        assert len(one.reported(ElectionEvent.RECOVERED)) == 1
 
 
 @pytest.mark.asyncio
@@ -259,9 +259,9 @@ async def test_a_right_to_read_alone_is_told_once_too(cluster: Cluster, control_
     await allow(cluster, "nobody", {**WATCH_TOO, "verbs": ["get", "watch"]})
     async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "a") as one:
         await asyncio.sleep(2.5)
-        assert len(one.told(ElectionEvent.FORBIDDEN)) == 1
-        assert 'cannot create resource "leases"' in one.told(ElectionEvent.FORBIDDEN)[0]
-        assert not one.told(ElectionEvent.RECOVERED)
+        assert len(one.reported(ElectionEvent.FORBIDDEN)) == 1
+        assert 'cannot create resource "leases"' in one.reported(ElectionEvent.FORBIDDEN)[0]
+        assert not one.reported(ElectionEvent.RECOVERED)
 
 
 @pytest.mark.asyncio
@@ -269,41 +269,41 @@ async def test_a_missing_namespace_is_told_and_waited_for(cluster: Cluster, kube
     later = f"{cluster.namespace}-later"
     async with Elector(kubeconfig, later, "a") as one:
         await asyncio.sleep(1.5)
-        assert len(one.told(ElectionEvent.NO_NAMESPACE)) == 1
-        assert f"namespace {later} does not exist" in one.told(ElectionEvent.NO_NAMESPACE)[0]
+        assert len(one.reported(ElectionEvent.NO_NAMESPACE)) == 1
+        assert f"namespace {later} does not exist" in one.reported(ElectionEvent.NO_NAMESPACE)[0]
         await cluster.make_namespace(later)
         await until(lambda: one.leads, "a leader")
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "found, said, least",
+    "found, output, least",
     [
         ({}, "holderIdentity is missing", 0.0),
-        ({"holderIdentity": "gone"}, "leaseDurationSeconds is missing: taken as 4", 4.0),
+        ({"holderIdentity": "gone"}, "leaseDurationSeconds is missing: treated as 4", 4.0),
         ({"holderIdentity": "gone", "leaseDurationSeconds": 1, "leaseTransitions": 2**31 - 1}, "from 0 again", 1.0),
     ],
 )
 async def test_a_malformed_lease_is_told_and_mended(
-    found: dict[str, Any], said: str, least: float, cluster: Cluster, kubeconfig: Path
+    found: dict[str, Any], output: str, least: float, cluster: Cluster, kubeconfig: Path
 ) -> None:
     await make_lease(cluster, **found)
     async with Elector(kubeconfig, cluster.namespace, "a") as one:
         took = await until(lambda: one.leads, "a leader")
         assert least - 0.05 <= took < least + 2.0
-        assert len(one.told(ElectionEvent.MALFORMED)) == 1
-        assert said in one.told(ElectionEvent.MALFORMED)[0]
+        assert len(one.reported(ElectionEvent.MALFORMED)) == 1
+        assert output in one.reported(ElectionEvent.MALFORMED)[0]
         now = await spec(cluster)
         assert (now["holderIdentity"], now["leaseDurationSeconds"]) == ("a", 4)
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_is_no_lease_is_told_and_asked_again(cluster: Cluster, proxy: Proxy) -> None:
-    proxy.answer("GET", LEASE, 200, times=2)  # a Status, as some proxies answer
+async def test_a_response_that_is_no_lease_is_told_and_asked_again(cluster: Cluster, proxy: Proxy) -> None:
+    proxy.answer("GET", LEASE, 200, times=2)  # a Status, as some proxies response
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
-        assert len(one.told(ElectionEvent.MALFORMED)) == 1
-        assert "the answer is no Lease" in one.told(ElectionEvent.MALFORMED)[0]
+        assert len(one.reported(ElectionEvent.MALFORMED)) == 1
+        assert "the response is no Lease" in one.reported(ElectionEvent.MALFORMED)[0]
 
 
 @pytest.mark.asyncio
@@ -366,8 +366,8 @@ async def test_without_the_right_to_watch_a_release_is_found_by_polling(
         async with Elector(control_plane.kubeconfig_for("nobody"), cluster.namespace, "b") as two:
             await until(lambda: two.election.holder == "a", "a standby")
             await asyncio.sleep(1.0)
-            assert len(two.told(ElectionEvent.FORBIDDEN)) == 1
-            assert "watch" in two.told(ElectionEvent.FORBIDDEN)[0]
+            assert len(two.reported(ElectionEvent.FORBIDDEN)) == 1
+            assert "watch" in two.reported(ElectionEvent.FORBIDDEN)[0]
             assert await one.election.release()
             assert await until(lambda: two.leads, "the next leader") < 1.5
 
@@ -382,7 +382,7 @@ async def test_the_right_to_watch_one_lease_by_name_is_enough(cluster: Cluster, 
             await asyncio.sleep(1.0)
             await one.election.release()
             assert await until(lambda: two.leads, "the next leader") < 1.0
-            assert not one.told(ElectionEvent.FORBIDDEN) + two.told(ElectionEvent.FORBIDDEN)
+            assert not one.reported(ElectionEvent.FORBIDDEN) + two.reported(ElectionEvent.FORBIDDEN)
 
 
 @pytest.mark.slow
@@ -428,7 +428,7 @@ async def test_a_release_that_cannot_be_written_is_told_and_ends_in_time(cluster
         assert not await one.election.release(timeout=1.0)
         assert time.monotonic() - started < 1.5
         assert not one.leads
-        assert any("could not release" in detail for detail in one.told(ElectionEvent.LOST))
+        assert any("not released in" in detail for detail in one.reported(ElectionEvent.LOST))
 
 
 @pytest.mark.asyncio
@@ -487,7 +487,7 @@ async def test_without_an_api_server_nobody_leads_and_afterwards_one_does(
         await until(lambda: not first.leads, "its end")
         assert time.monotonic() - killed < 3.5
         await until(lambda: first.changes == [True, False], "being told", within=0.3)
-        assert len(first.told(ElectionEvent.UNREACHABLE)) == 1
+        assert len(first.reported(ElectionEvent.UNREACHABLE)) == 1
         await asyncio.to_thread(control_plane.start_apiserver)
         await until(lambda: one.leads or two.leads, "a new leader")
         assert not watchman.together

@@ -28,7 +28,7 @@ MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "fence" / "policy
 NAMESPACE = "fenced"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
-#: Ours are `scheduler-a`; `scheduler-b` is somebody else's scheduler.
+#: Ours are `scheduler-a`; `scheduler-b` is another client's scheduler.
 OBJECTS = policy_objects(namespace=NAMESPACE, lease=LEASE, user="scheduler-a")
 
 
@@ -47,9 +47,9 @@ def own_control_plane() -> Iterator[ControlPlane]:
 
 async def acts(control_plane: ControlPlane) -> bool:
     async with Client(load_connection(str(control_plane.kubeconfig_for("scheduler-a")))) as client:
-        with pytest.raises(ApiError) as answer:
+        with pytest.raises(ApiError) as response:
             await bind(client, "nobody", "nobody/0")
-    return may_be_fenced(answer.value.message)
+    return may_be_fenced(response.value.message)
 
 
 @pytest_asyncio.fixture
@@ -75,7 +75,7 @@ async def proxy(cluster: Cluster) -> AsyncIterator[Proxy]:
         yield running
 
 
-class Told:
+class Reported:
     """What a fence told."""
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class Told:
         self.sentences.append(sentence)
 
 
-def fence(elector: Elector, told: Told | None = None, **settings: Any) -> Fence:
-    return Fence(elector.client, namespace=NAMESPACE, on_change=told or Told(), **settings)
+def fence(elector: Elector, reported: Reported | None = None, **settings: Any) -> Fence:
+    return Fence(elector.client, namespace=NAMESPACE, on_change=reported or Reported(), **settings)
 
 
 async def bind(client: Client, name: str, token: str | None) -> None:
@@ -103,11 +103,11 @@ async def bind(client: Client, name: str, token: str | None) -> None:
 
 
 async def refused(client: Client, name: str, token: str | None) -> str:
-    with pytest.raises(ApiError) as answer:
+    with pytest.raises(ApiError) as response:
         await bind(client, name, token)
-    assert "'capcard-sched-fence'" in answer.value.message
-    assert may_be_fenced(answer.value.message)
-    return f"{answer.value.status} {answer.value.message}"
+    assert "'capcard-sched-fence'" in response.value.message
+    assert may_be_fenced(response.value.message)
+    return f"{response.value.status} {response.value.message}"
 
 
 def test_the_manifest_is_the_policy_of_the_code() -> None:
@@ -119,10 +119,10 @@ async def test_the_api_server_finds_nothing_wrong_with_the_manifest(cluster: Clu
     for document in yaml.safe_load_all(MANIFEST.read_text("utf-8")):
         path = POLICIES if document["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
         document["metadata"]["name"] = "trial"
-        answer = await cluster.request(
+        response = await cluster.request(
             "POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=document
         )
-        assert not answer.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
+        assert not response.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
 
 
 @pytest.mark.asyncio
@@ -140,9 +140,9 @@ async def test_a_deposed_leaders_binding_is_refused_and_the_new_leaders_passes(c
             await one.election.release()
             await until(lambda: two.leads, "the next leader")
             assert await new.probe(two.election) is FenceState.ACTIVE
-            said = await refused(one.client, "p2", old.token(one.election))
-            assert said.startswith("403")
-            assert said.endswith("bound by a replica that does not lead: a/0")
+            output = await refused(one.client, "p2", old.token(one.election))
+            assert output.startswith("403")
+            assert output.endswith("bound by a replica that does not lead: a/0")
             assert await cluster.bound() == {"p1": "n"}
             await bind(two.client, "p2", new.token(two.election))
             assert await cluster.bound() == {"p1": "n", "p2": "n"}
@@ -227,15 +227,15 @@ async def test_other_users_and_bindings_without_a_token_pass(cluster: Cluster) -
 async def test_a_probe_changes_nothing_even_if_its_pod_exists(cluster: Cluster) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
-        told = Told()
-        it = fence(one, told)
+        reported = Reported()
+        it = fence(one, reported)
         assert await it.probe(one.election) is FenceState.ACTIVE
         await cluster.create(pod(PROBE_POD))
         assert await it.probe(one.election) is FenceState.ACTIVE
         assert await cluster.bound() == {}
         await cluster.bind(PROBE_POD, "n")  # and when it is bound already
         assert await it.probe(one.election) is FenceState.ACTIVE
-        assert told.states == [FenceState.ACTIVE]
+        assert reported.states == [FenceState.ACTIVE]
 
 
 @pytest.mark.asyncio
@@ -244,10 +244,10 @@ async def test_the_probe_of_a_user_whom_the_fence_does_not_concern_finds_it_abse
 ) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-b"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
-        told = Told()
-        it = fence(one, told)
+        reported = Reported()
+        it = fence(one, reported)
         assert await it.probe(one.election) is FenceState.ABSENT
-        assert "Apply manifests/fence" in told.sentences[0]
+        assert "Apply manifests/fence" in reported.sentences[0]
         assert it.token(one.election) == "a/0"  # so that it acts as soon as it is there
 
 
@@ -257,10 +257,10 @@ async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster
     kubeconfig = cluster.control_plane.kubeconfig_for("scheduler-a")
     async with Elector(kubeconfig, NAMESPACE, "a") as holder, Elector(kubeconfig, "default", "b") as one:
         await until(lambda: holder.leads and one.leads, "a leader of each Lease")
-        told = Told()
-        it = fence(one, told, patience=0.2)
+        reported = Reported()
+        it = fence(one, reported, propagation=0.2)
         assert await it.probe(one.election) is FenceState.BLOCKING
-        assert "refuses the present leader" in told.sentences[0]
+        assert "refuses the present leader" in reported.sentences[0]
         assert it.token(one.election) is None
         await bind(one.client, "p", it.token(one.election))
 
@@ -270,9 +270,9 @@ async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluste
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
         await one.election.release()
-        told = Told()
-        assert await fence(one, told).probe(one.election) is FenceState.UNKNOWN
-        assert not told.states
+        reported = Reported()
+        assert await fence(one, reported).probe(one.election) is FenceState.UNKNOWN
+        assert not reported.states
 
 
 @pytest.mark.asyncio
@@ -280,15 +280,15 @@ async def test_a_probe_without_a_lease_of_ours_finds_nothing_out(cluster: Cluste
 async def test_a_probe_that_gets_no_telling_answer_says_so(status: int, cluster: Cluster, proxy: Proxy) -> None:
     async with Elector(proxy.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
-        it = fence(one, told := Told())
+        it = fence(one, reported := Reported())
         assert await it.probe(one.election) is FenceState.ACTIVE
         if status:
             proxy.answer("POST", "binding", status, times=None)
         else:
             proxy.reset("POST", "binding", times=None)
         assert await it.probe(one.election) is FenceState.UNKNOWN
-        assert told.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
-        assert "cannot be told: " in told.sentences[1]
+        assert reported.states == [FenceState.ACTIVE, FenceState.UNKNOWN]
+        assert "the probe was inconclusive: " in reported.sentences[1]
         assert it.token(one.election) == "a/0"
 
 
@@ -313,8 +313,8 @@ async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_
 ) -> None:
     async with Elector(cluster.control_plane.kubeconfig_for("scheduler-a"), NAMESPACE, "a") as one:
         await until(lambda: one.leads, "a leader")
-        told = Told()
-        it = fence(one, told)
+        reported = Reported()
+        it = fence(one, reported)
         assert await it.probe(one.election) is FenceState.ACTIVE
         await cluster.request("DELETE", f"{BINDINGS}/capcard-sched-fence")
         await asyncio.sleep(2.5)  # the API server looks after its policies every second
@@ -332,7 +332,7 @@ async def test_a_fence_whose_binding_was_made_again_is_found_blocking_until_the_
         await asyncio.to_thread(cluster.control_plane.restart_apiserver)
         await until(lambda: one.leads, "a leader")
         await until_state(it, one, FenceState.ACTIVE)
-        assert told.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
+        assert reported.states[:3] == [FenceState.ACTIVE, FenceState.ABSENT, FenceState.BLOCKING]
 
 
 async def until_state(it: Fence, elector: Elector, state: FenceState) -> None:

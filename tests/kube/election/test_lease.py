@@ -73,50 +73,50 @@ def test_a_lease_may_be_claimed_when_its_holder_gave_no_sign_of_life_for_as_long
     spec: dict[str, Any], waits: float
 ) -> None:
     one = candidate("a")
-    one.saw(lease(**spec), 100.0)
+    one.observe(lease(**spec), 100.0)
     assert one.wait(100.0) == waits
     assert one.wait(100.0 + waits) == 0.0
 
 
 def test_a_lease_that_never_was_may_be_claimed_at_once() -> None:
     one = candidate()
-    one.saw(None, 5.0)
+    one.observe(None, 5.0)
     assert one.wait(5.0) == 0.0
 
 
 def test_every_renewal_seen_starts_the_wait_again() -> None:
     one = candidate()
-    one.saw(lease(1, **held("b", renewed="t0")), 0.0)
-    one.saw(lease(2, **held("b", renewed="t1")), 14.0)
+    one.observe(lease(1, **held("b", renewed="t0")), 0.0)
+    one.observe(lease(2, **held("b", renewed="t1")), 14.0)
     assert one.wait(15.0) == 14.0
 
 
 def test_a_change_beside_the_record_is_no_sign_of_life() -> None:
     one = candidate()
-    one.saw(lease(1, **held("b")), 0.0)
-    one.saw(lease(2, **held("b")), 14.0)
+    one.observe(lease(1, **held("b")), 0.0)
+    one.observe(lease(2, **held("b")), 14.0)
     assert one.wait(15.0) == 0.0
 
 
 @pytest.mark.parametrize("renewed", ["1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "nonsense", ""])
 def test_the_holders_own_time_decides_nothing(renewed: str) -> None:
     one = candidate()
-    one.saw(lease(**held("b", renewed=renewed)), 50.0)
+    one.observe(lease(**held("b", renewed=renewed)), 50.0)
     assert one.wait(50.0) == 15.0
 
 
 def test_a_deleted_lease_is_waited_for_because_its_holder_may_still_believe_in_it() -> None:
     one = candidate()
-    one.saw(lease(**held("b")), 0.0)
-    one.saw(None, 4.0)
+    one.observe(lease(**held("b")), 0.0)
+    one.observe(None, 4.0)
     assert one.wait(4.0) == 11.0
     assert not one.exists
 
 
 def test_a_lease_deleted_after_its_release_may_be_claimed_at_once() -> None:
     one = candidate()
-    one.saw(lease(**held("")), 0.0)
-    one.saw(None, 1.0)
+    one.observe(lease(**held("")), 0.0)
+    one.observe(None, 1.0)
     assert one.wait(1.0) == 0.0
 
 
@@ -125,7 +125,7 @@ def test_a_lease_deleted_after_its_release_may_be_claimed_at_once() -> None:
 
 def test_a_new_lease_has_name_label_and_term_zero() -> None:
     one = candidate("a", lease_duration=2.5, renew_deadline=2.0)
-    one.saw(None, 0.0)
+    one.observe(None, 0.0)
     assert as_json(one.claim("l", "n", NOON)) == {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -154,14 +154,14 @@ def test_a_new_lease_has_name_label_and_term_zero() -> None:
 )
 def test_every_claim_opens_a_term_with_the_next_number(spec: dict[str, Any], term: int) -> None:
     one = candidate("a")
-    one.saw(lease(**spec), 0.0)
+    one.observe(lease(**spec), 0.0)
     assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == term
 
 
 def test_numbers_go_on_after_the_lease_was_deleted() -> None:
     one = candidate("a")
-    one.saw(lease(**held("b", transitions=3)), 0.0)
-    one.saw(None, 1.0)
+    one.observe(lease(**held("b", transitions=3)), 0.0)
+    one.observe(None, 1.0)
     assert as_json(one.claim("l", "n", NOON))["spec"]["leaseTransitions"] == 4
 
 
@@ -171,7 +171,7 @@ def test_a_write_carries_the_version_seen_and_leaves_what_is_others() -> None:
         b'"spec":{"strategy":"OldestEmulationVersion","preferredHolder":"z"}}'
     )
     one = candidate("a")
-    one.saw(found, 0.0)
+    one.observe(found, 0.0)
     written = as_json(one.claim("l", "n", NOON))
     assert written["metadata"] == msgspec.json.decode(found.metadata)
     assert (written["spec"]["strategy"], written["spec"]["preferredHolder"]) == ("OldestEmulationVersion", "z")
@@ -179,16 +179,16 @@ def test_a_write_carries_the_version_seen_and_leaves_what_is_others() -> None:
 
 def test_a_renewal_keeps_term_and_time_of_acquisition() -> None:
     one = candidate("a")
-    one.saw(None, 0.0)
-    one.won(one.claim("l", "n", NOON), 0.0, 0.0)
+    one.observe(None, 0.0)
+    one.acquired(one.claim("l", "n", NOON), 0.0, 0.0)
     later = as_json(one.renewal("l", "n", NOON.replace(hour=13)))["spec"]
     assert (later["acquireTime"][11:13], later["renewTime"][11:13], later["leaseTransitions"]) == ("12", "13", 0)
 
 
 def test_a_released_lease_names_nobody_and_lasts_the_shortest_time_there_is() -> None:
     one = candidate("a")
-    one.saw(lease(**held("a", transitions=5)), 0.0)
-    given_back = as_json(one.surrender("l", "n", NOON))["spec"]
+    one.observe(lease(**held("a", transitions=5)), 0.0)
+    given_back = as_json(one.released("l", "n", NOON))["spec"]
     assert (given_back["holderIdentity"], given_back["leaseDurationSeconds"], given_back["leaseTransitions"]) == (
         "",
         1,
@@ -201,8 +201,8 @@ def test_a_released_lease_names_nobody_and_lasts_the_shortest_time_there_is() ->
 
 def leader(started: float = 100.0, answered: float = 101.0) -> LeaseObservation:
     one = candidate("a")
-    one.saw(None, started)
-    one.won(one.claim("l", "n", NOON), started, answered)
+    one.observe(None, started)
+    one.acquired(one.claim("l", "n", NOON), started, answered)
     return one
 
 
@@ -232,7 +232,7 @@ def test_a_renewal_answered_after_the_term_ran_out_does_not_bring_it_back() -> N
 
 def test_a_lost_lease_ends_the_term_at_once() -> None:
     one = leader(started=100.0)
-    one.forfeit()
+    one.expire()
     assert not one.is_leader(101.0)
     assert one.step_down() is True
     assert one.step_down() is False
@@ -242,23 +242,23 @@ def test_a_lost_lease_ends_the_term_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec, said",
+    "spec, output",
     [
         (held("b"), []),
         (held(""), []),
         ({}, ["holderIdentity is missing"]),
-        ({"holderIdentity": "b"}, ["leaseDurationSeconds is missing: taken as 15"]),
+        ({"holderIdentity": "b"}, ["leaseDurationSeconds is missing: treated as 15"]),
         (held("b", duration=0), ["leaseDurationSeconds is 0, expected"]),
-        (held("b", duration=86_400), ["nobody leads for that long"]),
+        (held("b", duration=86_400), ["no replica leads for that long"]),
         (held("b", transitions=-1), ["leaseTransitions is -1"]),
-        (held("b", transitions=MAX_TRANSITIONS), ["counted from 0 again"]),
+        (held("b", transitions=MAX_TRANSITIONS), ["terms restart from 0"]),
         (held("b", duration=-5, transitions=-1), ["leaseDurationSeconds is -5", "leaseTransitions is -1"]),
     ],
 )
-def test_odd_records_are_told(spec: dict[str, Any], said: list[str]) -> None:
+def test_odd_records_are_told(spec: dict[str, Any], output: list[str]) -> None:
     found = problems(lease(**spec).spec or LeaseSpec(), 15.0)
-    assert len(found) == len(said)
-    assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+    assert len(found) == len(output)
+    assert all(part in sentence for part, sentence in zip(output, found, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_what_is_no_lease_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong, said",
+    "wrong, output",
     [
         ({"namespace": ""}, "namespace of the Lease ''"),
         ({"name": "Über"}, "name of the Lease 'Über'"),
@@ -295,7 +295,7 @@ def test_what_is_no_lease_is_refused(body: bytes) -> None:
         ({"retry_period": -1.0}, "retry period -1 s"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], output: str) -> None:
     good: dict[str, Any] = {
         "namespace": "n",
         "name": "l",
@@ -307,7 +307,7 @@ def test_settings_that_cannot_work_are_refused_by_name(wrong: dict[str, Any], sa
     check_settings(**good)
     with pytest.raises(ValueError) as refused:
         check_settings(**{**good, **wrong})
-    assert said in str(refused.value)
+    assert output in str(refused.value)
 
 
 def test_no_two_processes_have_one_identity() -> None:
@@ -343,12 +343,12 @@ class Replica:
     offset: float
     knows: int = 0  # version
     request: tuple[str, float, int, Lease | None] | None = None  # verb, sent, version, what
-    answer: tuple[str, float, int, Lease | None] | None = None
+    response: tuple[str, float, int, Lease | None] | None = None
     terms: list[int] = field(default_factory=list)
 
     def act(self, now: float) -> None:
         """Send what an elector would send next."""
-        self.request = self.answer = None
+        self.request = self.response = None
         if self.it.leading and not self.it.is_leader(now):
             self.it.step_down()
         if self.it.leading:
@@ -359,19 +359,19 @@ class Replica:
             self.request = ("read", now, 0, None)
 
     def take(self, now: float) -> None:
-        """Take in the answer."""
-        assert self.answer is not None
-        (verb, sent, version, found), self.answer = self.answer, None
-        if found is None:  # refused: somebody else wrote, and a look will tell what
-            self.it.forfeit()
+        """Take in the response."""
+        assert self.response is not None
+        (verb, sent, version, found), self.response = self.response, None
+        if found is None:  # refused: another client wrote, and a look will tell what
+            self.it.expire()
             self.it.record = None if verb == "claim" else self.it.record
             return
         self.knows = version
         if verb == "read":
-            self.it.saw(found, now)
+            self.it.observe(found, now)
         elif verb == "renew":
             self.it.renewed(found, sent, now)
-        elif self.it.won(found, sent, now):
+        elif self.it.acquired(found, sent, now):
             self.terms.append(self.it.term)
 
 
@@ -393,16 +393,16 @@ def play(chance: random.Random, steps: int = 500) -> list[Replica]:
         clock = now + one.offset
         if abandoned and chance.random() < 0.1:
             server.write(*abandoned.pop(chance.randrange(len(abandoned))))
-        if (one.request or one.answer) and chance.random() < 0.1:  # a time-out: what left may still arrive
+        if (one.request or one.response) and chance.random() < 0.1:  # a time-out: what left may still arrive
             if one.request is not None and one.request[3] is not None:
                 abandoned.append((one.request[2], one.request[3]))
-            one.request = one.answer = None
-        elif one.answer is not None:
+            one.request = one.response = None
+        elif one.response is not None:
             one.take(clock)
         elif one.request is not None:
             (verb, sent, version, body), one.request = one.request, None
             stored = server.lease if body is None else server.write(version, body)
-            one.answer = (verb, sent, server.version, stored)
+            one.response = (verb, sent, server.version, stored)
         else:
             one.act(clock)
         assert sum(each.it.is_leader(now + each.offset) for each in replicas) <= 1
@@ -434,7 +434,7 @@ def test_the_model_above_does_elect_and_replace_leaders() -> None:
             assert one.request is not None
             verb, sent, version, body = one.request
             stored = server.lease if body is None else server.write(version, body)
-            one.answer = (verb, sent, server.version, stored)
+            one.response = (verb, sent, server.version, stored)
             one.take(now)
             if one.it.leading:
                 break

@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Look(NamedTuple):
-    """When a replica was asked whether it leads, its answer, and what its election had told since the last time."""
+    """When a replica was asked whether it leads, its response, and what its election had told since the last time."""
 
     at: float
     leads: bool
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
 
 
 class Process:
@@ -57,7 +57,7 @@ class Process:
             return []
         lines = self.log.read_text("utf-8").rpartition("\n")[0].splitlines()
         parts = [line.split() for line in lines]
-        return [Look(float(at), leads == "1", tuple(told)) for at, leads, *told in parts]
+        return [Look(float(at), leads == "1", tuple(reported)) for at, leads, *reported in parts]
 
     def leads(self) -> bool:
         """Whether it said so just now."""
@@ -111,10 +111,10 @@ async def test_a_replica_that_slept_through_its_lease_does_not_lead_when_it_wake
     await until(lambda: leader.looks()[-1].at > time.monotonic() - 0.2, "its waking")
     await asyncio.sleep(2.0)
     awake = [look for look in leader.looks() if look.at > stopped + 1.0]
-    # The first line may be of a question asked before it was stopped: the answer is taken before the time.
+    # The first line may be of a question asked before it was stopped: the response is taken before the time.
     assert len(awake) > 100
     assert not any(look.leads for look in awake[1:])
-    assert [told for look in awake for told in look.told] == ["False"]
+    assert [reported for look in awake for reported in look.reported] == ["False"]
     assert standby.leads()
     assert not together(leader, standby)
     assert (await cluster.get("leases", "the-lease"))["spec"]["leaseTransitions"] == 1
@@ -134,8 +134,8 @@ async def test_a_replica_that_slept_alone_leads_again_in_a_new_term(
     leader.send(signal.SIGCONT)
     await until(leader.leads, "a leader again")
     awake = [look for look in leader.looks() if look.at > stopped + 1.0]
-    assert [told for look in awake for told in look.told] == ["False", "True"]
-    again = next(index for index, look in enumerate(awake) if "True" in look.told)
+    assert [reported for look in awake for reported in look.reported] == ["False", "True"]
+    again = next(index for index, look in enumerate(awake) if "True" in look.reported)
     # As above, the first line may be of a question asked before; the one that tells may have been asked just before.
     assert not any(look.leads for look in awake[1 : again - 1])
     assert (await cluster.get("leases", "the-lease"))["spec"]["leaseTransitions"] == 1

@@ -1,4 +1,4 @@
-"""A listener that keeps what it is told, and an observer that keeps what it hears."""
+"""A listener that records deltas, and an observer that records watch events."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Ears(NullObserver):
         self.requests.append((verb, resource, code))
 
     def heard(self, resource: str, *events: str) -> list[str]:
-        """The events of one kind, or those of its events that are asked for."""
+        """The watch events of one kind, all or the named ones."""
         return [event for kind, event, _ in self.watches if kind == resource and (not events or event in events)]
 
     def undecodable(self) -> list[str]:
-        """What was said of objects that could not be read."""
+        """Details of undecodable objects."""
         return [detail for _, event, detail in self.watches if event == "undecodable"]
 
 
@@ -123,8 +123,8 @@ async def until(check: Callable[[], bool | Awaitable[bool]], what: str, *, withi
     """Wait until it holds."""
     deadline = asyncio.get_running_loop().time() + within
     while True:
-        answer = check()
-        if answer if isinstance(answer, bool) else await answer:
+        response = check()
+        if response if isinstance(response, bool) else await response:
             return
         assert asyncio.get_running_loop().time() < deadline, f"waited {within:g} s for {what}"
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Who is cancelled while a connection is opened ends, in whatever moment it comes."""
+"""A task that is cancelled while it opens a connection ends, at any moment."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_cancellation_is_heeded_also_in_the_moment_an_attempt_to_connect
             for _ in range(turns):
                 await asyncio.sleep(0)
             if task.done():
-                continue  # it had its answer before
+                continue  # it had its response before
             task.cancel()
             try:
                 await task

@@ -27,7 +27,7 @@ def connection_of(cluster: Cluster) -> Connection:
     return load_connection(str(cluster.control_plane.kubeconfig))
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -135,7 +135,7 @@ async def test_a_redirect_is_an_error_not_followed(cluster: Cluster, proxy: Prox
 
 
 @pytest.mark.asyncio
-async def test_an_answer_beyond_all_measure_is_refused(cluster: Cluster) -> None:
+async def test_a_response_beyond_all_measure_is_refused(cluster: Cluster) -> None:
     await cluster.create(node("n"))
     async with Client(connection_of(cluster)) as client:
         with pytest.raises(ApiError, match="more than 10 bytes"):
@@ -143,7 +143,7 @@ async def test_an_answer_beyond_all_measure_is_refused(cluster: Cluster) -> None
         assert await client.request("GET", node_path("n"))
 
 
-# --- no answer --------------------------------------------------------------------------------------------------------
+# --- no response ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -198,11 +198,11 @@ async def test_silence_after_the_request_may_mean_that_it_was_done() -> None:
     async with silent_server() as port:
         connection = msgspec.structs.replace(CONNECTION, server=f"http://127.0.0.1:{port}")
         async with Client(connection, timeout=0.3) as client:
-            with pytest.raises(Unreachable, match=r"POST /api/v1/pods: no answer within 0\.3 s") as lost:
+            with pytest.raises(Unreachable, match=r"POST /api/v1/pods: no response within 0\.3 s") as lost:
                 await client.request("POST", PODS, body=b"{}")
-            with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+            with pytest.raises(Unreachable, match=r"no response within 0\.1 s"):
                 await client.request("GET", PODS, timeout=0.1)
-            with pytest.raises(Unreachable, match=r"no answer within 0\.2 s"):
+            with pytest.raises(Unreachable, match=r"no response within 0\.2 s"):
                 async with client.stream(PODS, {"watch": "1"}, timeout=0.2):
                     pass
     assert lost.value.sent
@@ -269,19 +269,19 @@ class Tokens:
 async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster) -> None:
     tokens = Tokens("stale", cluster.control_plane.token("admin"))
     async with Client(tokens.within(connection_of(cluster))) as client:
-        answers = await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(8)))
-    assert len(answers) == 8
+        responses = await asyncio.gather(*(client.request("GET", "/api/v1/nodes") for _ in range(8)))
+    assert len(responses) == 8
     assert tokens.renewals == 1
 
 
 @pytest.mark.asyncio
 async def test_whether_it_may_still_be_sent_is_asked_again_when_a_new_token_repeats_it(cluster: Cluster) -> None:
-    tokens, ears, answers = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [True, False, True]
+    tokens, ears, responses = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [True, False, True]
     async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
         with pytest.raises(RequestWithheld):
-            await client.request("GET", "/version", clear=lambda: answers.pop(0))
-        assert (answers, len(ears.requests)) == ([True], 1), "what is withheld is no request"
-        await client.request("GET", "/version", clear=lambda: answers.pop(0))
+            await client.request("GET", "/version", may_send=lambda: responses.pop(0))
+        assert (responses, len(ears.requests)) == ([True], 1), "what is withheld is no request"
+        await client.request("GET", "/version", may_send=lambda: responses.pop(0))
 
 
 @pytest.mark.asyncio
@@ -317,8 +317,8 @@ async def test_a_token_that_changes_is_noticed_without_a_refusal(cluster: Cluste
 
         async def user() -> str:
             path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-            said = json.loads(await client.request("POST", path, body=json.dumps(whoami).encode()))
-            return str(said["status"]["userInfo"]["username"])
+            output = json.loads(await client.request("POST", path, body=json.dumps(whoami).encode()))
+            return str(output["status"]["userInfo"]["username"])
 
         assert await user() == "admin"
         tokens.tokens.pop(0)
@@ -353,7 +353,7 @@ async def test_a_stream_that_nobody_reads_any_more_ends_for_the_server_too(clust
     async with Client(load_connection(str(proxy.kubeconfig_for()))) as client:
         for _ in range(2):
             async with client.stream("/api/v1/nodes", {"watch": "1"}) as stream:
-                await stream.rest(0.01)
+                await stream.pause(0.01)
                 assert proxy.watching("nodes") == 1
             async with asyncio.timeout(2.0):
                 while proxy.watching("nodes"):  # noqa: ASYNC110 -- a turn or two

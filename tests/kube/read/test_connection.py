@@ -1,4 +1,4 @@
-"""Where the API server is and who we are: kubeconfigs, credential plugins, service accounts."""
+"""Address and credentials of the API server: kubeconfigs, credential plugins, service accounts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_credential_plugin_is_asked_again_when_its_token_has_expired(
 
 def test_a_credential_plugin_that_fails_is_named(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "k", cluster=PLAIN, user=plugin(tmp_path, "sys.exit('no credentials today')"))
-    with pytest.raises(ConnectionConfigError, match=r"exec plugin '.*/plugin' gave no credentials"):
+    with pytest.raises(ConnectionConfigError, match=r"exec plugin '.*/plugin' returned no credentials"):
         load_connection(str(path))
 
 
@@ -151,7 +151,7 @@ def test_a_credential_plugin_that_fails_is_named(tmp_path: Path) -> None:
         ("", "k"),
         ("{", "k"),
         ("[]", "k"),
-        ("just words", "k: this is no kubeconfig; accepted: a YAML document with clusters"),
+        ("just words", "k: not a kubeconfig; accepted: a YAML document with clusters"),
         ("apiVersion: v1\nkind: Config\n", "k"),
         ("apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: []\nclusters: []\nusers: []\n", "x"),
     ],
@@ -169,14 +169,14 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         load_connection(str(tmp_path / "absent"))
     with pytest.raises(ConnectionConfigError, match="nirvana"):
         load_connection(str(path), context="nirvana")
-    with pytest.raises(ConnectionConfigError, match="'localhost:1' is no address: accepted are http://host:port"):
+    with pytest.raises(ConnectionConfigError, match="'localhost:1' is not an address; accepted: http://host:port"):
         load_connection(str(path), master="localhost:1")
-    with pytest.raises(ConnectionConfigError, match="no kubeconfig was named"):
+    with pytest.raises(ConnectionConfigError, match="no kubeconfig is given"):
         load_connection()
     with pytest.raises(ConnectionConfigError, match="there is no kubeconfig"):
         load_connection(context="here")
     no_server = kubeconfig(tmp_path / "n", cluster={}, user={})
-    with pytest.raises(ConnectionConfigError, match="is no address"):
+    with pytest.raises(ConnectionConfigError, match="is not an address"):
         load_connection(str(no_server), master=None)
     bad_authority = {"server": "https://h:1", "certificate-authority": str(tmp_path / "absent.crt")}
     with pytest.raises(ConnectionConfigError, match=r"absent\.crt"):
@@ -189,7 +189,7 @@ async def test_a_pod_speaks_as_its_service_account(
 ) -> None:
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
-    with pytest.raises(ConnectionConfigError, match="no pod with a service account"):
+    with pytest.raises(ConnectionConfigError, match="no service account of a pod"):
         in_cluster(folder)
     await cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}})
     (folder / "token").write_text(await cluster.token_of("robot") + "\n", encoding="utf-8")
@@ -202,8 +202,10 @@ async def test_a_pod_speaks_as_its_service_account(
     assert connection.namespace == cluster.namespace
     async with Client(connection) as client:
         body = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}).encode()
-        said = json.loads(await client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body))
-    assert said["status"]["userInfo"]["username"] == f"system:serviceaccount:{cluster.namespace}:robot"
+        output = json.loads(
+            await client.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
+        )
+    assert output["status"]["userInfo"]["username"] == f"system:serviceaccount:{cluster.namespace}:robot"
     (folder / "token").write_text("another", encoding="utf-8")
     connection.renew()
     assert connection.token() == "another"

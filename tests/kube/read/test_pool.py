@@ -1,4 +1,4 @@
-"""Connections to a server that answers by a script, and the same requests through a proxy."""
+"""Connections to a server that responses by a script, and the same requests through a proxy."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ class Scripted:
 async def scripted(
     *script: bytes | list[bytes] | None, wait: float = 0.0, connections: int = 2
 ) -> AsyncIterator[tuple[Scripted, Pool]]:
-    told = Scripted(*script, wait=wait)
-    server = await asyncio.start_server(told.serve, "127.0.0.1", 0)
-    told.port = server.sockets[0].getsockname()[1]
-    pool = Pool(f"http://127.0.0.1:{told.port}", None, None, connections)
+    reported = Scripted(*script, wait=wait)
+    server = await asyncio.start_server(reported.serve, "127.0.0.1", 0)
+    reported.port = server.sockets[0].getsockname()[1]
+    pool = Pool(f"http://127.0.0.1:{reported.port}", None, None, connections)
     try:
-        yield told, pool
+        yield reported, pool
     finally:
         await pool.close()
         server.close()
-        await told.all_ended()
+        await reported.all_ended()
 
 
 async def ask(
@@ -101,7 +101,7 @@ async def ask(
         return await pool.exchange(request, seconds=seconds, connect=connect, limit=limit, repeatable=repeatable)
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -110,70 +110,70 @@ async def ask(
     [
         pytest.param(PLAIN, 201, b'{"a":1}', True, id="a length"),
         pytest.param(CHUNKED, 200, b'{"ab":[1,\r\n2,3]}', True, id="chunks, one with a line end in it, and a trailer"),
-        pytest.param(INTERIM, 201, b'{"a":1}', True, id="interim answers before it"),
+        pytest.param(INTERIM, 201, b'{"a":1}', True, id="interim responses before it"),
         pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True, id="no content"),
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, b"", True, id="empty"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nConnection: Close\r\nContent-Length: 1\r\n\r\nx", 200, b"x", False, id="close"
         ),
         pytest.param(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 200, b"x", False, id="HTTP/1.0"),
-        pytest.param(PLAIN + OK, 201, b'{"a":1}', False, id="two answers"),
-        pytest.param(PLAIN + b"HTTP", 201, b'{"a":1}', False, id="an answer and a half"),
-        pytest.param(PLAIN + b"nonsense", 201, b'{"a":1}', False, id="an answer and nonsense"),
+        pytest.param(PLAIN + OK, 201, b'{"a":1}', False, id="two responses"),
+        pytest.param(PLAIN + b"HTTP", 201, b'{"a":1}', False, id="an response and a half"),
+        pytest.param(PLAIN + b"nonsense", 201, b'{"a":1}', False, id="an response and nonsense"),
     ],
 )
-async def test_an_answer_is_read(raw: bytes, status: int, body: bytes, kept: bool) -> None:
-    async with scripted(raw) as (told, pool):
+async def test_a_response_is_read(raw: bytes, status: int, body: bytes, kept: bool) -> None:
+    async with scripted(raw) as (reported, pool):
         assert await ask(pool) == HttpResponse(status, None, body)
         assert (await ask(pool)).body == b"ok"
-        assert told.requests == ([1, 1] if kept else [1, 2])
+        assert reported.requests == ([1, 1] if kept else [1, 2])
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
 async def test_where_the_pieces_end_does_not_matter(raw: bytes) -> None:
-    async with scripted(raw, [raw[i : i + 1] for i in range(len(raw))], [raw[:40], raw[40:]]) as (told, pool):
-        answers = [await ask(pool) for _ in range(3)]
-        assert answers == answers[:1] * 3
-        assert told.requests == [1, 1, 1]
+    async with scripted(raw, [raw[i : i + 1] for i in range(len(raw))], [raw[:40], raw[40:]]) as (reported, pool):
+        responses = [await ask(pool) for _ in range(3)]
+        assert responses == responses[:1] * 3
+        assert reported.requests == [1, 1, 1]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM], ids=["plain", "chunked", "interim"])
-async def test_an_answer_that_was_cut_is_none(raw: bytes) -> None:
+async def test_a_response_that_was_cut_is_none(raw: bytes) -> None:
     cuts = [20, 25, raw.index(b"\r\n\r\n") + 4, len(raw) - 1]
     script = [part for cut in cuts for part in (raw[:cut], OK)]
-    async with scripted(*script) as (told, pool):
+    async with scripted(*script) as (reported, pool):
         for _ in cuts:
-            asked = asyncio.create_task(ask(pool))
+            requested = asyncio.create_task(ask(pool))
             await asyncio.sleep(0.05)
-            assert not asked.done()
-            told.cut()
+            assert not requested.done()
+            reported.cut()
             with pytest.raises(Unreachable, match="closed") as lost:
-                await asked
+                await requested
             assert lost.value.sent
             await ask(pool)
 
 
 @pytest.mark.asyncio
-async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
-    async with scripted([b"HTTP/1.1 502 Bad Gateway\r\n\r\nsor", b"ry"]) as (told, pool):
-        asked = asyncio.create_task(ask(pool))
+async def test_a_response_without_a_length_ends_with_its_connection() -> None:
+    async with scripted([b"HTTP/1.1 502 Bad Gateway\r\n\r\nsor", b"ry"]) as (reported, pool):
+        requested = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.1)
-        assert not asked.done()
-        told.cut()
-        assert await asked == HttpResponse(502, None, b"sorry")
+        assert not requested.done()
+        reported.cut()
+        assert await requested == HttpResponse(502, None, b"sorry")
         assert (await ask(pool)).body == b"ok"
-        assert told.requests == [1, 2]
+        assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
 async def test_the_patience_asked_for_is_that_of_this_answer() -> None:
     head = b"HTTP/1.1 429 Too Many Requests\r\nX-Retry-After: 9\r\nRETRY-After:  7\r\ncontent-length:0\r\n\r\n"
-    async with scripted(head) as (told, pool):
+    async with scripted(head) as (reported, pool):
         assert await ask(pool) == HttpResponse(429, "7", b"")
         assert await ask(pool) == HttpResponse(200, None, b"ok")
-        assert told.requests == [1, 1]
+        assert reported.requests == [1, 1]
 
 
 @pytest.mark.asyncio
@@ -190,13 +190,13 @@ async def test_the_patience_asked_for_is_that_of_this_answer() -> None:
         pytest.param([b"HTTP/1.1 200 OK\r\nA: ", *[b"x" * 2**14] * 9], "a head of more than", id="endless head"),
     ],
 )
-async def test_what_is_no_answer_ends_the_connection(raw: bytes | list[bytes], problem: str) -> None:
-    async with scripted(raw) as (told, pool):
+async def test_what_is_no_response_ends_the_connection(raw: bytes | list[bytes], problem: str) -> None:
+    async with scripted(raw) as (reported, pool):
         with pytest.raises(Unreachable, match=problem) as lost:
             await ask(pool)
         assert lost.value.sent
         assert (await ask(pool)).body == b"ok"
-        assert told.requests == [1, 2]
+        assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
@@ -211,12 +211,12 @@ async def test_what_is_no_answer_ends_the_connection(raw: bytes | list[bytes], p
     ],
 )
 async def test_a_body_beyond_the_limit_is_refused(raw: bytes) -> None:
-    async with scripted(raw) as (told, pool):
+    async with scripted(raw) as (reported, pool):
         with pytest.raises(ApiError, match="more than 10 bytes") as refused:
             await ask(pool, limit=10)
         assert (refused.value.status, refused.value.reason) == (202, "TooLarge")
         assert (await ask(pool, limit=2)).body == b"ok"
-        assert told.requests == [1, 2]
+        assert reported.requests == [1, 2]
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -224,22 +224,22 @@ async def test_a_body_beyond_the_limit_is_refused(raw: bytes) -> None:
 
 @pytest.mark.asyncio
 async def test_one_request_after_another_goes_on_one_connection() -> None:
-    async with scripted() as (told, pool):
+    async with scripted() as (reported, pool):
         assert [(await ask(pool)).body for _ in range(3)] == [b"ok"] * 3
-        assert told.requests == [1, 1, 1]
+        assert reported.requests == [1, 1, 1]
 
 
 @pytest.mark.asyncio
 async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in_order() -> None:
     done: list[int] = []
-    async with scripted(wait=0.005) as (told, pool):
+    async with scripted(wait=0.005) as (reported, pool):
 
         async def one(number: int) -> None:
             await ask(pool)
             done.append(number)
 
         await asyncio.gather(*(one(number) for number in range(20)))
-        assert told.connections == 2
+        assert reported.connections == 2
     # Two go on at a time: nobody is overtaken by more than the one beside.
     assert all(abs(place - number) <= 1 for place, number in enumerate(done))
 
@@ -247,11 +247,11 @@ async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in
 @pytest.mark.asyncio
 async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -> None:
     async with scripted(OK, OK) as (server, pool):
-        answers = [True, False, False, True]
+        responses = [True, False, False, True]
         fates = []
-        while answers:
+        while responses:
             try:
-                await pool.exchange(GET, seconds=8, connect=5, limit=1000, clear=lambda: answers.pop(0))
+                await pool.exchange(GET, seconds=8, connect=5, limit=1000, may_send=lambda: responses.pop(0))
                 fates.append("sent")
             except RequestWithheld:
                 fates.append("withheld")
@@ -261,9 +261,9 @@ async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -
 
 @pytest.mark.asyncio
 async def test_without_a_limit_nobody_waits() -> None:
-    async with scripted(wait=0.2, connections=0) as (told, pool):
+    async with scripted(wait=0.2, connections=0) as (reported, pool):
         await asyncio.gather(*(ask(pool) for _ in range(20)))
-        assert told.connections == 20
+        assert reported.connections == 20
 
 
 @pytest.mark.asyncio
@@ -278,32 +278,32 @@ async def test_waiting_for_a_place_has_an_end_and_loses_none() -> None:
         await asyncio.sleep(0.05)
         cancelled.cancel()
         assert [(await task).status for task in busy] == [200, 200]
-        assert [answer.status for answer in await asyncio.gather(*(ask(pool) for _ in range(4)))] == [200] * 4
+        assert [response.status for response in await asyncio.gather(*(ask(pool) for _ in range(4)))] == [200] * 4
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("left", [b"x", None], ids=["by something nobody asked for", "by its server"])
+@pytest.mark.parametrize("left", [b"x", None], ids=["by something nobody requested for", "by its server"])
 async def test_a_connection_that_ended_at_rest_is_not_used_again(left: bytes | None) -> None:
-    async with scripted() as (told, pool):
+    async with scripted() as (reported, pool):
         await ask(pool)
         if left is None:
-            told.cut()
+            reported.cut()
         else:
-            told.last.write(left)
+            reported.last.write(left)
         await asyncio.sleep(0.05)
         assert (await ask(pool, repeatable=False)).body == b"ok"
-        assert told.requests == [1, 2]
+        assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
 async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted() as (told, pool):
+    async with scripted() as (reported, pool):
         await asyncio.gather(ask(pool), ask(pool))
         monkeypatch.setattr("capcard_sched.kube.pool._KEEPALIVE_SECONDS", 0.05)
         await asyncio.sleep(0.1)
         assert (await ask(pool)).body == b"ok"
         await asyncio.sleep(0.05)
-        assert (told.requests[-1], told.ended) == (3, 2)
+        assert (reported.requests[-1], reported.ended) == (3, 2)
 
 
 @pytest.mark.asyncio
@@ -311,113 +311,113 @@ async def test_a_connection_that_rested_for_too_long_is_not_used_again(monkeypat
 async def test_a_request_on_a_connection_that_just_ended_is_sent_again_only_where_that_does_no_harm(
     repeatable: bool,
 ) -> None:
-    async with scripted(OK, None) as (told, pool):
+    async with scripted(OK, None) as (reported, pool):
         await ask(pool)
         if repeatable:
             assert (await ask(pool)).body == b"ok"
-            assert told.requests == [1, 1, 2]
+            assert reported.requests == [1, 1, 2]
         else:
             with pytest.raises(Unreachable) as lost:
                 await ask(pool, repeatable=False)
             assert lost.value.sent
-            assert told.requests == [1, 1]
+            assert reported.requests == [1, 1]
 
 
 @pytest.mark.asyncio
 async def test_a_request_is_not_sent_again_on_a_new_connection_nor_after_a_part_of_the_answer() -> None:
-    async with scripted(None, OK, OK[:30]) as (told, pool):
+    async with scripted(None, OK, OK[:30]) as (reported, pool):
         with pytest.raises(Unreachable, match="closed"):
             await ask(pool)
-        assert told.requests == [1]
+        assert reported.requests == [1]
         await ask(pool)
         broken = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.1)
-        told.cut()
+        reported.cut()
         with pytest.raises(Unreachable):
             await broken
-        assert told.requests == [1, 2, 2]
+        assert reported.requests == [1, 2, 2]
 
 
 @pytest.mark.asyncio
 async def test_what_was_sent_once_counts_as_sent_when_no_second_connection_can_be_had() -> None:
-    async with scripted(OK, None, wait=0.1) as (told, pool):
+    async with scripted(OK, None, wait=0.1) as (reported, pool):
         await ask(pool)
-        asked = asyncio.create_task(ask(pool))
+        requested = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.05)
         pool._port = 9
         with pytest.raises(Unreachable, match="no connection to") as lost:
-            await asked
+            await requested
         assert lost.value.sent
-        assert told.requests == [1, 1]
+        assert reported.requests == [1, 1]
 
 
 @pytest.mark.asyncio
 async def test_a_request_that_takes_too_long_ends_its_connection_and_is_not_sent_again() -> None:
-    async with scripted(OK, [OK[:30], *[b""] * 400, OK[30:]]) as (told, pool):
+    async with scripted(OK, [OK[:30], *[b""] * 400, OK[30:]]) as (reported, pool):
         await ask(pool)
         with pytest.raises(TimeoutError):
             await ask(pool, seconds=0.1)
         assert (await ask(pool, seconds=1.0)).body == b"ok"
-        assert told.requests == [1, 1, 2]
+        assert reported.requests == [1, 1, 2]
 
 
 @pytest.mark.asyncio
 async def test_cancelling_closes_the_connection_whose_answer_is_still_to_come() -> None:
-    async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", wait=0.2) as (told, pool):
+    async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", wait=0.2) as (reported, pool):
         late = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.1)
         late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await late
         assert (await ask(pool)).body == b"ok"
-        assert told.requests == [1, 2]
+        assert reported.requests == [1, 2]
 
 
 @pytest.mark.asyncio
 async def test_closing_breaks_what_is_under_way() -> None:
-    async with scripted(OK, wait=0.2) as (told, pool):
-        asked = asyncio.create_task(ask(pool))
+    async with scripted(OK, wait=0.2) as (reported, pool):
+        requested = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.1)
         await pool.close()
         with pytest.raises(Unreachable):
-            await asked
-        assert told.requests == [1]
-        with pytest.raises(Unreachable, match="ended"):
+            await requested
+        assert reported.requests == [1]
+        with pytest.raises(Unreachable, match="closed"):
             await ask(pool)
 
 
 @pytest.mark.asyncio
 async def test_all_addresses_of_a_name_are_tried() -> None:
-    async with scripted() as (told, _):
-        pool = Pool(f"http://localhost:{told.port}", None, None, 1)  # nobody listens at ::1
+    async with scripted() as (reported, _):
+        pool = Pool(f"http://localhost:{reported.port}", None, None, 1)  # nobody listens at ::1
         assert (await ask(pool)).body == b"ok"
         await pool.close()
 
 
 @pytest.mark.asyncio
 async def test_a_handshake_that_does_not_end_leaves_no_connection() -> None:
-    async with scripted() as (told, _):
-        pool = Pool(f"https://127.0.0.1:{told.port}", ssl_context(verify=False), None, 1)
-        with pytest.raises(Unreachable, match="no answer in time") as lost:
+    async with scripted() as (reported, _):
+        pool = Pool(f"https://127.0.0.1:{reported.port}", ssl_context(verify=False), None, 1)
+        with pytest.raises(Unreachable, match="timed out") as lost:
             await ask(pool, connect=0.2)
         assert not lost.value.sent
-        await told.all_ended()
+        await reported.all_ended()
         cancelled = asyncio.create_task(ask(pool))
         await asyncio.sleep(0.1)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        await told.all_ended()
-        assert told.connections == 2
+        await reported.all_ended()
+        assert reported.connections == 2
 
 
 @pytest.mark.asyncio
 async def test_a_large_answer_and_a_large_request_come_whole() -> None:
     body = b"".join(b"%08d" % number for number in range(2**18))
-    async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as (told, pool):
+    async with scripted(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as (reported, pool):
         request = GET[:-2] + b"X: " + b"y" * 50_000 + b"\r\n\r\n"
         assert (await ask(pool, request, limit=2**22)).body == body
-        assert told.heads == [request]
+        assert reported.heads == [request]
 
 
 # --- what the client sends --------------------------------------------------------------------------------------------
@@ -425,18 +425,18 @@ async def test_a_large_answer_and_a_large_request_come_whole() -> None:
 
 @pytest.mark.asyncio
 async def test_requests_say_who_asks_and_what_they_carry() -> None:
-    async with scripted() as (told, _):
+    async with scripted() as (reported, _):
         token = "first"
-        connection = Connection(f"http://127.0.0.1:{told.port}/clusters/c", None, lambda: token, "default")
+        connection = Connection(f"http://127.0.0.1:{reported.port}/clusters/c", None, lambda: token, "default")
         now = 0.0
         async with Client(connection, user_agent="me", clock=lambda: now) as client:
             await client.request("GET", "/api/v1/pods", params={"fieldSelector": "a=b c/d", "limit": "5"})
             token, now = "Basic abc", 100.0
             await client.request("POST", "/api/v1/pods")
             await client.request("DELETE", "/api/v1/pods")
-    host = b"Host: 127.0.0.1:%d\r\n" % told.port
+    host = b"Host: 127.0.0.1:%d\r\n" % reported.port
     more = b"Accept: application/json\r\nAccept-Encoding: identity\r\nUser-Agent: me\r\n"
-    assert told.heads == [
+    assert reported.heads == [
         b"GET /clusters/c/api/v1/pods?fieldSelector=a%3Db%20c%2Fd&limit=5 HTTP/1.1\r\n"
         + host + more + b"Authorization: Bearer first\r\n\r\n",
         b"POST /clusters/c/api/v1/pods HTTP/1.1\r\n"
@@ -461,11 +461,11 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.mark.asyncio
 async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(cluster: Cluster) -> None:
-    asked: list[bytes] = []
+    requested: list[bytes] = []
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
-        host, _, port = asked[-1].split()[1].decode().rpartition(":")
+        requested.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0])
+        host, _, port = requested[-1].split()[1].decode().rpartition(":")
         there_reader, there = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_pipe(reader, there), _pipe(there_reader, writer))
@@ -481,4 +481,4 @@ async def test_requests_and_streams_go_through_the_proxy_of_the_kubeconfig(clust
                 await client.request("GET", "/api/v1/nodes/m")
             async with client.stream("/api/v1/namespaces", {"watch": "1"}) as stream:
                 assert b'"ADDED"' in await stream.read()
-    assert asked == [f"CONNECT {direct.server.removeprefix('https://')} HTTP/1.1".encode()] * 2
+    assert requested == [f"CONNECT {direct.server.removeprefix('https://')} HTTP/1.1".encode()] * 2

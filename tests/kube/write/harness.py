@@ -1,4 +1,4 @@
-"""Effects on a real API server, behind a proxy that can go wrong, with everything they tell written down."""
+"""An ApiWriter on a real API server behind the fault proxy, with all its callbacks recorded."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.writes.api_writer import ApiWriter
-from capcard_sched.kube.writes.binder import Settle
+from capcard_sched.kube.writes.binder import PreBind
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Bind, Evict
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.proxy import Exchange, Proxy
 
-Told = tuple[str, str, int]
+Reported = tuple[str, str, int]
 
 
 class Listener(NullObserver):
-    """Writes down what is told: (what, about whom, code)."""
+    """Records outcomes: (what, object, code)."""
 
     def __init__(self) -> None:
-        self.bindings: list[Told] = []
-        self.evictions: list[Told] = []
+        self.bindings: list[Reported] = []
+        self.evictions: list[Reported] = []
         self.writes: list[tuple[str, int]] = []
         self.messages: list[str] = []
         self.lost: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Listener(NullObserver):
 
 
 class Harness:
-    """Running effects; `leads` is what they are told about the lease."""
+    """A running ApiWriter; `leads` is its view of the Lease."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Harness:
         binders: int = 8,
         use_eviction_api: bool = False,
         fence: Callable[[], str | None] = lambda: None,
-        settle: Settle | None = None,
+        pre_bind: PreBind | None = None,
         timeout: float = 10.0,
         qps: float = 2000,
         burst: int = 2000,
@@ -99,7 +99,7 @@ class Harness:
             scheduler_name="capcard-sched",
             use_eviction_api=use_eviction_api,
             fence=fence,
-            settle=settle,
+            pre_bind=pre_bind,
             clock=lambda: time.monotonic() + self.ahead,
             now=lambda: time.time() + self.ahead,
         )
@@ -125,7 +125,7 @@ class Harness:
     # --- what tests ask ---------------------------------------------------------------------------------------------
 
     async def until(self, check: Callable[[], Any], what: str, within: float = 10.0) -> Any:
-        """Wait for something that the effects tell or do."""
+        """Wait for a callback or a write of the ApiWriter."""
         try:
             return await self.cluster.wait_until(check, what, within=within, every=0.01)
         except AssertionError as error:

@@ -1,4 +1,4 @@
-"""What every answer to a binding leads to, on a real API server behind a proxy that can go wrong."""
+"""What every response to a binding leads to, on a real API server behind a proxy that can go wrong."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ async def test_a_refusal_is_told_to_core_and_pod_and_the_pod_waits_while_others_
         assert 1.5 <= again.retry_after <= 2.0
         await effects.quiet()
         text = "failed to bind to node n1: quota of the day is used"
-        told = condition(await cluster.get("pods", "p"), "PodScheduled")
-        assert (told["status"], told["reason"], told["message"]) == ("False", "SchedulerError", text)
+        reported = condition(await cluster.get("pods", "p"), "PodScheduled")
+        assert (reported["status"], reported["reason"], reported["message"]) == ("False", "SchedulerError", text)
         (event,) = await effects.events("FailedScheduling")
         assert (event["message"], event["type"], event["count"]) == (text, "Warning", 1)
     assert await cluster.bound() == {"other": "n1"}
@@ -257,13 +257,13 @@ async def test_conflicts_on_a_free_pod_are_tried_again_and_then_count_as_refused
     cluster: Cluster, proxy: Proxy
 ) -> None:
     made = await cluster.create(pod("p"))
-    proxy.answer("POST", BINDING, 409, message="somebody else wrote", times=None)
+    proxy.answer("POST", BINDING, 409, message="another client wrote", times=None)
     async with Harness(cluster, proxy) as effects:
         effects.effects.submit([bind_of(made)])
         await effects.until(lambda: effects.deltas, "the refusal", within=15)
         (failed,) = effects.deltas
         assert isinstance(failed, BindFailed)
-        assert failed.message == "somebody else wrote"
+        assert failed.message == "another client wrote"
         assert len(effects.requests("POST", BINDING)) == 6
 
 
@@ -278,7 +278,7 @@ async def test_who_may_not_read_pods_still_gets_definite_answers(cluster: Cluste
         (failed,) = effects.deltas
         assert isinstance(failed, BindFailed)
         assert 'already assigned to node "n1"' in failed.message
-        assert "the pod cannot be read: by the test's will" in failed.message
+        assert "failed to read the pod: by the test's will" in failed.message
         assert await effects.effects.drain(5.0) == {"bind": 0, "evict": 0, "status": 0, "event": 0}
     assert await cluster.bound() == {"p": "n1"}
     found = condition(await cluster.get("pods", "p"), "PodScheduled")
@@ -295,11 +295,11 @@ async def test_a_binding_that_does_not_get_through_is_told_on_the_pod_and_ends_a
         effects.effects.submit([bind_of(made)])
         await fault.struck(5)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             found = condition(await cluster.get("pods", "p"), "PodScheduled")
             return found.get("message") == "failed to bind to node n1: failed calling webhook"
 
-        await cluster.wait_until(told, "the condition")
+        await cluster.wait_until(reported, "the condition")
         assert effects.observer.bindings == [("failed", "p", 500)]
         assert effects.deltas == [], "the core is told nothing while the outcome is open"
         fault.lift()
@@ -318,7 +318,7 @@ async def test_a_condition_written_late_never_says_that_a_bound_pod_is_not_sched
     async with Harness(cluster, proxy) as effects:
         for each in made:
             meta = each["metadata"]
-            waiting = UpdatePodCondition(meta["namespace"], meta["name"], meta["uid"], "Unschedulable", "no room")
+            waiting = UpdatePodCondition(meta["namespace"], meta["name"], meta["uid"], "Unschedulable", "no free node")
             effects.effects.submit([waiting])
         await slow.struck()  # the condition of p is on its way; both are bound now
         effects.effects.submit([bind_of(each) for each in made])
@@ -339,7 +339,7 @@ async def test_nothing_is_sent_without_the_lease_and_all_of_it_when_it_was_only_
     async with Harness(cluster, proxy) as effects:
         effects.leads = False
         meta = made["metadata"]
-        late = UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no room")
+        late = UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no free node")
         effects.effects.submit([late, bind_of(made)])
         await asyncio.sleep(0.4)
         assert proxy.exchanges == []
@@ -462,18 +462,18 @@ async def test_bindings_outlive_the_api_server(cluster: Cluster, proxy: Proxy) -
 async def test_volumes_are_settled_before_the_binding_and_hold_nobody_else_up(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create_all([pod("p"), pod("other")])
     settled = asyncio.Event()
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def settle(client: Client, bind: Bind) -> None:
-        asked.append(bind.name)
+        requested.append(bind.name)
         await settled.wait()
 
-    async with Harness(cluster, proxy, binders=1, settle=settle) as effects:
+    async with Harness(cluster, proxy, binders=1, pre_bind=settle) as effects:
         with_claim = _with_claim(bind_of(made[0]))
         effects.effects.submit([with_claim, bind_of(made[1])])
         await effects.until(lambda: effects.observer.bindings, "the pod without volumes")
         assert await cluster.bound() == {"other": "n1"}
-        assert asked == ["p"]
+        assert requested == ["p"]
         settled.set()
         await effects.quiet()
     assert set(await cluster.bound()) == {"p", "other"}
@@ -484,12 +484,12 @@ async def test_volumes_that_cannot_be_settled_are_a_refusal_and_shortages_are_tr
     cluster: Cluster, proxy: Proxy
 ) -> None:
     made = await cluster.create(pod("p"))
-    answers = [ApiError(503, "ServiceUnavailable", "later"), ApiError(403, "Forbidden", "not your claim")]
+    responses = [ApiError(503, "ServiceUnavailable", "later"), ApiError(403, "Forbidden", "not your claim")]
 
     async def settle(client: Client, bind: Bind) -> None:
-        raise answers.pop(0)
+        raise responses.pop(0)
 
-    async with Harness(cluster, proxy, settle=settle) as effects:
+    async with Harness(cluster, proxy, pre_bind=settle) as effects:
         effects.effects.submit([_with_claim(bind_of(made))])
         await effects.until(lambda: effects.deltas, "the refusal")
         (failed,) = effects.deltas
@@ -497,8 +497,8 @@ async def test_volumes_that_cannot_be_settled_are_a_refusal_and_shortages_are_tr
         assert failed.message == "not your claim"
         await effects.quiet()
         assert effects.requests("POST", BINDING) == []
-    told = condition(await cluster.get("pods", "p"), "PodScheduled")
-    assert told["message"] == "execute preBind for pod p failed: not your claim, resync the task"
+    reported = condition(await cluster.get("pods", "p"), "PodScheduled")
+    assert reported["message"] == "execute preBind for pod p failed: not your claim, resync the task"
 
 
 @pytest.mark.asyncio
@@ -514,7 +514,7 @@ async def test_settling_volumes_ends_with_the_lease(cluster: Cluster, proxy: Pro
         finally:
             ended.set()
 
-    async with Harness(cluster, proxy, settle=settle) as effects:
+    async with Harness(cluster, proxy, pre_bind=settle) as effects:
         effects.effects.submit([_with_claim(bind_of(made))])
         await effects.until(lambda: len(effects.requests("GET", "/pods/p")) > 2, "some looks")
         effects.effects.reset()
@@ -534,7 +534,7 @@ async def test_an_object_of_volumes_that_cannot_be_read_is_a_refusal_like_others
     async def settle(client: Client, bind: Bind) -> None:
         msgspec.json.decode(b"7", type=str)
 
-    async with Harness(cluster, proxy, settle=settle) as effects:
+    async with Harness(cluster, proxy, pre_bind=settle) as effects:
         effects.effects.submit([_with_claim(bind_of(made))])
         await effects.until(lambda: effects.deltas, "the refusal")
         assert isinstance(effects.deltas[0], BindFailed)

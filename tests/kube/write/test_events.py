@@ -21,7 +21,7 @@ def about(made: Manifest, *, uid: bool = True) -> ObjectRef:
     return ObjectRef(made["kind"], meta.get("namespace", ""), meta["name"], meta["uid"] if uid else "")
 
 
-def told(made: Manifest, message: str = "no room", *, uid: bool = True, component: str = "") -> EmitEvent:
+def reported(made: Manifest, message: str = "no free node", *, uid: bool = True, component: str = "") -> EmitEvent:
     return EmitEvent(about(made, uid=uid), "Warning", REASON, message, component)
 
 
@@ -29,11 +29,11 @@ def told(made: Manifest, message: str = "no room", *, uid: bool = True, componen
 async def test_an_event_has_all_that_tools_look_for(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made), told(made, "over quota", component="volcano.capacity-card")])
+        effects.effects.submit([reported(made), reported(made, "over quota", component="volcano.capacity-card")])
         await effects.quiet()
         assert effects.observer.writes == [("Event", 200), ("Event", 200)]
         events = {event["message"]: event for event in await effects.events(REASON)}
-    found = events["no room"]
+    found = events["no free node"]
     assert found["metadata"]["name"].startswith("p.")
     assert found["involvedObject"] == {
         "kind": "Pod",
@@ -56,7 +56,7 @@ async def test_kubectl_describe_shows_the_events_of_every_kind_we_tell_about(clu
     ]
     async with Harness(cluster, proxy) as effects:
         # The core knows no uids of queues and nodes.
-        intents: list[Intent] = [told(each, f"about {each['kind']}", uid=each["kind"] == "Pod") for each in made]
+        intents: list[Intent] = [reported(each, f"about {each['kind']}", uid=each["kind"] == "Pod") for each in made]
         effects.effects.submit(intents)
         await effects.quiet()
         assert effects.observer.writes == [("Event", 200)] * 4
@@ -77,10 +77,10 @@ async def test_kubectl_describe_shows_the_events_of_every_kind_we_tell_about(clu
 async def test_repetitions_are_counted_in_place(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         effects.ahead += 60.0
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         (found,) = await effects.events(REASON)
         assert found["count"] == 2
@@ -95,7 +95,7 @@ async def test_many_events_at_once_about_one_object_are_few_writes_and_the_last_
 ) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made, f"{number} nodes are full") for number in range(200)])
+        effects.effects.submit([reported(made, f"{number} nodes are full") for number in range(200)])
         await effects.quiet()
         before = len(effects.requests("POST", "/events")) + len(effects.requests("PATCH", "/events"))
         assert before <= 25
@@ -111,11 +111,11 @@ async def test_many_events_at_once_about_one_object_are_few_writes_and_the_last_
 async def test_an_event_that_expired_is_written_anew_with_its_count(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         (found,) = await effects.events(REASON)
         await cluster.delete("events", found["metadata"]["name"])
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         (found,) = await effects.events(REASON)
         assert found["count"] == 2
@@ -123,13 +123,13 @@ async def test_an_event_that_expired_is_written_anew_with_its_count(cluster: Clu
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_was_lost_does_not_make_two_events(cluster: Cluster, proxy: Proxy) -> None:
+async def test_a_response_that_was_lost_does_not_make_two_events(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod("p"))
     proxy.lose_answer("POST", "/events")
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         (found,) = await effects.events(REASON)
         assert found["count"] == 2
@@ -140,7 +140,7 @@ async def test_events_that_are_refused_are_given_up(cluster: Cluster, proxy: Pro
     made = await cluster.create(pod("p"))
     proxy.answer("POST", "/events", 403)
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         await effects.quiet()
         assert effects.observer.writes == [("Event", 403)]
         missing = EmitEvent(ObjectRef("Queue", "", "no-such-queue"), "Normal", "Unschedulable", "x")
@@ -154,7 +154,7 @@ async def test_events_wait_for_bindings_and_are_all_written_by_drain(cluster: Cl
     made = await cluster.create_all([pod(f"p{index}") for index in range(30)])
     proxy.delay("POST", "/binding", 0.1, times=None)
     async with Harness(cluster, proxy, binders=4) as effects:
-        effects.effects.submit([*(told(each) for each in made), *(bind_of(each) for each in made)])
+        effects.effects.submit([*(reported(each) for each in made), *(bind_of(each) for each in made)])
         left = await effects.effects.drain(8.0)
         assert not any(left.values())
         order = ["events" if "/events" in each.path else "binding" for each in proxy.exchanges]
@@ -172,9 +172,9 @@ async def test_of_too_many_events_the_oldest_are_dropped_and_counted(
         effects.leads = False
         others = [ObjectRef("Pod", cluster.namespace, f"p{number}", f"u{number}") for number in range(100)]
         effects.effects.submit([EmitEvent(each, "Normal", REASON, "x") for each in others])
-        effects.effects.submit([told(made)])
+        effects.effects.submit([reported(made)])
         assert effects.observer.lost["Event"] >= 40
         assert effects.effects.backlog()["event"] <= 60
         effects.leads = True
         await effects.quiet()
-        assert "no room" in {event["message"] for event in await effects.events(REASON)}
+        assert "no free node" in {event["message"] for event in await effects.events(REASON)}

@@ -76,7 +76,7 @@ async def test_an_evicted_pod_says_why_and_leaves_with_its_own_grace_period(clus
 
 @pytest.mark.asyncio
 async def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group(cluster: Cluster, proxy: Proxy) -> None:
-    """Whoever decided it tells the group, once for all pods that leave for the same one (tidal reference §7.4)."""
+    """The framework emits the event of the PodGroup, once for all victims of one preemptor."""
     await cluster.create(node("n1"))
     group, *members = gang("g", 2, grace=60)
     await cluster.create(group)
@@ -85,8 +85,8 @@ async def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group(clu
     async with Harness(cluster, proxy) as effects:
         effects.effects.submit(together(*made))
         await effects.quiet()
-        told = sorted(event["involvedObject"]["name"] for event in await effects.events("Evict"))
-    assert told == ["g-0", "g-1"]
+        reported = sorted(event["involvedObject"]["name"] for event in await effects.events("Evict"))
+    assert reported == ["g-0", "g-1"]
 
 
 @pytest.mark.asyncio
@@ -274,10 +274,10 @@ async def test_by_the_eviction_api_all_who_leave_for_one_pod_are_asked_about_fir
         assert sorted(effects.observer.evictions) == [("evicted", name, 200) for name in "pqr"]
         assert effects.deltas == []
         posts = effects.requests("POST", "/eviction")
-    asked = [each.path[len("/api/v1/namespaces/") :].split("/")[2] for each in posts]
-    assert sorted(asked) == ["p", "p", "q", "q", "q", "q", "r"], "once to ask, once to do it; r leaves alone"
-    last_question = [index for index, name in enumerate(asked) if name == "q"][2]
-    assert [index for index, name in enumerate(asked) if name == "p"][1] > last_question
+    requested = [each.path[len("/api/v1/namespaces/") :].split("/")[2] for each in posts]
+    assert sorted(requested) == ["p", "p", "q", "q", "q", "q", "r"], "once to ask, once to do it; r leaves alone"
+    last_question = [index for index, name in enumerate(requested) if name == "q"][2]
+    assert [index for index, name in enumerate(requested) if name == "p"][1] > last_question
 
 
 @pytest.mark.asyncio
@@ -292,9 +292,10 @@ async def test_nobody_leaves_for_a_pod_when_one_of_them_is_protected(cluster: Cl
             ("evicted", "s", 200),
             *[("failed", name, 429) for name in "pqr"],
         ]
-        said = {delta.name: delta.message for delta in effects.deltas if isinstance(delta, EvictFailed)}
-    assert said["q"].startswith("Cannot evict pod as it would violate the pod's disruption budget")
-    assert said["p"] == said["r"] == f"{cluster.namespace}/q, which would go with it, stays: {said['q']}"
+        output = {delta.name: delta.message for delta in effects.deltas if isinstance(delta, EvictFailed)}
+    assert output["q"].startswith("Cannot evict pod as it would violate the pod's disruption budget")
+    message = f"cannot evict {cluster.namespace}/q, a victim of the same preemptor: {output['q']}"
+    assert output["p"] == output["r"] == message
     for name in "pqr":
         found = await cluster.get("pods", name)
         assert "deletionTimestamp" not in found["metadata"]

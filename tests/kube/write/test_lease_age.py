@@ -51,7 +51,7 @@ async def _eviction(cluster: Cluster) -> Intent:
 
 async def _condition(cluster: Cluster) -> Intent:
     meta = (await cluster.create(pod("p")))["metadata"]
-    return UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no room")
+    return UpdatePodCondition(meta["namespace"], "p", meta["uid"], "Unschedulable", "no free node")
 
 
 async def _group_status(cluster: Cluster) -> Intent:
@@ -120,7 +120,7 @@ async def test_a_write_that_waited_for_its_turn_does_not_leave_when_the_lease_go
     prepare, by_api = WRITES[kind]
     await cluster.create(node("n1"))
     intent = await prepare(cluster)
-    async with Harness(cluster, proxy, qps=1 / _TURN, burst=1, use_eviction_api=by_api, settle=_settle) as effects:
+    async with Harness(cluster, proxy, qps=1 / _TURN, burst=1, use_eviction_api=by_api, pre_bind=_settle) as effects:
         taken = await occupy(effects.client)
         effects.effects.submit([intent])
         await asyncio.sleep(_TURN / 2)  # it waits for its turn by now
@@ -165,13 +165,15 @@ async def test_missing_queues_are_not_made_by_one_whose_turn_comes_when_it_leads
     cluster: Cluster, proxy: Proxy
 ) -> None:
     leads = True
-    told: list[str] = []
+    reported: list[str] = []
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), qps=1 / _TURN, burst=1) as client:
         taken = await occupy(client)
-        making = asyncio.create_task(ensure_queues(client, "default", lambda name, _: told.append(name), lambda: leads))
+        making = asyncio.create_task(
+            ensure_queues(client, "default", lambda name, _: reported.append(name), lambda: leads)
+        )
         await asyncio.sleep(0.2)
         leads = False
         await asyncio.gather(*taken)
         async with asyncio.timeout(5):
             await making
-    assert (written(proxy), told) == ([], [])
+    assert (written(proxy), reported) == ([], [])

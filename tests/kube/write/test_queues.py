@@ -28,16 +28,16 @@ class Failures:
     """What was told, and whether there is still a point in trying."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-        self.wanted = True
+        self.reported: list[tuple[str, str]] = []
+        self.expected = True
 
     def __call__(self, name: str, why: str) -> None:
-        self.told.append((name, why))
+        self.reported.append((name, why))
 
 
 async def ensured(proxy: Proxy, failures: Failures) -> None:
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a")))) as client:
-        await ensure_queues(client, "default", failures, lambda: failures.wanted)
+        await ensure_queues(client, "default", failures, lambda: failures.expected)
 
 
 async def test_what_is_missing_is_made_and_what_is_there_stays(cluster: Cluster, proxy: Proxy) -> None:
@@ -47,7 +47,7 @@ async def test_what_is_missing_is_made_and_what_is_there_stays(cluster: Cluster,
     specs = {found["metadata"]["name"]: found["spec"] for found in await cluster.list("queues")}
     assert specs["default"]["weight"] == 7
     assert specs["root"]["reclaimable"] is False
-    assert failures.told == []
+    assert failures.reported == []
 
 
 async def test_a_refusal_is_told_at_once_and_once_and_tried_again(cluster: Cluster, proxy: Proxy) -> None:
@@ -55,7 +55,7 @@ async def test_a_refusal_is_told_at_once_and_once_and_tried_again(cluster: Clust
     failures = Failures()
     making = asyncio.create_task(ensured(proxy, failures))
     await refusal.struck(8)
-    assert sorted(failures.told) == [("default", "no right"), ("root", "no right")]
+    assert sorted(failures.reported) == [("default", "no right"), ("root", "no right")]
     refusal.lift()
     await making
     assert {found["metadata"]["name"] for found in await cluster.list("queues")} == {"default", "root"}
@@ -65,7 +65,7 @@ async def test_one_that_cannot_be_made_does_not_hold_the_other_up(cluster: Clust
     proxy.reset("POST", QUEUES, nth=1, times=1)
     failures = Failures()
     await ensured(proxy, failures)
-    assert len(failures.told) == 1
+    assert len(failures.reported) == 1
     assert len(await cluster.list("queues")) == 2
 
 
@@ -74,7 +74,7 @@ async def test_who_leads_no_more_stops_trying(cluster: Cluster, proxy: Proxy) ->
     failures = Failures()
     making = asyncio.create_task(ensured(proxy, failures))
     await refusal.struck(2)
-    failures.wanted = False
+    failures.expected = False
     async with asyncio.timeout(5):
         await making
     assert await cluster.list("queues") == []

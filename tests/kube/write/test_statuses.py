@@ -38,7 +38,7 @@ def pod_condition(made: Manifest, message: str, nominated: str = "") -> UpdatePo
 @pytest.mark.asyncio
 async def test_a_group_gets_its_status_and_nothing_else_is_touched(cluster: Cluster, proxy: Proxy) -> None:
     made = await cluster.create(pod_group("g", members=2, annotations={"volcano.sh/card.request": "{}"}))
-    await cluster.patch("podgroups", "g", {"spec": {"minMember": 3}})  # written by somebody else after we read it
+    await cluster.patch("podgroups", "g", {"spec": {"minMember": 3}})  # written by another client after we read it
     async with Harness(cluster, proxy) as effects:
         effects.effects.submit([group_status(made, "Running", running=2)])
         await effects.quiet()
@@ -85,7 +85,7 @@ async def test_where_the_group_has_a_status_subresource_it_is_used(cluster: Clus
                 return "podgroups/status" in [resource["name"] for resource in resources]
 
             await cluster.wait_until(has_it, "the subresource")
-            # Discovery was asked before; that it no longer holds shows in the answer to a later write.
+            # Discovery was asked before; that it no longer holds shows in the response to a later write.
             effects.ahead += 60.0
 
             async def written() -> bool:
@@ -115,7 +115,7 @@ async def test_a_successor_of_the_same_name_does_not_get_the_status_of_its_prede
     await cluster.create(pod_group("g"))
     await cluster.create(pod("p"))
     async with Harness(cluster, proxy) as effects:
-        effects.effects.submit([group_status(made, "Running", running=2), pod_condition(old, "no room", "n1")])
+        effects.effects.submit([group_status(made, "Running", running=2), pod_condition(old, "no free node", "n1")])
         await effects.quiet()
         assert sorted(kind for kind, _ in effects.observer.writes) == ["PodCondition", "PodGroup"]
         assert all(code != 200 for _, code in effects.observer.writes)
@@ -341,7 +341,7 @@ async def test_after_a_long_outage_a_status_is_written_within_seconds(
 async def test_a_condition_whose_numbers_change_is_written_now_and_then_and_its_words_at_once(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """W-16: a node more must not rewrite every pod that waits."""
+    """One more node must not rewrite the condition of every pending pod."""
     made = await cluster.create(pod("p"))
 
     async def message() -> str:

@@ -66,8 +66,10 @@ def build() -> Path:
     }
     # The Kubernetes it renders for where no cluster is asked, as its own releases are told.
     kubernetes = f"1.{_pinned('k8s.io/client-go').split('.')[1]}"
-    told = [f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in _TOLD for part in ("Major", "Minor")]
-    flags = " ".join(["-s -w", *map("=".join, zip(told, kubernetes.split(".") * len(_TOLD), strict=True))])
+    reported = [
+        f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in _TOLD for part in ("Major", "Minor")
+    ]
+    flags = " ".join(["-s -w", *map("=".join, zip(reported, kubernetes.split(".") * len(_TOLD), strict=True))])
     command: list[str | Path] = [
         go,
         "build",

@@ -1,4 +1,4 @@
-"""What is told is the difference: always enough, never twice the same."""
+"""The delta store delivers every difference, and none twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pod(namespace: str, name: str, phase: str = "Pending", **more: Any) -> PodOb
     return msgspec.convert({"metadata": metadata, "status": {"phase": phase}, **more}, PodObject)
 
 
-class Told(dict[tuple[str, str], str]):
+class Reported(dict[tuple[str, str], str]):
     """What a listener believes: namespace and name of each pod to its phase."""
 
     def take(self, out: list[Delta]) -> None:
@@ -58,7 +58,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[Any]) -> None:
-    known, told = DeltaStore(POD, NullObserver()), Told()
+    known, reported = DeltaStore(POD, NullObserver()), Reported()
     truth: dict[tuple[str, str], str] = {}
     behind = False
     for step in steps:
@@ -80,9 +80,9 @@ def test_a_listener_believes_what_is_true_and_hears_nothing_twice(steps: list[An
                 known.begin_list()
                 known.items([pod(space, name, phase) for (space, name), phase in list(now.items())[:count]], out)
                 known.abort_list()
-        told.take(out)
-        assert behind or told == truth
-        assert len(known) == len(told)
+        reported.take(out)
+        assert behind or reported == truth
+        assert len(known) == len(reported)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
     known, out = DeltaStore(NODE, problems), list[Delta]()
     known.changed(node("n"), out)
     for problem in ("spec: bad", "spec: bad", "status: bad"):
-        known.unreadable(UndecodableObject("MODIFIED", ObjectMeta(name="n"), problem), out)
+        known.undecodable(UndecodableObject("MODIFIED", ObjectMeta(name="n"), problem), out)
     known.changed(node("n"), out)
     assert problems.seen == [
         ("nodes", "undecodable", "Node n: spec: bad"),
@@ -180,15 +180,17 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
 def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
     namespace = getattr(kind.gone(ObjectMeta(name="x", namespace="a")), "namespace", None)
     meta = ObjectMeta(name="x", namespace=namespace, uid="u")
-    told = kind.unreadable(meta, "spec: bad")
-    if not isinstance(told, deltas.ObjectUnreadable):
-        assert told == kind.gone(meta)
+    reported = kind.undecodable(meta, "spec: bad")
+    if not isinstance(reported, deltas.ObjectUnreadable):
+        assert reported == kind.gone(meta)
         return
-    assert (told.object.kind, told.object.name, told.object.uid) == (kind.name, "x", "u")
-    assert msgspec.convert(msgspec.to_builtins(told.object), ObjectRef) == told.object, "a kind that a ref may have"
+    assert (reported.object.kind, reported.object.name, reported.object.uid) == (kind.name, "x", "u")
+    assert msgspec.convert(msgspec.to_builtins(reported.object), ObjectRef) == reported.object, (
+        "a kind that a ref may have"
+    )
     state = ClusterState(("capcard-sched",), "default")
-    state.apply(told)
-    assert state.problems == {told.object: "spec: bad"}
+    state.apply(reported)
+    assert state.problems == {reported.object: "spec: bad"}
     state.apply(kind.gone(meta))
     assert state.problems == {}
 

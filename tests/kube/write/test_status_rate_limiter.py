@@ -34,36 +34,38 @@ def group(message: str, phase: str = "Pending", running: int = 0, session: str =
 )
 def test_only_a_change_of_numbers_in_messages_waits(first: StatusIntent, second: StatusIntent, held: bool) -> None:
     pace, key = StatusRateLimiter(), key_of(first)
-    assert pace.hold(key, first, 100.0) is None
-    pace.wrote(key, first, 100.0)
-    assert pace.hold(key, second, 100.2) == (101.0 if held else None)
-    assert pace.hold(key, second, 101.0) is None, "long enough"
+    assert pace.delay_until(key, first, 100.0) is None
+    pace.record(key, first, 100.0)
+    assert pace.delay_until(key, second, 100.2) == (101.0 if held else None)
+    assert pace.delay_until(key, second, 101.0) is None, "long enough"
 
 
 def test_the_longer_numbers_go_on_changing_the_less_often_they_are_written() -> None:
     pace, now, gaps = StatusRateLimiter(), 100.0, []
     for count in range(9):
         intent = pod(f"0/{count} nodes")
-        pace.wrote(key_of(intent), intent, now)
-        until = pace.hold(key_of(intent), pod("0/99 nodes"), now)
+        pace.record(key_of(intent), intent, now)
+        until = pace.delay_until(key_of(intent), pod("0/99 nodes"), now)
         assert until is not None
         gaps.append(until - now)
         now = until
     assert gaps == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
     intent = pod("0/100 nodes")
     now += 2 * LONGEST_SECONDS + 1
-    pace.wrote(key_of(intent), intent, now)
-    assert pace.hold(key_of(intent), pod("0/101 nodes"), now) == now + FIRST_SECONDS, "quiet for long: from the start"
+    pace.record(key_of(intent), intent, now)
+    assert pace.delay_until(key_of(intent), pod("0/101 nodes"), now) == now + FIRST_SECONDS, (
+        "quiet for long: from the start"
+    )
 
 
 def test_what_is_held_back_goes_when_its_words_change() -> None:
     pace, key = StatusRateLimiter(), key_of(pod(""))
-    assert not pace.frees(key, pod("0/1 nodes"), 100.0), "nothing is held back"
-    pace.wrote(key, pod("0/1 nodes"), 100.0)
-    pace.hold(key, pod("0/2 nodes"), 100.1)
-    assert not pace.frees(key, pod("0/3 nodes"), 100.2)
-    assert pace.frees(key, pod("no volume"), 100.2)
-    assert not pace.frees(key, pod("no volume"), 100.2), "once"
-    pace.hold(key, pod("0/2 nodes"), 100.3)
+    assert not pace.may_advance(key, pod("0/1 nodes"), 100.0), "nothing is held back"
+    pace.record(key, pod("0/1 nodes"), 100.0)
+    pace.delay_until(key, pod("0/2 nodes"), 100.1)
+    assert not pace.may_advance(key, pod("0/3 nodes"), 100.2)
+    assert pace.may_advance(key, pod("no volume"), 100.2)
+    assert not pace.may_advance(key, pod("no volume"), 100.2), "once"
+    pace.delay_until(key, pod("0/2 nodes"), 100.3)
     pace.forget(key)
-    assert not pace.frees(key, pod("no volume"), 100.4)
+    assert not pace.may_advance(key, pod("no volume"), 100.4)

@@ -32,7 +32,7 @@ def correlator() -> EventCorrelator:
 
 
 def event(
-    message: str = "no room", about: ObjectRef = POD, reason: str = "FailedScheduling", component: str = ""
+    message: str = "no free node", about: ObjectRef = POD, reason: str = "FailedScheduling", component: str = ""
 ) -> EmitEvent:
     return EmitEvent(about, "Warning", reason, message, component)
 
@@ -96,11 +96,11 @@ def test_when_the_budget_is_spent_the_last_one_is_written_as_soon_as_there_is_on
     assert None not in written
     assert made.observe(event("unlucky"), 1.0) is None
     assert made.observe(event("last word"), 2.0) is None
-    assert made.due(REFILL_SECONDS - 1) == []
-    (series,) = made.due(REFILL_SECONDS + 1)
+    assert made.pop_ready(REFILL_SECONDS - 1) == []
+    (series,) = made.pop_ready(REFILL_SECONDS + 1)
     assert series.message == f"{COMBINED}last word"
     assert series.count == BURST - MAX_SIMILAR + 2
-    assert made.due(10 * REFILL_SECONDS) == []
+    assert made.pop_ready(10 * REFILL_SECONDS) == []
 
 
 def test_the_budget_is_each_objects_own() -> None:
@@ -189,7 +189,7 @@ def test_never_more_writes_than_the_budget_and_the_last_word_is_always_shown(
     for pause, number, reason, figure in happened:
         now += pause
         about = ObjectRef("Pod", "ns", f"p{number}", f"u{number}")
-        for series in made.due(now):
+        for series in made.pop_ready(now):
             write(series)
         message = f"{reason}: {figure} nodes"
         last[about] = message
@@ -198,7 +198,7 @@ def test_never_more_writes_than_the_budget_and_the_last_word_is_always_shown(
         if found is not None:
             write(found)
     now += BURST * REFILL_SECONDS
-    for series in made.due(now):
+    for series in made.pop_ready(now):
         write(series)
     for about, message in last.items():
         assert shown[about] in {message, COMBINED + message}
@@ -208,4 +208,4 @@ def test_never_more_writes_than_the_budget_and_the_last_word_is_always_shown(
                 assert end - start + 1 <= BURST + (moments[end] - first) / REFILL_SECONDS + 1
         counted = sum(count for owner, _, count in server.values() if owner == about)
         assert counted <= seen[about]
-    assert made.due(now + 10 * REFILL_SECONDS) == []
+    assert made.pop_ready(now + 10 * REFILL_SECONDS) == []

@@ -12,7 +12,7 @@ from capcard_sched.kube.errors import ApiError, StatusCause, StatusDetails, Unre
 from capcard_sched.kube.writes.events import EventNames
 from capcard_sched.kube.writes.leadership_gate import LeadershipGate, LeadershipLost
 from capcard_sched.kube.writes.lru import Lru
-from capcard_sched.kube.writes.retry_class import RetryClass, names_another_uid, verdict
+from capcard_sched.kube.writes.retry_class import RetryClass, is_uid_mismatch, retry_class
 from capcard_sched.kube.writes.work_queue import WorkItem, WorkQueue
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
 
@@ -27,68 +27,68 @@ def last(old: int, new: int) -> int:
 def test_first_come_first_served_and_the_latest_value_of_each() -> None:
     lane = WorkQueue[str, int](last)
     for key, value in [("a", 1), ("b", 2), ("a", 3)]:
-        lane.put(key, value, 10.0)
-    assert lane.take(11.0) == WorkItem("a", 3, 10.0)
-    assert lane.take(11.0) == WorkItem("b", 2, 10.0)
-    assert lane.take(11.0) is None
+        lane.add(key, value, 10.0)
+    assert lane.get(11.0) == WorkItem("a", 3, 10.0)
+    assert lane.get(11.0) == WorkItem("b", 2, 10.0)
+    assert lane.get(11.0) is None
     assert (len(lane), lane.open) == (2, 2)
 
 
 def test_a_key_is_written_once_at_a_time_and_its_newer_value_afterwards() -> None:
     lane = WorkQueue[str, int](last)
-    lane.put("a", 1, 0.0)
-    taken = lane.take(0.0)
+    lane.add("a", 1, 0.0)
+    taken = lane.get(0.0)
     assert taken is not None
-    lane.put("a", 2, 1.0)
-    assert lane.take(1.0) is None
+    lane.add("a", 2, 1.0)
+    assert lane.get(1.0) is None
     assert lane.oldest() is None
     lane.done("a")
-    assert lane.take(1.0) == WorkItem("a", 2, 1.0)
+    assert lane.get(1.0) == WorkItem("a", 2, 1.0)
 
 
 def test_a_repeated_write_waits_its_time_and_takes_newer_values_along() -> None:
     lane = WorkQueue[str, int](lambda old, new: old + new)
-    lane.put("a", 1, 0.0)
-    taken = lane.take(0.0)
+    lane.add("a", 1, 0.0)
+    taken = lane.get(0.0)
     assert taken is not None
-    lane.put("a", 10, 1.0)
-    lane.retry(taken, 5.0)
-    lane.put("a", 100, 2.0)
-    assert lane.take(4.9) is None
+    lane.add("a", 10, 1.0)
+    lane.requeue(taken, 5.0)
+    lane.add("a", 100, 2.0)
+    assert lane.get(4.9) is None
     assert (len(lane), lane.open) == (1, 0)
-    found = lane.take(5.0)
+    found = lane.get(5.0)
     assert found is not None
     assert found.value == 111
 
 
 def test_what_is_discarded_is_not_repeated_and_not_lost_when_it_comes_back() -> None:
     lane = WorkQueue[str, int](last)
-    lane.put("a", 1, 0.0)
-    taken = lane.take(0.0)
+    lane.add("a", 1, 0.0)
+    taken = lane.get(0.0)
     assert taken is not None
     lane.discard("a")
-    lane.retry(taken, 5.0)
-    assert lane.take(9.0) is None
+    lane.requeue(taken, 5.0)
+    assert lane.get(9.0) is None
     assert len(lane) == 0
-    lane.put("a", 2, 9.0)
-    assert lane.take(9.0) == WorkItem("a", 2, 9.0)
+    lane.add("a", 2, 9.0)
+    assert lane.get(9.0) == WorkItem("a", 2, 9.0)
     lane.done("a")
-    lane.put("b", 1, 9.0)
+    lane.add("b", 1, 9.0)
     lane.discard("b")
-    assert lane.take(9.0) is None
+    assert lane.get(9.0) is None
 
 
 def test_beyond_the_capacity_the_oldest_go() -> None:
     lane = WorkQueue[int, int](last, capacity=3)
-    assert sum(lane.put(key, key, 0.0) for key in range(10)) == 7
-    found = [lane.take(0.0) for _ in range(4)]
+    assert sum(lane.add(key, key, 0.0) for key in range(10)) == 7
+    found = [lane.get(0.0) for _ in range(4)]
     assert [each.key if each else None for each in found] == [7, 8, 9, None]
 
 
 def test_the_line_itself_is_bounded() -> None:
     lane = WorkQueue[int, int](last, capacity=10)
     for key in range(5000):
-        lane.put(key, key, 0.0)
+        lane.add(key, key, 0.0)
     assert len(lane._ready) < 300
 
 
@@ -97,36 +97,36 @@ def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_disc
     happened: list[tuple[str, int]],
 ) -> None:
     lane = WorkQueue[int, int](last)
-    wanted: dict[int, int] = {}
+    expected: dict[int, int] = {}
     written: dict[int, int] = {}
     flying: dict[int, WorkItem[int, int]] = {}
     now = 0.0
     for number, (what, key) in enumerate(happened):
         if what == "put":
-            lane.put(key, number, now)
-            wanted[key] = number
-        elif what == "take" and (taken := lane.take(now)) is not None:
+            lane.add(key, number, now)
+            expected[key] = number
+        elif what == "take" and (taken := lane.get(now)) is not None:
             assert taken.key not in flying, "one write per object at a time"
             flying[taken.key] = taken
         elif what == "done" and key in flying:
             written[key] = flying.pop(key).value
             lane.done(key)
         elif what == "retry" and key in flying:
-            lane.retry(flying.pop(key), now + 1.0)
+            lane.requeue(flying.pop(key), now + 1.0)
         elif what == "discard":
             lane.discard(key)
-            wanted.pop(key, None)
+            expected.pop(key, None)
         elif what == "tick":
             now += 0.4
     for key in list(flying):
         written[key] = flying.pop(key).value
         lane.done(key)
     now += 100.0
-    while (taken := lane.take(now)) is not None:
+    while (taken := lane.get(now)) is not None:
         written[taken.key] = taken.value
         lane.done(taken.key)
     assert len(lane) == 0
-    for key, value in wanted.items():
+    for key, value in expected.items():
         assert written[key] == value
 
 
@@ -135,12 +135,12 @@ def test_every_value_is_written_in_the_end_unless_a_later_one_was_or_it_was_disc
 
 @given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1000))
 def test_waits_double_up_to_the_longest_and_never_fall_short_of_what_was_asked(
-    attempt: int, draw: float, asked: float
+    attempt: int, draw: float, requested: float
 ) -> None:
     backoff = WriteBackoff(1.0, 300.0, lambda: draw)
-    wait = backoff.wait(attempt, asked)
+    wait = backoff.wait(attempt, requested)
     full = min(300.0, 2.0 ** min(attempt - 1, 60))
-    assert max(asked, 0.75 * full) <= wait <= max(asked, full)
+    assert max(requested, 0.75 * full) <= wait <= max(requested, full)
 
 
 def test_a_pod_is_left_alone_longer_each_time_and_begins_anew_when_it_was_bound() -> None:
@@ -170,9 +170,9 @@ def test_refusals_long_ago_do_not_count_and_memory_is_bounded() -> None:
 def test_a_text_is_news_once() -> None:
     refusals = RefusedWrites(WriteBackoff(1.0, 300.0), lambda: 0.0)
     refusals.refused("u")
-    assert [refusals.is_news("u", text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
+    assert [refusals.is_new("u", text) for text in ("a", "a", "b", "a")] == [True, False, True, True]
     refusals.forget("u")
-    assert refusals.is_news("u", "a")
+    assert refusals.is_new("u", "a")
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -192,17 +192,17 @@ def test_a_text_is_news_once() -> None:
     ids=str,
 )
 def test_what_an_error_says_about_a_write(error: ApiError | Unreachable, expected: RetryClass) -> None:
-    assert verdict(error) is expected
+    assert retry_class(error) is expected
 
 
 def test_a_patch_for_another_uid_is_told_from_other_invalid_ones() -> None:
     def invalid(field: str) -> ApiError:
         return ApiError(422, "Invalid", "", details=StatusDetails(causes=(StatusCause("x", "y", field),)))
 
-    assert names_another_uid(invalid("metadata.uid"))
-    assert not names_another_uid(invalid("status.phase"))
-    assert not names_another_uid(ApiError(422, "Invalid", ""))
-    assert not names_another_uid(Unreachable("", sent=True))
+    assert is_uid_mismatch(invalid("metadata.uid"))
+    assert not is_uid_mismatch(invalid("status.phase"))
+    assert not is_uid_mismatch(ApiError(422, "Invalid", ""))
+    assert not is_uid_mismatch(Unreachable("", sent=True))
 
 
 # --- the rest -------------------------------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ async def test_every_kind_arrives_as_its_delta(cluster: Cluster) -> None:
         def names() -> set[str]:
             return {type(delta).__name__ for delta in mirror.deltas[before:]}
 
-        wanted = {f"{kind.name}Changed" for kind in KINDS} - {"NamespaceChanged"}
-        await until(lambda: names() >= wanted, "a delta of every kind")
+        expected = {f"{kind.name}Changed" for kind in KINDS} - {"NamespaceChanged"}
+        await until(lambda: names() >= expected, "a delta of every kind")
         found = {type(delta).__name__: delta for delta in mirror.deltas[before:]}
         namespaces = [delta.name for delta in mirror.deltas if isinstance(delta, deltas.NamespaceChanged)]
     high, claim = found["PriorityClassChanged"], found["PersistentVolumeClaimChanged"]
@@ -166,7 +166,7 @@ async def test_heartbeats_and_the_echo_of_conditions_are_not_told(cluster: Clust
         for beat in range(3):
             condition = {"type": "Ready", "status": "True", "lastHeartbeatTime": f"2026-11-21T10:00:0{beat}Z"}
             await cluster.patch("nodes", "n1", {"status": {"conditions": [condition]}}, subresource="status")
-        scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+        scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no free node"}
         await cluster.patch("pods", "p1", {"status": {"conditions": [scheduled]}}, subresource="status")
         await cluster.patch("nodes", "n1", {"metadata": {"labels": {"the": "end"}}})
         await cluster.patch("pods", "p1", {"metadata": {"labels": {"the": "end"}}})
@@ -263,12 +263,12 @@ async def test_an_expired_version_inside_the_stream_lists_again_and_tells_the_di
         pause.resume()
         proxy.mend()
         await until(lambda: mirror.agrees_with(cluster), "the difference")
-        told = [type(delta).__name__ for delta in mirror.deltas[before:]]
-        assert sorted(told) == ["PodChanged", "PodChanged", "PodGone"]
+        reported = [type(delta).__name__ for delta in mirror.deltas[before:]]
+        assert sorted(reported) == ["PodChanged", "PodChanged", "PodGone"]
 
 
 @MODES
-async def test_an_expired_version_as_an_answer_lists_again(
+async def test_an_expired_version_as_a_response_lists_again(
     cluster: Cluster, proxy: Proxy, settings: WatchSettings
 ) -> None:
     await furnish(cluster)
@@ -458,7 +458,7 @@ async def test_after_any_mixture_of_troubles_everything_is_known(
             await rng.choice([relist, expire, garble, cut, reset, refuse, lose])()
         proxy.mend()
         await until(lambda: mirror.agrees_with(cluster), "everything", within=30)
-        told: dict[tuple[str, str], Any] = {}
+        reported: dict[tuple[str, str], Any] = {}
         for delta in mirror.deltas:
             match delta:
                 case deltas.PodChanged(seen):
@@ -468,8 +468,8 @@ async def test_after_any_mixture_of_troubles_everything_is_known(
                     key, now = ("node", seen.metadata.name), (seen.metadata.labels,)
                 case _:
                     continue
-            assert told.get(key) != now, "told twice"
-            told[key] = now
+            assert reported.get(key) != now, "told twice"
+            reported[key] = now
 
 
 # --- kinds that are not there, or not for us --------------------------------------------------------------------------

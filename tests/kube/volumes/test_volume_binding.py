@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.connection import load_connection
-from capcard_sched.kube.volumes import NotSettledError, settle
+from capcard_sched.kube.volumes import VolumeBindingError, bind_volumes
 from capcard_sched.model.deltas import BindFailed
 from capcard_sched.model.intents import Bind, ClaimBinding
 from tests.controlplane.cluster import Cluster, Manifest
@@ -80,10 +80,10 @@ def volume(name: str, storage_class: str, *, only: str = "", **spec: Any) -> Man
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": body}
 
 
-def bind(cluster: Cluster, *wanted: tuple[Manifest, str], timeout: int = 20, node: str = "n1") -> Bind:
+def bind(cluster: Cluster, *expected: tuple[Manifest, str], timeout: int = 20, node: str = "n1") -> Bind:
     """A binding that settles these claims, as the API server returned them, with these volumes."""
     volumes = tuple(
-        ClaimBinding(made["metadata"]["name"], made["metadata"]["uid"], name, timeout) for made, name in wanted
+        ClaimBinding(made["metadata"]["name"], made["metadata"]["uid"], name, timeout) for made, name in expected
     )
     return Bind(cluster.namespace, "p", "p-uid", node, {}, volumes)
 
@@ -146,7 +146,7 @@ async def test_a_claim_gets_the_volume_that_was_chosen_for_it(cluster: Cluster, 
     await cluster.create_all([volume("pv-a", "local"), volume("pv-b", "local", only="n1")])
     made = await cluster.create(claim("data", "local"))
     await available(cluster, "pv-a", "pv-b")
-    await settle(client, bind(cluster, (made, "pv-b")))
+    await bind_volumes(client, bind(cluster, (made, "pv-b")))
     assert await held(cluster, "data") == "pv-b"
     assert await owner(cluster, "pv-a") == ""
 
@@ -154,7 +154,9 @@ async def test_a_claim_gets_the_volume_that_was_chosen_for_it(cluster: Cluster, 
 @pytest.mark.asyncio
 async def test_a_volume_is_made_for_the_node_of_the_pod(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
-    chosen, _ = await asyncio.gather(provision(cluster, "data", only="n1"), settle(client, bind(cluster, (made, ""))))
+    chosen, _ = await asyncio.gather(
+        provision(cluster, "data", only="n1"), bind_volumes(client, bind(cluster, (made, "")))
+    )
     assert chosen == "n1"
     assert await held(cluster, "data") == f"made-{cluster.namespace}-data"
 
@@ -166,11 +168,11 @@ async def test_all_claims_of_a_pod_are_settled_and_again_without_harm(
     await cluster.create_all([volume("pv-a", "local"), volume("pv-b", "local")])
     first, second = await cluster.create(claim("one", "local")), await cluster.create(claim("two", "local"))
     await available(cluster, "pv-a", "pv-b")
-    wanted = bind(cluster, (first, "pv-a"), (second, "pv-b"))
-    await settle(client, wanted)
+    expected = bind(cluster, (first, "pv-a"), (second, "pv-b"))
+    await bind_volumes(client, expected)
     assert (await held(cluster, "one"), await held(cluster, "two")) == ("pv-a", "pv-b")
     writes = [each for each in proxy.exchanges if each.verb == "PATCH"]
-    await settle(client, wanted)
+    await bind_volumes(client, expected)
     assert [each for each in proxy.exchanges if each.verb == "PATCH"] == writes
 
 
@@ -179,8 +181,8 @@ async def test_pods_that_share_a_claim_settle_it_together(cluster: Cluster, clie
     made = await cluster.create(claim("data", "disk", mode="ReadWriteMany"))
     await asyncio.gather(
         provision(cluster, "data"),
-        settle(client, bind(cluster, (made, ""), node="n1")),
-        settle(client, bind(cluster, (made, ""), node="n2")),
+        bind_volumes(client, bind(cluster, (made, ""), node="n1")),
+        bind_volumes(client, bind(cluster, (made, ""), node="n2")),
     )
     assert await held(cluster, "data")
 
@@ -190,9 +192,9 @@ async def test_a_volume_that_somebody_else_has_is_refused(cluster: Cluster, clie
     await cluster.create(volume("pv", "local"))
     other, made = await cluster.create(claim("other", "local")), await cluster.create(claim("data", "local"))
     await available(cluster, "pv")
-    await settle(client, bind(cluster, (other, "pv")))
-    with pytest.raises(NotSettledError, match=f"volume pv is given to claim {cluster.namespace}/other") as refused:
-        await settle(client, bind(cluster, (made, "pv")))
+    await bind_volumes(client, bind(cluster, (other, "pv")))
+    with pytest.raises(VolumeBindingError, match=f"volume pv is given to claim {cluster.namespace}/other") as refused:
+        await bind_volumes(client, bind(cluster, (made, "pv")))
     assert refused.value.status == 422
     assert await owner(cluster, "pv") == "other"
 
@@ -203,7 +205,7 @@ async def test_when_one_claim_fails_what_was_written_for_the_others_is_taken_bac
 ) -> None:
     made, missing = await cluster.create(claim("data", "disk")), {"metadata": {"name": "gone", "uid": "x"}}
     with pytest.raises(ApiError, match='404 NotFound: persistentvolumeclaims "gone" not found'):
-        await settle(client, bind(cluster, (made, ""), (missing, "pv")))
+        await bind_volumes(client, bind(cluster, (made, ""), (missing, "pv")))
     assert await annotation(cluster, "data") is None
 
 
@@ -212,8 +214,8 @@ async def test_a_claim_that_is_not_bound_in_time_fails_and_its_node_is_taken_bac
     cluster: Cluster, client: Client
 ) -> None:
     made = await cluster.create(claim("data", "disk"))
-    with pytest.raises(NotSettledError, match=f"claim {cluster.namespace}/data is not bound after 1 s"):
-        await settle(client, bind(cluster, (made, ""), timeout=1))
+    with pytest.raises(VolumeBindingError, match=f"claim {cluster.namespace}/data is not bound after 1 s"):
+        await bind_volumes(client, bind(cluster, (made, ""), timeout=1))
     assert await annotation(cluster, "data") is None
 
 
@@ -226,8 +228,8 @@ async def test_a_volume_reserved_in_vain_is_free_again(
     await available(cluster, "pv")
     await asyncio.to_thread(control_plane.stop_controller_manager)  # so that nobody finishes the binding
     try:
-        with pytest.raises(NotSettledError, match="is not bound after 1 s"):
-            await settle(client, bind(cluster, (made, "pv"), timeout=1))
+        with pytest.raises(VolumeBindingError, match="is not bound after 1 s"):
+            await bind_volumes(client, bind(cluster, (made, "pv"), timeout=1))
         assert await owner(cluster, "pv") == ""
     finally:
         control_plane.start_controller_manager("persistentvolume-binder-controller")
@@ -236,7 +238,7 @@ async def test_a_volume_reserved_in_vain_is_free_again(
 @pytest.mark.asyncio
 async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
-    settling = asyncio.create_task(settle(client, bind(cluster, (made, ""), timeout=30)))
+    settling = asyncio.create_task(bind_volumes(client, bind(cluster, (made, ""), timeout=30)))
 
     async def selected() -> bool:
         return await annotation(cluster, "data") == "n1"
@@ -244,7 +246,7 @@ async def test_a_provisioner_that_gives_up_fails_the_binding_at_once(cluster: Cl
     await cluster.wait_until(selected, "a node in the claim")
     await asyncio.sleep(0.5)  # it has been seen there
     await cluster.patch("persistentvolumeclaims", "data", {"metadata": {"annotations": {SELECTED: None}}})
-    with pytest.raises(NotSettledError, match=r"no volume can be made for claim .*/data on node n1"):
+    with pytest.raises(VolumeBindingError, match=r"no volume can be made for claim .*/data on node n1"):
         async with asyncio.timeout(10):
             await settling
 
@@ -254,8 +256,8 @@ async def test_a_claim_selected_for_another_node_is_refused(cluster: Cluster, cl
     made = await cluster.create(
         {**claim("data", "disk"), "metadata": {"name": "data", "annotations": {SELECTED: "n2"}}}
     )
-    with pytest.raises(NotSettledError, match="is being made for node n2, not n1"):
-        await settle(client, bind(cluster, (made, "")))
+    with pytest.raises(VolumeBindingError, match="is being made for node n2, not n1"):
+        await bind_volumes(client, bind(cluster, (made, "")))
     assert await annotation(cluster, "data") == "n2"
 
 
@@ -263,8 +265,8 @@ async def test_a_claim_selected_for_another_node_is_refused(cluster: Cluster, cl
 async def test_a_volume_made_where_the_node_cannot_use_it_is_refused(cluster: Cluster, client: Client) -> None:
     made = await cluster.create(claim("data", "disk"))
     name = f"made-{cluster.namespace}-data"
-    with pytest.raises(NotSettledError, match=f"is bound to volume {name}, which node n1 cannot use"):
-        await asyncio.gather(provision(cluster, "data", only="n2"), settle(client, bind(cluster, (made, ""))))
+    with pytest.raises(VolumeBindingError, match=f"is bound to volume {name}, which node n1 cannot use"):
+        await asyncio.gather(provision(cluster, "data", only="n2"), bind_volumes(client, bind(cluster, (made, ""))))
 
 
 @pytest.mark.asyncio
@@ -278,8 +280,8 @@ async def test_a_new_claim_of_the_same_name_is_not_the_one_that_was_meant(cluste
 
     await cluster.wait_until(gone, "the claim to go")
     await cluster.create(claim("data", "disk"))
-    with pytest.raises(NotSettledError, match="was replaced by another one of its name"):
-        await settle(client, bind(cluster, (made, "")))
+    with pytest.raises(VolumeBindingError, match="was replaced by another claim of the same name"):
+        await bind_volumes(client, bind(cluster, (made, "")))
 
 
 @pytest.mark.asyncio
@@ -295,7 +297,7 @@ async def test_answers_that_may_pass_are_waited_out(cluster: Cluster, client: Cl
         proxy.reset("PATCH", path)
     else:
         proxy.answer("PATCH", path, 409 if fault == "conflict" else 503)
-    await settle(client, bind(cluster, (made, "pv")))
+    await bind_volumes(client, bind(cluster, (made, "pv")))
     assert await held(cluster, "data") == "pv"
 
 
@@ -304,7 +306,7 @@ async def test_a_refusal_ends_it(cluster: Cluster, client: Client, proxy: Proxy)
     made = await cluster.create(claim("data", "disk"))
     proxy.answer("PATCH", "/persistentvolumeclaims/data$", 403, message="not for you")
     with pytest.raises(ApiError, match="not for you"):
-        await settle(client, bind(cluster, (made, "")))
+        await bind_volumes(client, bind(cluster, (made, "")))
 
 
 @pytest.mark.asyncio
@@ -319,7 +321,7 @@ async def test_effects_bind_a_pod_after_its_claims_and_give_it_back_when_they_fa
         msgspec.structs.replace(bind(cluster, (made, "pv")), name=each["metadata"]["name"], uid=each["metadata"]["uid"])
         for made, each in zip((first, second), pods, strict=True)
     ]
-    async with Harness(cluster, proxy, settle=settle) as effects:
+    async with Harness(cluster, proxy, pre_bind=bind_volumes) as effects:
         effects.effects.submit(binds[:1])
         await effects.until(lambda: effects.observer.bindings, "the first pod to be bound", within=20)
         effects.effects.submit(binds[1:])
