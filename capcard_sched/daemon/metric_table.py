@@ -59,6 +59,7 @@ def _amounts(kind: str, text: str) -> tuple[MetricRow, MetricRow, MetricRow]:
 _JOB: Final = ("job_name", "queue", "job_namespace")
 _QUEUE: Final = ("queue_name",)
 _CARD: Final = ("queue_name", "card")
+_DEVICE: Final = ("devID", "NodeName")
 
 # fmt: off
 METRICS: Final[tuple[MetricRow, ...]] = (
@@ -113,6 +114,17 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Refusals for lack of quota"),
     MetricRow("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods that had to leave for a pod of another queue"),
     MetricRow("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with card annotations that cannot be read"),
+    *(
+        MetricRow(f"vgpu_device_{name}", "gauge", labels, "plugin", text)
+        for name, labels, text in (
+            ("shared_number", _DEVICE, "The number of vgpu tasks sharing this card"),
+            ("allocated_memory", _DEVICE, "The number of vgpu memory allocated in this card"),
+            ("allocated_cores", _DEVICE, "The percentage of gpu compute cores allocated in this card"),
+            ("memory_limit", _DEVICE, "The number of total device memory in this card"),
+            ("memory_allocation_for_a_certain_pod", (*_DEVICE, "podName"), "The vgpu device memory allocated for a certain pod"),
+            ("core_allocation_for_a_certain_pod", (*_DEVICE, "podName"), "The vgpu device core allocated for a certain pod"),
+        )
+    ),
     MetricRow("capacity_card_internal_errors_total", "counter", (), "plugin", "Sums of the plugin that did not add up"),
     # The extender
     MetricRow("extender_calls_total", "counter", ("verb",), "plugin", "Calls made to the extender"),

@@ -95,6 +95,7 @@ class Core:
         self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
         self.engine = PlacementEngine(self.dispatch, self.state.columns)
+        self.state.classes.exclude_from_fit(frozenset())
         self.state.changes.everything = True
         self._memory = self._memory.successor()
 

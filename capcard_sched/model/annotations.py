@@ -123,6 +123,8 @@ BIND_TIME: Final = "volcano.sh/bind-time"
 GPU_INDEX: Final = "volcano.sh/gpu-index"
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 PREDICATE_TIME: Final = "volcano.sh/predicate-time"
+#: Pod: where its devices are, and how far a device plugin is with them.
+DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_TIME, VGPU_IDS, BIND_PHASE, GPU_INDEX})
 
 # --- replicas -------------------------------------------------------------------------------------------------------
 #: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.

@@ -97,6 +97,8 @@ class Task:
     nominated_node: str = ""
     #: `volcano.sh/card.assigned`, "" when unset.
     assigned_card: str = ""
+    #: The pod's annotations of `annotations.DEVICE_ANNOTATIONS`: its devices, and how far they are set up.
+    device_notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -19,6 +19,7 @@ from capcard_sched.model.qos import own_cpus
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class PodTemplate(NamedTuple):
     preemption_policy: str
     #: `qos.own_cpus`: None unless the pod is Guaranteed.
     own_cpus: tuple[tuple[str, int], ...] | None = None
+    #: Every container, init containers last, when one of them names an extended resource.
+    device_containers: tuple[ContainerAmounts, ...] = ()
 
 
 class _Part(NamedTuple):
@@ -268,7 +271,28 @@ def template_of(pod: PodObject) -> PodTemplate:
         spec.priority_class_name or "",
         spec.preemption_policy or "",
         own_cpus(spec) if part.limits else None,
+        _device_containers(spec) if any("/" in name for name in requests) else (),
     )
+
+
+def _device_containers(spec: PodSpec) -> tuple[ContainerAmounts, ...]:
+    """What each container says of extended resources. Its quantities were read before."""
+    containers = ((spec.containers, False), (spec.init_containers or (), True))
+    return tuple(
+        ContainerAmounts(container.name, _extended(_sides(container)[0]), _extended(_sides(container)[1]), init)
+        for group, init in containers
+        for container in group
+    )
+
+
+def _sides(container: Container) -> tuple[RawAmounts, RawAmounts]:
+    resources = container.resources
+    return ({}, {}) if resources is None else (resources.limits or {}, resources.requests or {})
+
+
+def _extended(raw: RawAmounts) -> tuple[tuple[str, int], ...]:
+    amounts = ((name, base_amount(name, quantity)) for name, quantity in raw.items() if "/" in name)
+    return tuple(sorted((name, amount) for name, amount in amounts if amount is not None))
 
 
 # --- facts of one pod -----------------------------------------------------------------------------------------------
@@ -292,6 +316,8 @@ class PodFacts(msgspec.Struct, frozen=True):
     nominated_node: str
     #: As written; readers check whether the pod accepts the card.
     assigned_card: str
+    #: Its annotations of `annotations.DEVICE_ANNOTATIONS`.
+    device_notes: dict[str, str]
     #: Seconds of its termination grace period.
     grace: int
     #: Unix seconds, 0.0 when unset.
@@ -359,6 +385,11 @@ def group_of(annotations: Mapping[str, str]) -> str:
     return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
 
 
+def _device_notes(annotations: Mapping[str, str]) -> dict[str, str]:
+    found = keys.DEVICE_ANNOTATIONS & annotations.keys()
+    return {key: annotations[key] for key in sorted(found)} if found else {}
+
+
 def facts_of(pod: PodObject) -> PodFacts:
     """The facts of a pod. Never raises: an invalid field counts as unset."""
     meta = pod.metadata
@@ -377,6 +408,7 @@ def facts_of(pod: PodObject) -> PodFacts:
         index=name_index(meta.name),
         nominated_node=pod.status.nominated_node_name or "",
         assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
+        device_notes=_device_notes(annotations),
         grace=_grace_of(pod.spec),
         created=parse_time(meta.creation_timestamp),
         started=parse_time(pod.status.start_time),

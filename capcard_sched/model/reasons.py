@@ -122,6 +122,9 @@ CONF_REJECTED = Reason(
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
 INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
+DEVICE_REGISTRATION = Reason("InvalidDeviceRegistration", "Warning", "{detail}")
+DEVICE_REQUEST = Reason("InvalidDeviceRequest", "Warning", "{detail}")
+DEVICE_ANNOTATION = Reason("InvalidDeviceAnnotation", "Warning", "{detail}")
 PLUGIN_FAILED = Reason("PluginFailed", "Warning", "Plugin {plugin} failed in {hook}: {error}")
 INQUEUE_TIMEOUT = Reason(
     "InqueueTimeout",

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
     from capcard_sched.model.resources import Vector
+
+
+class ContainerAmounts(NamedTuple):
+    """Extended resources of one container, as name and thousandths, sorted by name."""
+
+    name: str
+    limits: tuple[tuple[str, int], ...]
+    requests: tuple[tuple[str, int], ...]
+    #: Whether it is an init container, sidecars included.
+    init: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
@@ -28,8 +38,13 @@ class TaskClass:
     requests: Mapping[str, int]
     #: The same as int64 [resource columns].
     request: Vector
+    #: `request` without the resources that plugins account for themselves: the amounts a node must have free. int64
+    #: [resource columns].
+    fit_request: Vector = field(init=False)
     #: `request` and the two non-zero amounts below: int64 [resource columns + 2], the amounts one pod adds to its node.
     charge: Vector = field(init=False)
+    #: Every container, init containers last, when some container names an extended resource; else empty.
+    device_containers: tuple[ContainerAmounts, ...]
     #: Pod-level limits in base units, only of resources some container limits.
     limits: Mapping[str, int]
     #: cpu and memory with the scheduler's non-zero defaults per container.

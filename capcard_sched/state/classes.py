@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
     from capcard_sched.model.pods import PodFacts, PodTemplate
-    from capcard_sched.model.resources import ResourceColumns, Vector
+    from capcard_sched.model.resources import ResourceColumns
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,6 +34,8 @@ class ClassTable:
         #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
         self._made = 0
+        #: Resources that a node need not have free.
+        self._unfit: frozenset[str] = frozenset()
         #: The namespace selectors in the terms of classes that have any.
         self._namespace_selectors: dict[TaskClass, tuple[LabelSelector, ...]] = {}
 
@@ -82,6 +84,7 @@ class ClassTable:
             template.priority_class_name,
             template.preemption_policy,
             template.own_cpus,
+            template.device_containers,
             namespace,
         )
         found = self._classes.get(key)
@@ -108,8 +111,9 @@ class ClassTable:
                 priority_class_name=template.priority_class_name,
                 preemption_policy=template.preemption_policy,
                 own_cpus=template.own_cpus,
+                device_containers=template.device_containers,
             )
-            found.charge = _charge(found)
+            self._derive(found)
             self._made += 1
             selectors = _namespace_selectors(affinity)
             if selectors:
@@ -130,7 +134,23 @@ class ClassTable:
         """Pad every request vector to the present number of columns."""
         for cls in self._classes.values():
             cls.request = self._columns.fit(cls.request)
-            cls.charge = _charge(cls)
+            self._derive(cls)
+
+    def exclude_from_fit(self, resources: frozenset[str]) -> None:
+        """From now on these resources need not be free on a node: plugins see to them."""
+        if resources != self._unfit:
+            self._unfit = resources
+            for cls in self._classes.values():
+                self._derive(cls)
+
+    def _derive(self, cls: TaskClass) -> None:
+        """Set the vectors that follow from `request`."""
+        cls.charge = np.append(cls.request, (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes))
+        excluded = [self._columns.column(name) for name in cls.requests if name in self._unfit]
+        cls.fit_request = cls.request
+        if excluded:
+            cls.fit_request = cls.request.copy()
+            cls.fit_request[excluded] = 0
 
 
 def _namespace_selectors(affinity: Affinity | None) -> tuple[LabelSelector, ...]:
@@ -158,7 +178,3 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
         )  # fmt: skip
     except OverflowError:  # an integer beyond 64 bits
         return None
-
-
-def _charge(cls: TaskClass) -> Vector:
-    return np.append(cls.request, (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes))

@@ -10,6 +10,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
+from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Node, Task
 from capcard_sched.model.pods import facts_of
@@ -240,6 +241,7 @@ class ClusterState:
         after = (
             cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
             facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue, facts.cooldown,
+            facts.device_notes,
         )  # fmt: skip
         former_job: Job | None = None
         former_node: Node | None = None
@@ -249,7 +251,7 @@ class ClusterState:
                 known.cls, known.status, known.node.name if known.node is not None else "",
                 known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
                 known.gated, known.deleting, known.ours, known.nominated_node, known.assigned_card, known.labels,
-                self._job_table.requested_queue(known), known.cooldown,
+                self._job_table.requested_queue(known), known.cooldown, known.device_notes,
             )  # fmt: skip
             if before == after:
                 return
@@ -281,6 +283,8 @@ class ClusterState:
         task.index = facts.index
         task.nominated_node = facts.nominated_node
         task.assigned_card = facts.assigned_card
+        if status is not TaskStatus.BINDING:  # then it is known what the binding writes
+            task.device_notes = facts.device_notes
         task.labels = labels
         task.job = self._job_table.get_or_create(job_key) if job_key else None
         self._job_table.set_requested_queue(task, requested_queue)
@@ -290,6 +294,11 @@ class ClusterState:
             self._job_table.task_removed(former_job, task)
         if task.job is not None:
             self._job_table.task_added(task.job, task)
+
+    def assume_device_notes(self, task: Task, annotations: Mapping[str, str]) -> None:
+        """The binding of a pod writes these annotations: those about devices count at once."""
+        found = DEVICE_ANNOTATIONS & annotations.keys()
+        task.device_notes = {key: annotations[key] for key in sorted(found)} if found else {}
 
     def _drop_pod(self, namespace: str, name: str, uid: str) -> None:
         task = self._by_name.get(namespace, {}).get(name)

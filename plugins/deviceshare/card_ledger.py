@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare
 from capcard_sched.plugins.deviceshare.pod_devices import Device
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.plugins.deviceshare.shared_card import SharedCard
 
-    Cards = tuple[SharedCard, ...]
-    Shares = tuple[ChosenShare, ...]
+    Cards: TypeAlias = tuple[SharedCard, ...]
+    Shares: TypeAlias = tuple[ChosenShare, ...]
 
 
 class BookedDevices(NamedTuple):
@@ -24,54 +24,49 @@ class BookedDevices(NamedTuple):
     unknown: tuple[str, ...]
     #: Slices that are booked as plain amounts: the card cannot have them beside its other pods.
     without_slice: tuple[str, ...]
+    #: One sentence for each part of the annotation that does not count as it is written.
+    problems: tuple[str, ...] = ()
 
 
 class CardLedger:
     """Bookings by pod. Every operation is idempotent: a pod is booked once, whatever is repeated.
 
-    Two views follow from the bookings: `cards`, as they are now, and `future`, once the pods that leave are gone and
-    those that wait for them have come.
+    Two views follow from the bookings: `cards`, with every pod, and `future`, without those that leave. A pod that
+    waits for others to leave is booked in both, so that no other pod takes what it waits for.
     """
 
-    __slots__ = ("_future", "_leaving", "_promised", "cards", "held", "idle", "uuids")
+    __slots__ = ("_future", "_leaving", "cards", "held", "idle", "uuids")
 
     def __init__(self, uuids: Sequence[str], idle: Cards) -> None:
         """`uuids` and `idle`: the cards of the node in order, and their states without any pod."""
         self.uuids = tuple(uuids)
         self.idle = idle
-        #: Now.
+        #: With every pod.
         self.cards = idle
         #: By pod uid.
         self.held: dict[str, Shares] = {}
         self._leaving: set[str] = set()
-        self._promised: dict[str, Shares] = {}
-        self._future: Cards | None = idle
+        self._future: Cards | None = None
 
     @property
     def future(self) -> Cards:
-        """The cards without the pods that leave, with those that are promised what these leave."""
+        """The cards without the pods that leave."""
+        if not self._leaving:
+            return self.cards
         if self._future is None:
             cards = self.cards
             for uid in sorted(self._leaving):
                 cards = without_shares(cards, self.held[uid])
-            for shares in self._promised.values():
-                cards = with_shares(cards, shares)
             self._future = cards
         return self._future
 
-    @property
-    def has_promises(self) -> bool:
-        """Whether some pod waits for others to leave."""
-        return bool(self._promised)
-
-    def book(self, uid: str, shares: Shares, *, leaving: bool = False) -> None:
-        """A pod holds these shares now. `leaving`: it is on its way out."""
+    def book(self, uid: str, shares: Shares) -> None:
+        """A pod holds these shares."""
         if self.held.get(uid) != shares:
             self.release(uid)
             self.held[uid] = shares
             self.cards = with_shares(self.cards, shares)
-        self.set_leaving(uid, leaving=leaving)
-        self._future = None
+            self._future = None
 
     def release(self, uid: str) -> None:
         """A pod holds nothing any more; one that held nothing changes nothing."""
@@ -85,16 +80,6 @@ class CardLedger:
         """Whether a pod that holds shares is on its way out."""
         if leaving != (uid in self._leaving) and uid in self.held:
             (self._leaving.add if leaving else self._leaving.discard)(uid)
-            self._future = None
-
-    def promise(self, uid: str, shares: Shares) -> None:
-        """A pod gets these shares of `future`."""
-        self._promised[uid] = shares
-        self._future = None
-
-    def withdraw(self, uid: str) -> None:
-        """Undo `promise`."""
-        if self._promised.pop(uid, None) is not None:
             self._future = None
 
     def shares_of(self, containers: Iterable[Iterable[Device]], cards: Cards | None = None) -> BookedDevices:

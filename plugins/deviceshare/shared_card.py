@@ -61,9 +61,9 @@ class CardUsage(NamedTuple):
     memory: int = 0
     #: Percent of all shares.
     cores: int = 0
-    #: Geometry group in use, "" for none, and the positions taken in it, ascending.
-    group: str = ""
-    positions: tuple[int, ...] = ()
+    #: Geometry group and position of each slice, ascending. More than one group, or one position twice, is only met
+    #: while a pod waits for another one to leave.
+    slices: tuple[tuple[str, int], ...] = ()
 
 
 class Booking(NamedTuple):
@@ -137,10 +137,15 @@ class SharedCard:
 
     def find_slice(self, need: int, *, whole: bool = False) -> Slice | None:
         """The slice for so many units."""
-        geometry, use = self.model.geometry, self.use
-        if geometry is None:
+        geometry, groups = self.model.geometry, self._groups
+        if geometry is None or len(groups) > 1:
             return None
-        return find_slice(geometry, need * self.model.factor, group=use.group, taken=use.positions, whole=whole)
+        taken = [position for _, position in self.use.slices]
+        return find_slice(geometry, need * self.model.factor, group=next(iter(groups), ""), taken=taken, whole=whole)
+
+    @property
+    def _groups(self) -> set[str]:
+        return {group for group, _ in self.use.slices}
 
     def booking_at(self, memory: int, cores: int, group: str, position: int) -> Booking:
         """What a share that another scheduler run gave takes: its slice where the card can have it, else the amount.
@@ -148,30 +153,32 @@ class SharedCard:
         `memory`: units asked for; `group`: "" for a share without a slice.
         """
         geometry = self.model.geometry
-        if not group or geometry is None or self.use.group not in ("", group):
+        if not group or geometry is None or self._groups - {group}:
             return Booking(memory, cores)
         known = geometry.group(group)
         size = None if known is None else known.memory_at(position)
-        if size is None or position in self.use.positions:
+        if size is None or (group, position) in self.use.slices:
             return Booking(memory, cores)
         return Booking(size // self.model.factor, cores, group, position)
 
     def plus(self, booking: Booking) -> SharedCard:
         """The card with one share more."""
-        number, memory, cores, group, positions = self.use
+        number, memory, cores, slices = self.use
         if booking.group:
-            group, positions = booking.group, tuple(sorted((*positions, booking.position)))
-        use = CardUsage(number + 1, memory + booking.memory, cores + booking.cores, group, positions)
-        return self._states.card(self.model, use)
+            slices = tuple(sorted((*slices, (booking.group, booking.position))))
+        return self._states.card(
+            self.model, CardUsage(number + 1, memory + booking.memory, cores + booking.cores, slices)
+        )
 
     def minus(self, booking: Booking) -> SharedCard:
         """The card without one share of these amounts."""
-        number, memory, cores, group, positions = self.use
+        number, memory, cores, slices = self.use
         if booking.group:
-            positions = tuple(position for position in positions if position != booking.position)
-            group = group if positions else ""
-        use = CardUsage(number - 1, memory - booking.memory, cores - booking.cores, group, positions)
-        return self._states.card(self.model, use)
+            index = slices.index((booking.group, booking.position))
+            slices = slices[:index] + slices[index + 1 :]
+        return self._states.card(
+            self.model, CardUsage(number - 1, memory - booking.memory, cores - booking.cores, slices)
+        )
 
 
 class CardStates:

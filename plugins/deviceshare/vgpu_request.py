@@ -11,6 +11,8 @@ from capcard_sched.model import annotations as keys
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from capcard_sched.model.task_class import ContainerAmounts
+
 #: Thousandths: one unit of an extended resource.
 _UNIT = 1000
 #: Percent of a card.
@@ -91,19 +93,12 @@ class VgpuRequest(msgspec.Struct, frozen=True):
         return bool(self.use_uuids or self.avoid_uuids or self.spreads)
 
 
-class ContainerAmounts(NamedTuple):
-    """Extended resources of one container, in thousandths."""
-
-    name: str
-    limits: Mapping[str, int]
-    requests: Mapping[str, int]
-
-
 def vgpu_request(
     containers: Sequence[ContainerAmounts], annotations: Mapping[str, str], resources: VgpuResources = DEFAULT_RESOURCES
 ) -> VgpuRequest | None:
     """The request of a pod with these regular containers, None for a pod that asks for no vGPU."""
-    if not any(resources.number in each.limits or resources.memory in each.limits for each in containers):
+    containers = [each for each in containers if not each.init]
+    if not any(_asks(each, resources) for each in containers):
         return None
     use, avoid = _lower(annotations.get(keys.USE_GPU_TYPE)), _lower(annotations.get(keys.NOUSE_GPU_TYPE))
     try:
@@ -121,6 +116,10 @@ def vgpu_request(
     )
 
 
+def _asks(container: ContainerAmounts, resources: VgpuResources) -> bool:
+    return any(name in (resources.number, resources.memory) for name, _ in container.limits)
+
+
 class _InvalidAmountError(ValueError):
     pass
 
@@ -128,8 +127,7 @@ class _InvalidAmountError(ValueError):
 def _container(
     container: ContainerAmounts, resources: VgpuResources, use: tuple[str, ...], avoid: tuple[str, ...]
 ) -> ContainerRequest | None:
-    limits = container.limits
-    if resources.number not in limits and resources.memory not in limits:
+    if not _asks(container, resources):
         return None
     number = _amount(container, resources.number, _MOST)
     if number == 0:
@@ -145,9 +143,9 @@ def _container(
 
 def _amount(container: ContainerAmounts, resource: str, most: int) -> int | None:
     """The limit, else the request of a container, in units; None when it names neither."""
-    thousandths = container.limits.get(resource)
+    thousandths = dict(container.limits).get(resource)
     if thousandths is None:
-        thousandths = container.requests.get(resource)
+        thousandths = dict(container.requests).get(resource)
     if thousandths is None:
         return None
     units, rest = divmod(thousandths, _UNIT)

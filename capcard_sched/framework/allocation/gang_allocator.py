@@ -208,7 +208,7 @@ class GangAllocator:
         session, engine = self._session, self._engine
         if session.has_releasing():
             self.by_amounts = False
-            row = engine.choose(signature, engine.candidates(signature, future=True))
+            row = engine.choose(signature, engine.candidates(signature, future=True), future=True)
             if row >= 0:
                 self._statement.pipeline(self._job, [task], [session.nodes.nodes[row]])
                 self._rows = None

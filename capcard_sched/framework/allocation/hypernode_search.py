@@ -132,8 +132,8 @@ class _HyperNodeSearch:
         inside = leaf >= 0
         found = np.full(len(tree), len(tasks), dtype=np.int64)
         for cls, count in Counter(task.cls for task in tasks).items():
-            columns = np.flatnonzero(cls.request)
-            fits = np.maximum((free[:, columns] // cls.request[columns]).min(axis=1, initial=len(tasks)), 0)
+            columns = np.flatnonzero(cls.fit_request)
+            fits = np.maximum((free[:, columns] // cls.fit_request[columns]).min(axis=1, initial=len(tasks)), 0)
             totals = np.zeros(len(tree), dtype=np.int64)
             np.add.at(totals, leaf[inside], np.minimum(fits[inside], count))
             for number, parent in enumerate(tree.parents.tolist()):

@@ -159,6 +159,21 @@ HOOKS: tuple[Hook, ...] = (
         Combine.ANY,
         "independent, when the plugin implements `row_private`",
     ),
+    Hook(
+        "node_state",
+        "() -> int64 [nodes] | None: a number for what the plugin keeps of each node beside its amounts; nodes of "
+        "equal amounts and numbers are judged alike. Kept up to date in on_allocate and on_deallocate",
+        None,
+        Combine.MERGE,
+        "amounts alone tell nodes apart",
+    ),
+    Hook(
+        "next_node_state",
+        "(cls, number) -> number: the node state after one more pod of the class; -1 when the pod does not fit",
+        None,
+        Combine.MERGE,
+        "the state stays as it is",
+    ),
     # feasibility of nodes
     Hook("pre_predicate", "(signature) -> Refusal | None", "enablePredicate", Combine.FIRST_REFUSAL, "passes"),
     Hook("predicate_static", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Matrix
@@ -52,6 +52,8 @@ class NodeView:
         "_charged",
         "_pipelined",
         "_releasing",
+        "_states",
+        "future",
         "nodes",
         "rows",
         "table",
@@ -68,12 +70,17 @@ class NodeView:
         charged: Matrix | None = None,
         used: Matrix | None = None,
         nonzero_used: Matrix | None = None,
+        states: Mapping[str, Rows] | None = None,
+        future: bool = False,
     ) -> None:
         self.table = table
         #: Row of each entry, intp [k].
         self.rows = rows
         #: True when the selection is every row in order: per-node arrays of length N can be used unchanged.
         self.whole = whole
+        #: Whether the question is what fits once the pods that leave are gone.
+        self.future = future
+        self._states = states
         #: All nodes of the session by row; `nodes[rows[i]]` is the node of entry i.
         self.nodes: list[Node] = table.nodes
         self._allocatable = allocatable
@@ -90,6 +97,11 @@ class NodeView:
     def take(self, per_node: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The entries' values of an array with one value (or row of values) per node of the session."""
         return per_node if self.whole else per_node.take(self.rows, axis=0)
+
+    def state(self, plugin: str, now: Rows) -> Rows:
+        """The plugin's node state (hook `node_state`) of each entry: int64 [k]. `now`: those of all nodes."""
+        found: Rows = self.take(now) if self._states is None else self._states[plugin]
+        return found
 
     @property
     def allocatable(self) -> Matrix:

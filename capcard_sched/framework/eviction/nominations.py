@@ -159,7 +159,7 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
 
 
 def _has_capacity(session: Session, task: Task, row: int) -> bool:
-    table, request = session.nodes, task.cls.request
+    table, request = session.nodes, task.cls.fit_request
     future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
     return bool(((future >= request) | (request == 0)).all())
 

@@ -70,7 +70,7 @@ class VictimSearch:
         self._index = session.once(VictimIndex)
         self._queue = queue
         self.signature = signature
-        self._columns = np.flatnonzero(signature.cls.request)
+        self._columns = np.flatnonzero(signature.cls.fit_request)
         #: The resources whose surplus counts, and the amount of them per class.
         self._counted = device_columns(self._columns)
         self._held: dict[int, int] = {}
@@ -116,7 +116,7 @@ class VictimSearch:
 
     def _bound(self, job: Job) -> None:
         """One vector pass: the rows with enough candidates, each with its lower bound."""
-        bounds = self._index.units.bounds(self._scope, job, self.signature.cls.request, self.feasible)
+        bounds = self._index.units.bounds(self._scope, job, self.signature.cls.fit_request, self.feasible)
         if self._scope.kind == "within-job" or self._max_candidates:
             bounds = dict.fromkeys(bounds, (LEAST,))
         self._bounds = bounds
@@ -192,7 +192,7 @@ class VictimSearch:
 
     def shortfall(self, row: int) -> Vector:
         """The pod's shortfall on a row: int64 [resource columns]."""
-        table, request = self._session.nodes, self.signature.cls.request
+        table, request = self._session.nodes, self.signature.cls.fit_request
         future = table.allocatable[row] - table.used[row] + table.releasing[row] - table.pipelined[row]
         lacking: Vector = np.where(request > 0, np.maximum(request - future, 0), 0)
         return lacking

@@ -14,6 +14,7 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import Diagnosis, FilterResult, NodeView, PodSignature
 from capcard_sched.framework.placement import hypernode_bounds
 from capcard_sched.framework.placement.node_classes import NodeClasses
+from capcard_sched.framework.placement.plugin_states import PluginStates
 from capcard_sched.framework.placement.ranking import Ranking
 from capcard_sched.framework.placement.score_cache import ScoreCache
 from capcard_sched.model.hyper_nodes import NO_TREE
@@ -72,6 +73,7 @@ class PlacementEngine:
         #: The node classes shared by rankings; built with the first one, kept from session to session while the nodes
         #: stay. Static groups (`_static_groups`) outlive them.
         self._node_classes: NodeClasses | None = None
+        self.plugin_states = PluginStates(dispatch)
         self._session = 0
         #: Generation of the node table, and the static groups of its rows.
         self._static_groups: tuple[int, npt.NDArray[np.int64] | None] = (-1, None)
@@ -81,6 +83,7 @@ class PlacementEngine:
         self._session += 1
         self.table = table
         self.tree = tree
+        self.plugin_states.open(len(table))
         #: Who answers for the nodes under a HyperNode, by its number and whether the followers of the tree are heard.
         self.restricted: dict[tuple[int, bool], PlacementEngine] = {}
         self._signatures: dict[Hashable, PodSignature] = {}
@@ -91,6 +94,8 @@ class PlacementEngine:
         self.releases = 0
         if self._node_classes is not None and not self._node_classes.is_reusable(table):
             self._node_classes = None
+        if self._node_classes is not None:
+            self._node_classes.recheck()
         over_capacity = len(self._static) > _MOST_STATIC
         if over_capacity or self._session % _STATIC_SESSIONS == 0:
             old = self._session - (2 if over_capacity else _STATIC_SESSIONS)
@@ -217,14 +222,16 @@ class PlacementEngine:
         if self._node_classes is None:
             generation, static_groups = self._static_groups
             known = generation == table.generation and static_groups is not None and len(static_groups) == len(table)
-            self._node_classes = NodeClasses(table, static_groups=static_groups if known else None)
+            self._node_classes = NodeClasses(
+                table, static_groups=static_groups if known else None, plugin_states=self.plugin_states
+            )
         else:
             self._node_classes.catch_up()
         if self._node_classes.separates(feasible, static):
             self._static_groups = (table.generation, self._node_classes.static_groups)
             return self._node_classes
         own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
-        return NodeClasses(table, static_groups=own, members=feasible)
+        return NodeClasses(table, static_groups=own, members=feasible, plugin_states=self.plugin_states)
 
     def is_private(self, signature: PodSignature) -> bool:
         """Whether a row hook reads more of a node than its amounts, for this signature."""
@@ -277,7 +284,7 @@ class PlacementEngine:
         rows = rows[self.has_capacity(signature, NodeView(self.table, rows), future=future)]
         if not len(rows):
             return rows
-        selection = NodeView(self.table, rows)
+        selection = NodeView(self.table, rows, future=future)
         result = FilterResult(len(rows))
         self._filter(self._predicate, "predicate", signature, selection, result)
         if self.is_domain_bound(signature):
@@ -287,11 +294,11 @@ class PlacementEngine:
     @staticmethod
     def has_capacity(signature: PodSignature, selection: NodeView, *, future: bool = False) -> Mask:
         """Whether entries have capacity for one pod now (`future`: once releasing pods are gone): bool [k]."""
-        requested = np.flatnonzero(signature.cls.request)
+        requested = np.flatnonzero(signature.cls.fit_request)
         free = selection.future_idle[:, requested]
         if not future:  # idle capacity assigned to pipelined pods is taken
             free = np.minimum(free, selection.idle[:, requested])
-        size: Mask = np.logical_and.reduce(free >= signature.cls.request[requested], axis=1)
+        size: Mask = np.logical_and.reduce(free >= signature.cls.fit_request[requested], axis=1)
         return size
 
     def best(self, signature: PodSignature) -> int:
@@ -317,11 +324,12 @@ class PlacementEngine:
         total = self._sum(self._batch_order, "batch_node_order", signature, selection, scores)
         return self._pick(signature, candidates, scores if total is None else total)
 
-    def choose(self, signature: PodSignature, candidates: Rows) -> int:
+    def choose(self, signature: PodSignature, candidates: Rows, *, future: bool = False) -> int:
         """The best of some candidate rows by all score hooks; -1 without candidates."""
         if not len(candidates):
             return -1
-        return self._pick(signature, candidates, self.totals(signature, NodeView(self.table, candidates)))
+        selection = NodeView(self.table, candidates, future=future)
+        return self._pick(signature, candidates, self.totals(signature, selection))
 
     def _pick(self, signature: PodSignature, candidates: Rows, total: Scores) -> int:
         """The best of candidate rows with these scores, unless a plugin chooses."""
@@ -380,7 +388,7 @@ class PlacementEngine:
         self, signature: PodSignature, everything: NodeView, diagnosis: Diagnosis, selected: Mask
     ) -> Mask:
         """Rejects the rows of `selected` that lack a requested resource; returns them: bool [nodes]."""
-        free, request = everything.future_idle, signature.cls.request
+        free, request = everything.future_idle, signature.cls.fit_request
         diagnosis.caller = ("", "fit")
         short_of_any = np.zeros(len(everything), dtype=bool)
         for resource in self._columns.sorted_names(self._columns.amounts(request)):

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Scores
-    from capcard_sched.model.resources import Vector
+    from capcard_sched.framework.placement.plugin_states import PluginStates
+    from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
 
@@ -41,6 +44,8 @@ class NodeClasses:
         "_generation",
         "_is_member",
         "_numbers",
+        "_plugin_states",
+        "_recheck",
         "_successors",
         "_synced",
         "_table",
@@ -50,6 +55,7 @@ class NodeClasses:
         "epoch",
         "example",
         "first",
+        "held",
         "ids",
         "log",
         "logged",
@@ -58,9 +64,17 @@ class NodeClasses:
         "static_groups",
     )
 
-    def __init__(self, table: NodeTable, *, static_groups: Numbers | None = None, members: Mask | None = None) -> None:
+    def __init__(
+        self,
+        table: NodeTable,
+        *,
+        static_groups: Numbers | None = None,
+        members: Mask | None = None,
+        plugin_states: PluginStates | None = None,
+    ) -> None:
         """`static_groups`: int64 [nodes], as far as known; `members`: bool [nodes], the rows to keep, all when None."""
         self._table = table
+        self._plugin_states = plugin_states
         self._is_member = members
         #: intp [members], ascending.
         self.members = np.arange(len(table)) if members is None else np.flatnonzero(members)
@@ -75,12 +89,18 @@ class NodeClasses:
         size = len(table)
         self.epoch += 1
         self._synced = table.serial
+        #: Whether plugins may have changed what they keep of nodes without a change of their rows.
+        self._recheck = False
         self._generation = table.generation
         self._numbers: dict[bytes, int] = {}
         #: Task class id to: node class to the class with one more such pod.
         self._successors: dict[int, dict[int, int]] = {}
         own_allocatable, own_charged = table.allocatable.take(members, axis=0), table.charged.take(members, axis=0)
-        amounts = np.hstack([self.static_groups.take(members)[:, None], own_allocatable, own_charged])
+        parts = [self.static_groups.take(members)[:, None], own_allocatable, own_charged]
+        states = None if self._plugin_states is None else self._plugin_states.now()
+        if states is not None:
+            parts.append(states.take(members, axis=0))
+        amounts = np.hstack(parts)
         data, step = amounts.tobytes(), amounts.shape[1] * amounts.itemsize
         numbers = self._numbers
         found = [numbers.setdefault(data[at : at + step], len(numbers)) for at in range(0, len(data), step)]
@@ -94,21 +114,26 @@ class NodeClasses:
         for row, number in zip(members.tolist(), found, strict=True):
             self.rows[number].append(row)
         lowest = [rows[0] for rows in self.rows]
-        size = self.count + _FIRST_ROOM
-        #: int64 [size]: the lowest row of each class; the number of nodes when it is empty.
-        self.first: Numbers = np.full(size, size, dtype=np.int64)
+        slots = self.count + _FIRST_ROOM
+        #: int64 [slots]: the lowest row of each class; the number of nodes when it is empty.
+        self.first: Numbers = np.full(slots, size, dtype=np.int64)
         self.first[: self.count] = lowest
-        #: int64 [size]: a row that is or was in the class.
-        self.example: Numbers = np.zeros(size, dtype=np.int64)
+        #: int64 [slots]: a row that is or was in the class.
+        self.example: Numbers = np.zeros(slots, dtype=np.int64)
         self.example[: self.count] = lowest
-        #: int64 [size, resources], [size, resources + 2]: the amounts, as in the node table.
-        self.allocatable = np.zeros((size, table.allocatable.shape[1]), dtype=np.int64)
-        self.charged = np.zeros((size, table.charged.shape[1]), dtype=np.int64)
+        #: int64 [slots, resources], [slots, resources + 2]: the amounts, as in the node table.
+        self.allocatable = np.zeros((slots, table.allocatable.shape[1]), dtype=np.int64)
+        self.charged = np.zeros((slots, table.charged.shape[1]), dtype=np.int64)
         self.allocatable[: self.count] = table.allocatable[lowest]
         self.charged[: self.count] = table.charged[lowest]
-        #: int64 [size]: classes that got a lower first row, or their first row at all, in order; the first `logged`
+        #: int64 [slots, plugins]: the node states of plugins; None without any.
+        self.held: Numbers | None = None
+        if states is not None:
+            self.held = np.zeros((slots, states.shape[1]), dtype=np.int64)
+            self.held[: self.count] = states[lowest]
+        #: int64 [slots]: classes that got a lower first row, or their first row at all, in order; the first `logged`
         #: entries count.
-        self.log: Numbers = np.zeros(size, dtype=np.int64)
+        self.log: Numbers = np.zeros(slots, dtype=np.int64)
         self.logged = 0
 
     # --- kinds ------------------------------------------------------------------------------------------------------
@@ -141,20 +166,28 @@ class NodeClasses:
         same = table is self._table and table.generation == self._generation and len(table) == len(self.ids)
         return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
 
+    def recheck(self) -> None:
+        """A session begins: plugins may keep something else of nodes whose rows did not change."""
+        self._recheck = True
+
     def catch_up(self) -> None:
         """Moves the rows that changed in any other way than by `advance` and `mark_synced`."""
         table = self._table
-        if self._synced == table.serial:
+        if self._synced == table.serial and not self._recheck:
             return
         if self.count > len(self.members) + _MOST_EMPTY:
             self._rebuild()
             return
+        states = None if self._plugin_states is None else self._plugin_states.now()
         stale = table.stamps > self._synced
+        if self._recheck and states is not None and self.held is not None:
+            stale |= (self.held.take(self.ids, axis=0) != states).any(axis=1)
+        self._recheck = False
         changed = np.flatnonzero(stale if self._is_member is None else stale & self._is_member)
         self._synced = table.serial
         for row in changed.tolist():
             allocatable, charged = table.allocatable[row], table.charged[row]
-            number = self._number(row, allocatable, charged)
+            number = self._number(row, allocatable, charged, None if states is None else states[row])
             before = self.ids.item(row)
             if number != before:
                 self._move(row, before, number)
@@ -170,8 +203,18 @@ class NodeClasses:
     def successor(self, node_class: int, row: int, cls: TaskClass) -> int:
         """The class of a row of `node_class` with one more pod of the task class."""
         charged = self.charged[node_class] + cls.charge
-        number = self._successors[cls.id][node_class] = self._number(row, self.allocatable[node_class], charged)
+        held = None if self.held is None else self.after(self.held[node_class], cls)
+        number = self._successors[cls.id][node_class] = self._number(row, self.allocatable[node_class], charged, held)
         return number
+
+    def after(self, held: Vector, cls: TaskClass) -> Vector:
+        """What plugins would keep of a node of `held` after one more pod of the class: int64 [plugins]."""
+        assert self._plugin_states is not None
+        return self._plugin_states.after(held, cls)
+
+    def by_plugin(self, held: Matrix | None) -> Mapping[str, Numbers] | None:
+        """Rows of `held` as a `NodeView` takes them."""
+        return None if held is None or self._plugin_states is None else self._plugin_states.by_plugin(held)
 
     def advance(self, run: list[int], before: int, after: int) -> None:
         """Moves the lowest rows of a class, ascending, to the class with one more pod."""
@@ -191,9 +234,11 @@ class NodeClasses:
                 insort(rows, row)
         self.ids[run] = after
 
-    def _number(self, row: int, allocatable: Vector, charged: Vector) -> int:
+    def _number(self, row: int, allocatable: Vector, charged: Vector, held: Vector | None) -> int:
         """The class of a row with these amounts."""
         key = self.static_groups[row].tobytes() + allocatable.tobytes() + charged.tobytes()
+        if held is not None:
+            key += held.tobytes()
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = self.count
@@ -204,6 +249,8 @@ class NodeClasses:
             self.example[number] = row
             self.allocatable[number] = allocatable
             self.charged[number] = charged
+            if self.held is not None and held is not None:
+                self.held[number] = held
         return number
 
     def _grow(self) -> None:
@@ -212,6 +259,8 @@ class NodeClasses:
         self.example = np.concatenate([self.example, np.zeros(size, dtype=np.int64)])
         self.allocatable = np.concatenate([self.allocatable, np.zeros_like(self.allocatable)])
         self.charged = np.concatenate([self.charged, np.zeros_like(self.charged)])
+        if self.held is not None:
+            self.held = np.concatenate([self.held, np.zeros_like(self.held)])
 
     def _move(self, row: int, before: int, after: int) -> None:
         rows = self.rows[before]

@@ -92,7 +92,7 @@ class Ranking:
         self._feasible = feasible
         self._all_feasible = bool(feasible.all())
         self._static = static
-        request = signature.cls.request
+        request = signature.cls.fit_request
         self._bar = np.where(request > 0, request, _ANY)
         #: Rows of a failed attempt that used only this signature, its release count and its fit text: no later attempt
         #: of the session can place more, unless something was released meanwhile.
@@ -134,9 +134,10 @@ class Ranking:
             numbers, rows = numbers[usable], rows[usable]
         if len(numbers):
             allocatable, charged = classes.allocatable.take(numbers, axis=0), classes.charged.take(numbers, axis=0)
-            self._scores[numbers] = self._score(rows, allocatable, charged)
+            held = None if classes.held is None else classes.held.take(numbers, axis=0)
+            self._scores[numbers] = self._score(rows, allocatable, charged, held)
 
-    def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix) -> Scores:
+    def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix, held: Matrix | None) -> Scores:
         """Scores of feasible rows with these amounts, -inf without capacity: float64 [k]."""
         table, static = self._engine.table, self._static
         fits: Mask = np.logical_and.reduce(allocatable - charged[:, :-2] >= self._bar, axis=1)
@@ -147,7 +148,10 @@ class Ranking:
             if not fitting:
                 return scores
             rows, allocatable, charged = rows[fits], allocatable[fits], charged[fits]
-        found = self._engine.scores(self._signature, NodeView(table, rows, allocatable=allocatable, charged=charged))
+            held = None if held is None else held[fits]
+        by_plugin = self._node_classes.by_plugin(held)
+        view = NodeView(table, rows, allocatable=allocatable, charged=charged, states=by_plugin)
+        found = self._engine.scores(self._signature, view)
         if static is not None:
             found = found + static.take(rows)
         if whole:
@@ -161,9 +165,23 @@ class Ranking:
         repeated = np.array(numbers, dtype=np.intp).repeat(_LOOKAHEAD_STEPS)
         charged = classes.charged.take(repeated, axis=0)
         charged += _STEPS[: len(repeated)] * self._signature.cls.charge
-        scores = self._score(classes.example.take(repeated), classes.allocatable.take(repeated, axis=0), charged)
+        allocatable, held = classes.allocatable.take(repeated, axis=0), self._held_ahead(numbers)
+        scores = self._score(classes.example.take(repeated), allocatable, charged, held)
         lookahead: list[list[float]] = scores.reshape(len(numbers), _LOOKAHEAD_STEPS).tolist()
         return lookahead
+
+    def _held_ahead(self, numbers: list[int]) -> Matrix | None:
+        """What plugins keep of nodes in these states after one and more pods, as the rows of a curve."""
+        classes = self._node_classes
+        if classes.held is None:
+            return None
+        ahead = []
+        for number in numbers:
+            held = classes.held[number]
+            for _ in range(_LOOKAHEAD_STEPS):
+                held = classes.after(held, self._signature.cls)
+                ahead.append(held)
+        return np.array(ahead)
 
     # --- keeping up -------------------------------------------------------------------------------------------------
 

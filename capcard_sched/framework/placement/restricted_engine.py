@@ -53,7 +53,7 @@ class RestrictedEngine(PlacementEngine):
     def classes_for(self, feasible: Mask, static: Scores | None) -> NodeClasses:
         """States of these rows alone."""
         own = None if static is None else np.unique(static, return_inverse=True)[1].astype(np.int64)
-        return NodeClasses(self.table, static_groups=own, members=feasible)
+        return NodeClasses(self.table, static_groups=own, members=feasible, plugin_states=self.plugin_states)
 
     def all_rows(self) -> NodeView:
         """Every one of the rows."""

@@ -296,6 +296,10 @@ class Session(Snapshot):
         """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
         self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
 
+    def exclude_from_fit(self, resources: frozenset[str]) -> None:
+        """Resources that a plugin accounts for by itself: from now on a node need not have them free."""
+        self.state.classes.exclude_from_fit(resources)
+
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""
         self.queue_annotations.setdefault(queue.name, {}).update(annotations)

@@ -178,6 +178,9 @@ class Statement:
                     Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {}, volumes.get(task.uid, ()))
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
+                if annotations:
+                    for task in record.tasks:
+                        session.state.assume_device_notes(task, note(task.uid) or {})
                 if volumes:
                     for task, node in zip(record.tasks, record.nodes, strict=True):
                         session.state.assume_volumes(task, node.name, volumes.get(task.uid, ()))

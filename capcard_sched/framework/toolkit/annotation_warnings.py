@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.reasons import Reason
 
 
 def annotation_warnings(key: str, detail: str, accepted: str) -> str:
@@ -21,7 +22,8 @@ def annotation_warnings(key: str, detail: str, accepted: str) -> str:
 class AnnotationWarnings:
     """The warnings of one plugin per job, each reported once. A problem that disappeared is reported again."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: Reason = INVALID_ANNOTATION) -> None:
+        self._reason = reason
         #: Key of a job to its reported messages.
         self._reported: dict[str, set[str]] = {}
 
@@ -34,7 +36,7 @@ class AnnotationWarnings:
     def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
         """Emits one event on the PodGroup for each new message; `messages`: all its current problems."""
         for message in self._news(job, set(messages)):
-            session.notice(job, INVALID_ANNOTATION, message)
+            session.notice(job, self._reason, message)
 
     def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
         """Checks the pods of all changed jobs; `problem` returns a pod's message, "" for none. O(their pods).
@@ -52,7 +54,7 @@ class AnnotationWarnings:
                 if message and (message not in first or task.name < first[message].name):
                     first[message] = task
             for message in self._news(job, set(first)):
-                session.notice(first[message], INVALID_ANNOTATION, message)
+                session.notice(first[message], self._reason, message)
 
     def _news(self, job: Job, messages: set[str]) -> list[str]:
         news = sorted(messages - self._reported.get(job.key, set()))

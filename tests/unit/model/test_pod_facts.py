@@ -179,6 +179,7 @@ def test_facts_of_a_full_pod() -> None:
         "created": 1767225600.0,
         "started": 1767225660.0,
         "cooldown": None,
+        "device_notes": {},
         "owner_kind": "Queue",
         "controller_uid": "u1",
         "class_annotations": {"volcano.sh/card.name": "A|B", "volcano.sh/revocable-zone": "*"},

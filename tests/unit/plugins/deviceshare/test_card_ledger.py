@@ -71,7 +71,7 @@ def test_a_slice_takes_its_own_memory_and_its_group() -> None:
     node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
 
     _book(node, "pod", "M[group2-3],NVIDIA,3000,0:")
-    assert _uses(node) == [CardUsage(1, 5120, 0, "group2", (3,))]
+    assert _uses(node) == [CardUsage(1, 5120, 0, (("group2", 3),))]
 
     node.release("pod")
     assert _uses(node) == [CardUsage()]
@@ -119,22 +119,20 @@ def test_pods_that_leave_hold_their_shares_and_count_as_future_room() -> None:
     assert node.future == node.cards
 
 
-def test_shares_that_are_promised_are_taken_from_the_future_only() -> None:
+def test_a_pod_that_waits_for_others_to_leave_keeps_its_shares_from_the_rest() -> None:
     node = ledger("A:100")
     _book(node, "leaver", "A,NVIDIA,80,0:")
     node.set_leaving("leaver", leaving=True)
     found = choose_cards(node.future, request("1x60"), BINPACK)
     assert isinstance(found, DeviceChoice)
 
-    node.promise("comer", found.shares)
+    node.book("comer", found.shares)
 
-    assert node.has_promises
-    assert node.cards[0].use == CardUsage(1, 80, 0)
+    assert isinstance(choose_cards(node.cards, request("1x1"), BINPACK), NoChoice)
     assert node.future[0].use == CardUsage(1, 60, 0)
-    node.withdraw("comer")
-    node.withdraw("comer")
+    node.release("comer")
+    assert node.cards[0].use == CardUsage(1, 80, 0)
     assert node.future[0].use == CardUsage()
-    assert not node.has_promises
 
 
 def test_a_card_that_is_booked_beyond_its_size_keeps_the_truth_and_offers_nothing() -> None:
@@ -217,7 +215,9 @@ def _check(node: CardLedger, alone: dict[int, str]) -> None:
         assert use.number == len(shares)
         assert use.memory == sum(share.booking.memory for share in shares)
         assert use.cores == sum(share.booking.cores for share in shares)
-        assert use.positions == tuple(sorted(share.booking.position for share in shares if share.booking.group))
+        slices = [(share.booking.group, share.booking.position) for share in shares if share.booking.group]
+        assert use.slices == tuple(sorted(set(slices)))
+        assert len(slices) == len(use.slices)
         if index in alone:
             assert use.number == 1
         if card.model.mode == MIG and shares:
@@ -241,3 +241,18 @@ def test_no_text_breaks_the_ledger(text: Any) -> None:
     node.release("pod")
 
     assert node.cards == node.idle
+
+
+def test_a_pod_may_wait_for_the_slice_of_another_one() -> None:
+    node = ledger("M:40536 mig type=NVIDIA-NVIDIA A100-SXM4-40GB")
+    _book(node, "leaver", "M[group4-0],NVIDIA,40536,0:")
+    node.set_leaving("leaver", leaving=True)
+    for wanted in ("1xwhole", "1x3000"):
+        found = choose_cards(node.future, request(wanted), BINPACK)
+        assert isinstance(found, DeviceChoice)
+
+        node.book("comer", found.shares)
+
+        assert isinstance(choose_cards(node.cards, request("1x1"), BINPACK), NoChoice)
+        node.release("comer")
+        assert _uses(node) == [CardUsage(1, 40960, 0, (("group4", 0),))]

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.vgpu_request import (
     DEFAULT_RESOURCES,
-    ContainerAmounts,
     ContainerRequest,
     Share,
     VgpuResources,
@@ -19,7 +19,7 @@ PERCENTAGE, CORES = DEFAULT_RESOURCES.percentage, DEFAULT_RESOURCES.cores
 
 
 def _request(limits: Any, requests: Any = None, **annotations: Any) -> Any:
-    return vgpu_request([ContainerAmounts("main", limits, requests or {})], annotations)
+    return vgpu_request([ContainerAmounts("main", tuple(limits.items()), tuple((requests or {}).items()))], annotations)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_request_by_uuid_or_by_pod_group_is_bound_to_cards() -> None:
 def test_resources_may_have_other_names() -> None:
     names = VgpuResources(number="example.com/gpus", memory="example.com/gpumem")
 
-    found = vgpu_request([ContainerAmounts("c", {"example.com/gpus": 1000}, {})], {}, names)
+    found = vgpu_request([ContainerAmounts("c", (("example.com/gpus", 1000),), ())], {}, names)
 
     assert found is not None
-    assert vgpu_request([ContainerAmounts("c", {NUMBER: 1000}, {})], {}, names) is None
+    assert vgpu_request([ContainerAmounts("c", ((NUMBER, 1000),), ())], {}, names) is None
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, geometry_of
 from capcard_sched.plugins.deviceshare.registration import HAMI_CORE, MIG
 from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates, CardUsage, SharedCard
 from capcard_sched.plugins.deviceshare.vgpu_request import (
     DEFAULT_RESOURCES,
-    ContainerAmounts,
     VgpuRequest,
     vgpu_request,
 )
@@ -51,8 +51,7 @@ def card(text: str, states: CardStates) -> tuple[str, SharedCard]:
         int(match["number"] or 0),
         int(match["used"] or 0),
         int(match["cores"] or 0),
-        match["group"] or "",
-        tuple(int(each) for each in (match["positions"] or "").split(",") if each),
+        tuple((match["group"], int(each)) for each in (match["positions"] or "").split(",") if each),
     )
     kind = model(
         int(match["memory"]),
@@ -74,7 +73,7 @@ def ledger(*texts: str, states: CardStates | None = None) -> CardLedger:
 def amounts(text: str, name: str = "c") -> ContainerAmounts:
     """A container as `2x1000 p50 c10`, `1xwhole`, or `-` for one without a request."""
     if text == "-":
-        return ContainerAmounts(name, {}, {})
+        return ContainerAmounts(name, (), ())
     match = _CONTAINER.fullmatch(text)
     assert match is not None, text
     limits = {}
@@ -86,7 +85,7 @@ def amounts(text: str, name: str = "c") -> ContainerAmounts:
     ):
         if value is not None:
             limits[resource] = int(value) * 1000
-    return ContainerAmounts(name, limits, {})
+    return ContainerAmounts(name, tuple(limits.items()), ())
 
 
 def request(*texts: str, **annotations: str) -> VgpuRequest:

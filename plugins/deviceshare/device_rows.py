@@ -1,0 +1,232 @@
+"""The devices of all nodes: ledgers by node, and the number of each node's state by row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
+from capcard_sched.plugins.deviceshare.device_states import DeviceStates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.node_view import NodeView
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.plugins.deviceshare.device_states import NodeCards
+    from capcard_sched.plugins.deviceshare.device_type import DeviceType
+
+    Numbers = npt.NDArray[np.int64]
+
+#: States are numbered anew when there are so many more of them than nodes.
+_MOST_EMPTY = 65536
+
+
+class NodeDevices:
+    """What one node has and who holds it."""
+
+    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "until", "warnings")
+
+    def __init__(self, kinds: int) -> None:
+        #: By kind; None where the node has none.
+        self.ledgers: list[CardLedger | None] = [None] * kinds
+        #: Of the node, when its annotations were read.
+        self.generation = -1
+        #: Unix seconds at which the offer ends by itself.
+        self.until: float | None = None
+        self.warnings: tuple[str, ...] = ()
+        #: By pod uid: the texts that its bookings were read from.
+        self.notes: dict[str, tuple[str, ...]] = {}
+        #: By pod uid: what is wrong with them.
+        self.problems: dict[str, tuple[str, ...]] = {}
+        #: Order number of the pod that was bound last.
+        self.last_order = 0
+
+    @property
+    def cards(self) -> NodeCards:
+        """The state now, every pod counted."""
+        return tuple(None if ledger is None else ledger.cards for ledger in self.ledgers)
+
+    @property
+    def future(self) -> NodeCards:
+        """The state without the pods that leave."""
+        return tuple(None if ledger is None else ledger.future for ledger in self.ledgers)
+
+
+class DeviceRows:
+    """See the module docstring. Rows are those of the session."""
+
+    def __init__(self, types: Sequence[DeviceType]) -> None:
+        self.types = types
+        self.by_node: dict[str, NodeDevices] = {}
+        self.states = DeviceStates()
+        #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
+        self.news: list[tuple[Node | Task, str]] = []
+        self._names: list[str] = []
+        self._generation = -1
+        self._numbers: Numbers = np.zeros(0, dtype=np.int64)
+        #: Row to the number of its future state, where pods leave.
+        self._futures: dict[int, int] = {}
+
+    @property
+    def numbers(self) -> Numbers:
+        """int64 [nodes]: the state of each node."""
+        return self._numbers
+
+    def numbers_of(self, view: NodeView, plugin: str) -> Numbers:
+        """The states that a view asks about: int64 [k]."""
+        found = view.state(plugin, self._numbers)
+        if view.future and self._futures:
+            futures, pairs = self._futures, zip(view.rows.tolist(), found.tolist(), strict=True)
+            found = np.array([futures.get(row, number) for row, number in pairs], dtype=np.int64)
+        return found
+
+    # --- from session to session ------------------------------------------------------------------------------------
+
+    def catch_up(self, session: Session, *, anew: bool) -> bool:
+        """Take up what changed; O(nodes) when the set of nodes did. Whether states were numbered anew.
+
+        `anew`: every registration is to be read again.
+        """
+        table, now = session.nodes, session.now
+        moved = False
+        if table.generation != self._generation or len(self._names) != len(table):
+            self._generation = table.generation
+            names = table.names
+            moved, self._names = names != self._names, names
+        if anew or session.changed.everything:
+            stale: Iterable[str] = table.names
+            self.by_node = {name: self.by_node[name] for name in self.by_node if name in table.by_name}
+        else:
+            ended = [name for name, devices in self.by_node.items() if devices.until and now > devices.until]
+            stale = {*session.changed.nodes, *ended}
+            for name in stale:
+                if name not in table.by_name:
+                    self.by_node.pop(name, None)
+        crowded = len(self.states) > len(table) + _MOST_EMPTY
+        if crowded:
+            self.states = DeviceStates()
+        moved = moved or crowded or len(self._numbers) != len(table)
+        if moved:
+            self._numbers = np.zeros(len(table), dtype=np.int64)
+            self._futures = {}
+        for name in stale:
+            node = table.by_name.get(name)
+            if node is not None:
+                self._look(node, now, anew=anew)
+                if not moved:
+                    self.write(node)
+        if moved:
+            nothing = self.states.number((None,) * len(self.types))
+            self._numbers[:] = nothing
+            for name in self.by_node:
+                self.write(table.by_name[name])
+        return crowded
+
+    def _look(self, node: Node, now: float, *, anew: bool) -> None:
+        devices = self.by_node.get(node.name)
+        if devices is None:
+            devices = NodeDevices(len(self.types))
+        ended = devices.until is not None and now > devices.until
+        if anew or ended or devices.generation != node.generation:
+            devices.generation = node.generation
+            self._read_offers(node, devices, now)
+        self._read_pods(node, devices)
+        if any(ledger is not None for ledger in devices.ledgers) or devices.warnings:
+            self.by_node[node.name] = devices
+        else:
+            self.by_node.pop(node.name, None)
+
+    def _read_offers(self, node: Node, devices: NodeDevices, now: float) -> None:
+        warnings: list[str] = []
+        devices.until = None
+        for index, kind in enumerate(self.types):
+            offer = kind.offer_of(node, now)
+            if offer is not None:
+                warnings += offer.warnings
+                if offer.until is not None:
+                    devices.until = offer.until if devices.until is None else min(devices.until, offer.until)
+            known = devices.ledgers[index]
+            if offer is None or not offer.uuids:
+                devices.ledgers[index] = None
+            elif known is None or (known.uuids, known.idle) != (offer.uuids, offer.idle):
+                devices.ledgers[index] = CardLedger(offer.uuids, offer.idle)
+            else:
+                continue
+            devices.notes.clear()  # the pods are booked anew
+        if tuple(warnings) != devices.warnings:
+            devices.warnings = tuple(warnings)
+            self.news += [(node, warning) for warning in warnings]
+
+    def _read_pods(self, node: Node, devices: NodeDevices) -> None:
+        """Book the pods that are on the node as their annotations say. O(pods on the node)."""
+        tasks = node.tasks
+        for ledger in devices.ledgers:
+            if ledger is not None:
+                for uid in [uid for uid in ledger.held if uid not in tasks]:
+                    ledger.release(uid)
+        for uid in [uid for uid in devices.notes if uid not in tasks]:
+            del devices.notes[uid]
+            devices.problems.pop(uid, None)
+        noted = [task for task in tasks.values() if task.device_notes]
+        for task in sorted(noted, key=lambda task: (task.created, task.uid)):
+            self._read_pod(task, devices)
+
+    def _read_pod(self, task: Task, devices: NodeDevices) -> None:
+        notes = tuple(kind.note_of(task) for kind in self.types)
+        if devices.notes.get(task.uid) != notes:
+            devices.notes[task.uid] = notes
+            problems: list[str] = []
+            for kind, note, ledger in zip(self.types, notes, devices.ledgers, strict=True):
+                if ledger is None:
+                    continue
+                ledger.release(task.uid)
+                if note:
+                    found = kind.booked(task, ledger)
+                    if found.shares:
+                        ledger.book(task.uid, found.shares)
+                    problems += found.problems
+                devices.last_order = max(devices.last_order, kind.order_in(task.device_notes))
+            if tuple(problems) != devices.problems.get(task.uid, ()):
+                devices.problems[task.uid] = tuple(problems)
+                self.news += [(task, problem) for problem in problems]
+        for ledger in devices.ledgers:
+            if ledger is not None:
+                ledger.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
+
+    def next_look(self, now: float) -> float | None:
+        """When an offer ends although nothing changes, Unix seconds."""
+        moments = (devices.until for devices in self.by_node.values() if devices.until is not None)
+        return min((moment for moment in moments if moment >= now), default=None)
+
+    # --- in a session -----------------------------------------------------------------------------------------------
+
+    def at(self, node: Node) -> NodeDevices | None:
+        """The devices of a node."""
+        return self.by_node.get(node.name)
+
+    def write(self, node: Node) -> None:
+        """The ledgers of a node changed: so does the number of its state."""
+        devices, row = self.by_node.get(node.name), node.row
+        if devices is None:
+            self._numbers[row] = self.states.number((None,) * len(self.types))
+            self._futures.pop(row, None)
+            return
+        now, future = devices.cards, devices.future
+        self._numbers[row] = self.states.number(now)
+        if future == now:
+            self._futures.pop(row, None)
+        else:
+            self._futures[row] = self.states.number(future)
+
+    def bookings(self) -> Iterator[tuple[str, int, CardLedger]]:
+        """Every ledger, as node name, index of the kind, and ledger; by name of the node."""
+        for name in sorted(self.by_node):
+            for index, ledger in enumerate(self.by_node[name].ledgers):
+                if ledger is not None:
+                    yield name, index, ledger

@@ -1,0 +1,105 @@
+"""One kind of shared devices: the seam between the plugin and vGPU, gpushare, Ascend."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
+    from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
+    from capcard_sched.plugins.deviceshare.shared_card import Cause
+
+
+class NodeOffer(NamedTuple):
+    """The devices of one kind on a node, without pods."""
+
+    uuids: tuple[str, ...]
+    idle: Cards
+    #: Messages about registrations that cannot be used, or not as they are written.
+    warnings: tuple[str, ...] = ()
+    #: Unix seconds at which the offer ends unless the node changes before; None when it does not.
+    until: float | None = None
+
+
+class DeviceType(ABC):
+    """A kind of devices. Requests are opaque to the plugin: hashable values, equal for equal wishes."""
+
+    #: As in messages.
+    name: ClassVar[str]
+
+    @property
+    def missing(self) -> str:
+        """Reason of nodes without such devices."""
+        return f"node not initialized with device{self.name}"
+
+    @property
+    @abstractmethod
+    def own_resources(self) -> frozenset[str]:
+        """Resources that the ledger accounts for: a node need not have them free."""
+
+    @abstractmethod
+    def request_of(self, cls: TaskClass) -> Any | None:
+        """What pods of a class ask for; None when they ask for nothing."""
+
+    def problem_of(self, cls: TaskClass) -> str:
+        """What is wrong with the request of a class, "" for nothing."""
+        return ""
+
+    @abstractmethod
+    def offer_of(self, node: Node, now: float) -> NodeOffer | None:
+        """The devices of a node at `now` (Unix seconds); None when it has none. Warnings may come without cards."""
+
+    @abstractmethod
+    def choose(self, cards: Cards, request: Any, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
+        """The devices a pod gets. `closed`: indexes of devices that are closed to this very pod."""
+
+    @abstractmethod
+    def weighted(self, score: float) -> float:
+        """The score of a node, of the score of a choice."""
+
+    @abstractmethod
+    def refusal(self, refused: NoChoice) -> str:
+        """The reason of a node without a choice."""
+
+    def is_bound_to_cards(self, request: Any) -> bool:
+        """Whether nodes of equal cards may be answered differently."""
+        return False
+
+    def spreads_group(self, request: Any) -> bool:
+        """Whether the answer depends on where other pods of the PodGroup are."""
+        return False
+
+    def closed_cards(
+        self,
+        request: Any,
+        ledger: CardLedger,
+        group: Collection[str],
+    ) -> Mapping[int, Cause]:
+        """Indexes of devices that are closed to this very pod. `group`: uids of the pods of its PodGroup."""
+        return {}
+
+    @abstractmethod
+    def note_of(self, task: Task) -> str:
+        """The text in the pod's annotations that names its devices, "" for none."""
+
+    @abstractmethod
+    def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
+        """The devices that `note_of` names, on the cards of the pod's node."""
+
+    @abstractmethod
+    def annotations(
+        self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int
+    ) -> dict[str, str]:
+        """Everything that is written on a pod when it is bound.
+
+        `moment`: Unix seconds; `last`: the order number that the pod bound before it on the node got, 0 for none.
+        """
+
+    def order_in(self, notes: Mapping[str, str]) -> int:
+        """The order number among a pod's annotations, 0 for none."""
+        return 0

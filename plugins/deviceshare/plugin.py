@@ -1,0 +1,305 @@
+"""The hooks of deviceshare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.api.node_view import FilterResult
+from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
+from capcard_sched.model.job import Task
+from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICE_REQUEST
+from capcard_sched.model.refusal import Code
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
+from capcard_sched.plugins.deviceshare.device_states import NO_STATE, RequestAnswers, answer
+from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
+from capcard_sched.plugins.deviceshare.metrics import samples
+from capcard_sched.plugins.deviceshare.shared_card import CardStates
+from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from capcard_sched.framework.api.arguments import ArgumentReader
+    from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
+    from capcard_sched.framework.api.plugin import Placement, Sample
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Node
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.device_rows import NodeDevices
+    from capcard_sched.plugins.deviceshare.device_states import DeviceResult, Requests
+    from capcard_sched.plugins.deviceshare.device_type import DeviceType
+
+_IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
+_NEVER = float("-inf")
+#: Requests of classes are forgotten when there are so many: most classes are gone then.
+_MOST_CLASSES = 4096
+
+
+class DevicesLostError(Exception):
+    """A node does not take a pod that passed its filter: an error of the scheduler."""
+
+
+class DeviceShare(Plugin):
+    """Shares GPUs between pods: finds cards for each container, and writes them on the pod with its binding.
+
+    Cards are read from node annotations that a device plugin writes, and bookings from pod annotations; nothing else is
+    stored. A pod that asks for no shared device is not looked at.
+    """
+
+    name = "deviceshare"
+    Arguments = DeviceShareArguments
+    arguments: DeviceShareArguments
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        given = self.arguments
+        self._cards = CardStates()
+        self.types: list[DeviceType] = []
+        if given.vgpu:
+            self.types.append(VgpuDevices(given.policy, given.weight, self._cards))
+        self.rows = DeviceRows(self.types)
+        self._session: Session
+        #: By class, None for pods that ask for nothing; by requests.
+        self._by_class: dict[TaskClass, RequestAnswers | None] = {}
+        self._by_requests: dict[Requests, RequestAnswers] = {}
+        self._warnings = AnnotationWarnings(DEVICE_REQUEST)
+        if self.types:  # a plugin with `task_context` is asked about every pod
+            self.task_context = self._group_of
+
+    @classmethod
+    def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> DeviceShareArguments:
+        arguments = problems.decode(DeviceShareArguments, raw)
+        assert isinstance(arguments, DeviceShareArguments)
+        check_arguments(arguments, problems)
+        return arguments
+
+    # --- session ----------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session) -> None:
+        """Take up registrations and pods. O(what changed); O(nodes) when the set of nodes did."""
+        self._session = session
+        if not self.types:
+            return
+        session.exclude_from_fit(frozenset().union(*(kind.own_resources for kind in self.types)))
+        anew = self.rows.catch_up(session, anew=False)
+        if anew or len(self._by_class) > _MOST_CLASSES:
+            self._forget()
+        self._warn(session)
+
+    def _forget(self) -> None:
+        self._by_class.clear()
+        self._by_requests.clear()
+
+    def _warn(self, session: Session) -> None:
+        """Events about registrations, bookings and requests that do not count as they are written, once each."""
+        for subject, text in self.rows.news:
+            row = DEVICE_ANNOTATION if isinstance(subject, Task) else DEVICE_REGISTRATION
+            session.notice(subject, row, row.render(detail=text))
+        self.rows.news.clear()
+        self._warnings.report_pods(session, self._problem_of)
+
+    def _problem_of(self, task: Task) -> str:
+        if not task.cls.device_containers:
+            return ""
+        return "; ".join(filter(None, (kind.problem_of(task.cls) for kind in self.types)))
+
+    def next_wakeup(self) -> float | None:
+        """When the devices of a node end by themselves, if a pod waits."""
+        moment = self.rows.next_look(self._session.now)
+        waits = moment is not None and any(job.pending for job in self._session.with_pending_tasks())
+        return moment + 1 if waits and moment is not None else None
+
+    def metrics(self) -> Iterator[Sample]:
+        return samples(self.rows, self._session.tasks_by_uid) if self.types else iter(())
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def answers(self, cls: TaskClass) -> RequestAnswers | None:
+        """The answers to a class of pods; None when it asks for no devices."""
+        if not cls.device_containers:
+            return None
+        if cls not in self._by_class:
+            requests = tuple(kind.request_of(cls) for kind in self.types)
+            if all(request is None for request in requests):
+                self._by_class[cls] = None
+            else:
+                found = self._by_requests.get(requests)
+                if found is None:
+                    found = self._by_requests[requests] = RequestAnswers(self.types, requests, self.rows.states)
+                self._by_class[cls] = found
+        return self._by_class[cls]
+
+    def _is_bound_to_cards(self, answers: RequestAnswers) -> bool:
+        return any(
+            request is not None and kind.is_bound_to_cards(request)
+            for kind, request in zip(self.types, answers.requests, strict=True)
+        )
+
+    def _group_of(self, task: Task) -> str | None:
+        """The job of a pod whose cards depend on where others of its job are."""
+        answers = self.answers(task.cls)
+        if answers is None or task.job is None:
+            return None
+        spreads = any(
+            request is not None and kind.spreads_group(request)
+            for kind, request in zip(self.types, answers.requests, strict=True)
+        )
+        return task.job.key if spreads else None
+
+    def _own_answer(self, answers: RequestAnswers, node: Node, group: str | None, *, future: bool) -> DeviceResult:
+        """The answer of one node to a pod that knows single cards."""
+        devices = self.rows.at(node)
+        if devices is None:
+            return answers.answer(int(self.rows.numbers[node.row]))
+        job = None if group is None else self._session.jobs.get(group)
+        uids = () if job is None else job.tasks.keys()
+        closed = [
+            {} if request is None or ledger is None else kind.closed_cards(request, ledger, uids)
+            for kind, request, ledger in zip(self.types, answers.requests, devices.ledgers, strict=True)
+        ]
+        cards = devices.future if future else devices.cards
+        return answer(self.types, answers.requests, cards, self.rows.states, closed)
+
+    def _answers_of(
+        self, answers: RequestAnswers, signature: PodSignature, view: NodeView
+    ) -> list[DeviceResult] | None:
+        """The answer of every entry; None when they follow from the states of the nodes."""
+        if not self._is_bound_to_cards(answers):
+            return None
+        group = signature.context(self.name)
+        nodes = view.nodes
+        return [self._own_answer(answers, nodes[row], group, future=view.future) for row in view.rows.tolist()]
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def node_state(self) -> npt.NDArray[np.int64] | None:
+        return self.rows.numbers if self.types else None
+
+    def next_node_state(self, cls: TaskClass, number: int) -> int:
+        answers = self.answers(cls)
+        return number if answers is None or number == NO_STATE else answers.answer(number).after
+
+    def row_private(self, signature: PodSignature) -> bool:
+        answers = self.answers(signature.cls)
+        return answers is not None and self._is_bound_to_cards(answers)
+
+    def row_dependent(self, signature: PodSignature) -> bool:
+        return False
+
+    def predicate(self, signature: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+        answers = self.answers(signature.cls)
+        if answers is None:
+            return
+        own = self._answers_of(answers, signature, rows)
+        if own is not None:
+            texts = np.array([each.reason for each in own], dtype=object)
+            for reason in sorted({each.reason for each in own} - {""}):
+                verdict.reject(texts == reason, Code.UNSCHEDULABLE, reason)
+            return
+        numbers = self.rows.numbers_of(rows, self.name)
+        refused = answers.scores(numbers) == _NEVER
+        if not refused.any():
+            return
+        if type(verdict) is FilterResult:  # it keeps no reasons
+            verdict.reject(refused, Code.UNSCHEDULABLE, "")
+            return
+        by_reason: dict[str, list[int]] = {}
+        for number in sorted(set(numbers[refused].tolist())):
+            by_reason.setdefault(answers.answer(number).reason, []).append(number)
+        for reason, group in by_reason.items():
+            verdict.reject(np.isin(numbers, group), Code.UNSCHEDULABLE, reason)
+
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+        answers = self.answers(signature.cls)
+        if answers is None or not self.arguments.weight > 0:
+            return None
+        own = self._answers_of(answers, signature, rows)
+        if own is not None:
+            scores: Scores = np.array([each.score for each in own], dtype=np.float64)
+        else:
+            scores = answers.scores(self.rows.numbers_of(rows, self.name))
+        return np.where(scores == _NEVER, 0.0, scores)  # a node that does not fit is refused elsewhere
+
+    # --- placements -------------------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        """Give pods their devices; a pod whose eviction is undone stays on those it has."""
+        answers = self.answers(placement.cls)
+        if answers is None:
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            if task.status in _IN_SESSION:
+                self._take(answers, task, node)
+            else:
+                self._set_leaving(task, node, leaving=False)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        """Take devices back from pods that were placed in this session; others are on their way out."""
+        if self.answers(placement.cls) is None:
+            return
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            if task.status not in _IN_SESSION:
+                self._set_leaving(task, node, leaving=True)
+                continue
+            devices = self.rows.at(node)
+            if devices is not None:
+                for ledger in devices.ledgers:
+                    if ledger is not None:
+                        ledger.release(task.uid)
+                self.rows.write(node)
+
+    def _take(self, answers: RequestAnswers, task: Task, node: Node) -> None:
+        devices = self.rows.at(node)
+        future = task.status is TaskStatus.PIPELINED
+        if self._is_bound_to_cards(answers):
+            found = self._own_answer(answers, node, self._group_of(task), future=future)
+        elif future and devices is not None:
+            found = answers.answer(self.rows.states.number(devices.future))
+        else:
+            found = answers.answer(int(self.rows.numbers[node.row]))
+        if found.reason or devices is None:
+            if future:  # it waits for the amounts of pods that leave; the cards are chosen when they are gone
+                return
+            raise DevicesLostError(f"node {node.name} does not take pod {task.key}: {found.reason}")
+        for ledger, shares in zip(devices.ledgers, found.shares, strict=True):
+            if ledger is not None and shares:
+                ledger.book(task.uid, shares)
+        self.rows.write(node)
+
+    def _set_leaving(self, task: Task, node: Node, *, leaving: bool) -> None:
+        devices = self.rows.at(node)
+        if devices is not None:
+            for ledger in devices.ledgers:
+                if ledger is not None:
+                    ledger.set_leaving(task.uid, leaving=leaving)
+            self.rows.write(node)
+
+    def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
+        if self.answers(placement.cls) is None:
+            return None
+        found: dict[str, dict[str, str]] = {}
+        for task, node in zip(placement.tasks, placement.nodes, strict=True):
+            devices = self.rows.at(node)
+            if devices is not None:
+                found[task.uid] = self._written(task, node, devices)
+        return found
+
+    def _written(self, task: Task, node: Node, devices: NodeDevices) -> dict[str, str]:
+        written: dict[str, str] = {}
+        for kind, ledger in zip(self.types, devices.ledgers, strict=True):
+            shares = () if ledger is None else ledger.held.get(task.uid, ())
+            if ledger is not None and shares:
+                written |= kind.annotations(task, shares, ledger, node, self._session.now, devices.last_order)
+        order = max((kind.order_in(written) for kind in self.types), default=0)
+        devices.last_order = max(devices.last_order, order)
+        return written
+
+
+__all__ = ["DeviceShare", "DeviceShareArguments", "DevicesLostError"]

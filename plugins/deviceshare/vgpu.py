@@ -1,0 +1,193 @@
+"""vGPU: cards that the volcano-vgpu-device-plugin registers, shared under HAMi-core or cut by MIG."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
+from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
+from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
+from capcard_sched.plugins.deviceshare.geometry import geometry_of
+from capcard_sched.plugins.deviceshare.pod_devices import decode_devices, encode_devices
+from capcard_sched.plugins.deviceshare.registration import (
+    HAMI_CORE,
+    MIG,
+    RegisteredCard,
+    decode_registration,
+    handshake_deadline,
+    handshake_state,
+    ignores_health,
+)
+from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates, Cause
+from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
+    from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
+    from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
+    from capcard_sched.plugins.deviceshare.vgpu_request import VgpuRequest
+
+#: Value of bind-phase that a pod is bound with.
+ALLOCATING: Final = "allocating"
+
+_UNIT = 1000
+#: Order numbers above are marks of a device plugin: the pod is served.
+_MOST_TIME = 1 << 62
+_TIME = re.compile(r"[0-9]{1,20}")
+
+
+class VgpuDevices(DeviceType):
+    """See the module docstring."""
+
+    name: ClassVar[str] = "hamivgpu"
+
+    def __init__(self, policy: str, weight: int, states: CardStates) -> None:
+        self._policy = policy
+        self._weight = weight
+        self._states = states
+        self.config = DEFAULT_CONFIG
+        self._requests: dict[TaskClass, VgpuRequest | None] = {}
+
+    def use(self, config: DeviceConfig) -> None:
+        """Take other settings; every offer and every request is to be read again."""
+        self.config = config
+        self._requests.clear()
+
+    def forget_requests(self) -> None:
+        """Classes may be gone."""
+        self._requests.clear()
+
+    @property
+    def own_resources(self) -> frozenset[str]:
+        resources = self.config.resources
+        return frozenset({resources.memory, resources.percentage, resources.cores})
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def request_of(self, cls: TaskClass) -> VgpuRequest | None:
+        if not cls.device_containers:
+            return None
+        if cls not in self._requests:
+            self._requests[cls] = vgpu_request(cls.device_containers, cls.annotations, self.config.resources)
+        return self._requests[cls]
+
+    def problem_of(self, cls: TaskClass) -> str:
+        request = self.request_of(cls)
+        if request is not None and request.problem:
+            return request.problem
+        resources = self.config.resources
+        for container in cls.device_containers:
+            if container.init and any(name in (resources.number, resources.memory) for name, _ in container.limits):
+                return f"init container {container.name} asks for vGPUs: it gets none, only other containers do"
+        return ""
+
+    def is_bound_to_cards(self, request: VgpuRequest) -> bool:
+        return request.is_bound_to_cards
+
+    def spreads_group(self, request: VgpuRequest) -> bool:
+        return request.spreads
+
+    def closed_cards(self, request: VgpuRequest, ledger: CardLedger, group: Collection[str]) -> Mapping[int, Cause]:
+        closed = {
+            index: Cause.TYPE
+            for index, uuid in enumerate(ledger.uuids)
+            if uuid in request.avoid_uuids or (request.use_uuids and uuid not in request.use_uuids)
+        }
+        if request.spreads:
+            for uid in group:
+                for share in ledger.held.get(uid, ()):
+                    if share.memory or share.booking.cores:
+                        closed.setdefault(share.card, Cause.GROUP)
+        return closed
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def offer_of(self, node: Node, now: float) -> NodeOffer | None:
+        text = node.annotations.get(keys.NODE_VGPU_REGISTER)
+        if text is None:
+            return None
+        offered = node.allocatable.get(self.config.resources.number, 0) // _UNIT
+        handshake = node.annotations.get(keys.NODE_VGPU_HANDSHAKE)
+        until = None
+        if handshake is None:
+            if offered <= 0:
+                return None
+        else:
+            if handshake_state(handshake, now) in ("overdue", "deleted"):
+                return None
+            until = handshake_deadline(handshake)
+        registration = decode_registration(text)
+        warnings = [f"Invalid annotation {keys.NODE_VGPU_REGISTER}: {problem}" for problem in registration.problems]
+        cards = registration.cards
+        if ignores_health(cards, offered):
+            warnings.append(f"{keys.NODE_VGPU_REGISTER}: every card is unhealthy and yet offered; health is ignored")
+            cards = tuple(card._replace(healthy=True) for card in cards)
+        idle = []
+        for card in cards:
+            model = self._model(card)
+            if card.mode == MIG and model.mode != MIG:
+                warnings.append(
+                    f"{keys.NODE_VGPU_REGISTER}: no MIG geometry for {card.type}; the card is shared as {HAMI_CORE}"
+                )
+            idle.append(self._states.card(model))
+        return NodeOffer(tuple(card.uuid for card in cards), tuple(idle), tuple(dict.fromkeys(warnings)), until)
+
+    def _model(self, card: RegisteredCard) -> CardModel:
+        geometry = geometry_of(card.type, self.config.geometries) if card.mode == MIG else None
+        mode = MIG if geometry is not None else HAMI_CORE
+        factor = self.config.factor if geometry is not None else 1
+        return CardModel(card.slots, card.memory, card.type, card.healthy, mode, geometry, factor)
+
+    # --- choice -----------------------------------------------------------------------------------------------------
+
+    def choose(self, cards: Cards, request: VgpuRequest, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
+        return choose_cards(cards, request, self._policy, closed)
+
+    def weighted(self, score: float) -> float:
+        return node_score(score, self._weight)
+
+    def refusal(self, refused: NoChoice) -> str:
+        return f"hami-vgpuDeviceSharing error ({refused.cause.value})"
+
+    # --- pods -------------------------------------------------------------------------------------------------------
+
+    def note_of(self, task: Task) -> str:
+        return task.device_notes.get(keys.VGPU_IDS, "")
+
+    def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
+        devices = decode_devices(self.note_of(task))
+        found = ledger.shares_of(devices.containers)
+        problems = [*devices.problems]
+        problems += [
+            f"slice {slice} cannot be had on its card: the memory asked for counts" for slice in found.without_slice
+        ]
+        problems += [f"card {uuid} is not on the node of the pod" for uuid in found.unknown]
+        named = task.device_notes.get(keys.VGPU_NODE)
+        if named and task.node is not None and named != task.node.name:
+            problems.append(f"{keys.VGPU_NODE} is {named}, but the pod is on {task.node.name}")
+        return found._replace(problems=tuple(problems))
+
+    def annotations(
+        self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int
+    ) -> dict[str, str]:
+        containers = sum(1 for container in task.cls.device_containers if not container.init)
+        devices = encode_devices(ledger.devices_of(shares, containers))
+        return {
+            keys.VGPU_NODE: node.name,
+            keys.VGPU_TIME: str(max(int(moment), last + 1)),
+            keys.VGPU_IDS: devices,
+            keys.VGPU_DEVICES_TO_ALLOCATE: devices,
+            keys.BIND_PHASE: ALLOCATING,
+            keys.BIND_TIME: str(int(moment)),
+        }
+
+    def order_in(self, notes: Mapping[str, str]) -> int:
+        text = notes.get(keys.VGPU_TIME, "")
+        number = int(text) if _TIME.fullmatch(text) else 0
+        return number if number < _MOST_TIME else 0

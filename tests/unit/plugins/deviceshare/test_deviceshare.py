@@ -1,0 +1,571 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.deltas import BindFailed
+from capcard_sched.model.intents import Bind
+from capcard_sched.testing import EPOCH, registry
+from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, PERCENTAGE, VgpuHarness, conf
+
+BINPACK = conf(SchedulePolicy="binpack", ScheduleWeight=10)
+SPREAD = conf(SchedulePolicy="spread", ScheduleWeight=10)
+
+
+# --- the writes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_pod_carries_the_six_annotations() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 1000, cores=10)
+
+    h.step()
+
+    assert h.binds == {"p": "n1"}
+    assert h.bind_annotations["p"] == {
+        keys.VGPU_NODE: "n1",
+        keys.VGPU_TIME: str(EPOCH + 1),
+        keys.VGPU_IDS: "B,NVIDIA,1000,10:",
+        keys.VGPU_DEVICES_TO_ALLOCATE: "B,NVIDIA,1000,10:",
+        keys.BIND_PHASE: "allocating",
+        keys.BIND_TIME: str(EPOCH + 1),
+    }
+
+
+def test_vgpu_time_rises_with_every_pod_of_a_node() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.cards("n2", "B:10")
+    h.group("g", min_member=5)
+    for index in range(5):
+        h.share(f"p-{index}", 1000)
+
+    h.step()
+    times = [int(h.bind_annotations[f"p-{index}"][keys.VGPU_TIME]) for index in range(5)]
+    h.group("g2")
+    h.share("q", 1000, group="g2")
+    h.step()
+
+    assert times == [EPOCH + 1 + index for index in range(5)]
+    assert int(h.bind_annotations["q"][keys.VGPU_TIME]) == EPOCH + 6
+
+
+def test_vgpu_time_rises_over_a_restart() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.pod("old", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,0:", keys.VGPU_TIME: str(EPOCH + 100)})
+    h.pod("done", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1,0:", keys.VGPU_TIME: str(2**64 - 1)})
+    h.group("g")
+    h.share("p", 1000)
+
+    h.step()
+
+    assert int(h.bind_annotations["p"][keys.VGPU_TIME]) == EPOCH + 101
+
+
+def test_a_pod_without_a_request_gets_no_annotations() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.pod("p")
+
+    h.step()
+
+    assert h.bind_annotations == {"p": {}}
+
+
+# --- gangs and the ledger ---------------------------------------------------------------------------------------------
+
+
+def test_a_gang_that_does_not_fit_holds_no_card() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g", min_member=3)
+    for index in range(3):
+        h.share(f"p{index}", 1000, cores=100)
+
+    h.step()
+
+    assert h.binds == {}
+    assert h.uses("n1") == [(0, 0, 0), (0, 0, 0)]
+    assert "0/1 nodes are unavailable: 1 hami-vgpuDeviceSharing error (cores)." in h.pod_message("p2")
+
+
+def test_a_gang_shares_the_cards_of_a_node() -> None:
+    h = VgpuHarness(BINPACK)
+    h.cards("n1", *(f"G{index}:4914" for index in range(8)))
+    h.group("g", min_member=5)
+    for index in range(5):
+        h.share(f"p{index}", 128, cores=10)
+
+    h.step()
+
+    assert {notes[keys.VGPU_IDS] for notes in h.bind_annotations.values()} == {"G7,NVIDIA,128,10:"}
+    assert h.uses("n1")[7] == (5, 640, 50)
+
+
+def test_a_bound_pod_that_comes_back_from_the_watch_is_counted_once() -> None:
+    h = VgpuHarness(run=True)
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.share("p", 1000, cores=10)
+
+    h.settle()
+
+    assert h.uses("n1") == [(1, 1000, 10)]
+
+
+def test_two_shares_of_a_pod_on_one_card_count_twice() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    limits = {NUMBER: 1, MEMORY: 2000}
+    containers = [{"name": name, "resources": {"limits": limits}} for name in ("a", "b")]
+    h.pod("p", containers=containers)
+
+    h.settle()
+
+    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,2000,0:;A,NVIDIA,2000,0:"
+    assert h.uses("n1") == [(2, 4000, 0)]
+
+
+@pytest.mark.parametrize("phase, held", [("Running", True), ("Pending", True), ("Succeeded", False), ("Failed", False)])
+def test_pods_hold_their_cards_until_they_end(phase: str, held: bool) -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.pod("p", node="n1", phase=phase, annotations={keys.VGPU_IDS: "A,NVIDIA,1000,10:"})
+
+    h.step()
+
+    assert h.uses("n1") == ([(1, 1000, 10)] if held else [(0, 0, 0)])
+
+
+def test_a_pod_that_is_gone_gives_its_cards_back() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.pod("p", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1000,10:"})
+    h.step()
+    h.terminate("p")
+    h.step()
+    assert h.uses("n1") == [(1, 1000, 10)]
+
+    h.delete_pod("p")
+    h.step()
+
+    assert h.uses("n1") == [(0, 0, 0)]
+
+
+def test_stale_annotations_of_a_pod_that_waits_hold_nothing_and_are_overwritten() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g", min_member=2)
+    h.share("p", 1000, annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:", keys.VGPU_NODE: "n1"})
+    h.step()
+    assert h.uses("n1") == [(0, 0, 0)]
+
+    h.share("q", 1000)
+    h.step()
+
+    assert h.uses("n1") == [(2, 2000, 0)]
+    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,1000,0:"
+
+
+def test_another_conf_finds_pods_that_are_being_bound() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.share("p", 7000)
+    h.core.step(h._deltas, h.now)  # the bindings are under way
+    h._deltas = []
+    h.reconfigure(BINPACK)
+    h.group("g2")
+    h.share("q", 7000, group="g2")
+
+    h.step()
+
+    assert h.uses("n1") == [(1, 7000, 0)]
+    assert "q" not in h.binds
+
+
+def test_a_binding_that_fails_gives_the_card_back() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.share("p", 7000)
+    result = h.core.step(h._deltas, h.now)
+    h._deltas = []
+    (bind,) = (intent for intent in result.intents if isinstance(intent, Bind))
+    h.apply(BindFailed(bind.namespace, bind.name, bind.uid, "refused"))
+    h.group("g2")
+    h.share("q", 9000, group="g2")
+
+    h.step()
+
+    assert [h.uses("n1")[0][1], len(h.binds)] in ([7000, 1], [9000, 1])
+
+
+def test_a_card_that_is_pulled_takes_its_pods_with_it_and_brings_them_back() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.pod("p", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,1000,10:B,NVIDIA,2000,20:"})
+    h.step()
+
+    h.cards("n1", "B:10000")
+    h.step()
+    assert h.uses("n1") == [(1, 2000, 20)]
+    assert ("InvalidDeviceAnnotation", "card A is not on the node of the pod") in h.event_messages("Pod", "p")
+
+    h.cards("n1", "A:10000", "B:10000")
+    h.step()
+    assert h.uses("n1") == [(1, 1000, 10), (1, 2000, 20)]
+
+
+def test_a_pod_whose_annotations_name_another_node_is_booked_where_it_is() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.cards("n2", "B:10000")
+    notes = {keys.VGPU_IDS: "A,NVIDIA,1000,10:", keys.VGPU_NODE: "n2"}
+    h.pod("p", node="n1", annotations=notes)
+    h.settle()
+
+    assert h.uses("n1") == [(1, 1000, 10)]
+    assert h.event_messages("Pod", "p") == [
+        ("InvalidDeviceAnnotation", "volcano.sh/vgpu-node is n2, but the pod is on n1"),
+    ]
+
+
+# --- choosing nodes ---------------------------------------------------------------------------------------------------
+
+
+def _one_of_two(text: str, used: str) -> str:
+    h = VgpuHarness(text)
+    h.cards("n1", "A:10000")
+    h.cards("n2", "B:10000")
+    holder = {"A": "n1", "B": "n2"}[used]
+    h.pod("old", node=holder, annotations={keys.VGPU_IDS: f"{used},NVIDIA,3000,0:"})
+    h.group("g")
+    h.share("p", 1000)
+    h.step()
+    return h.binds["p"]
+
+
+@pytest.mark.parametrize(
+    "text, used, node", [(BINPACK, "A", "n1"), (BINPACK, "B", "n2"), (SPREAD, "A", "n2"), (SPREAD, "B", "n1")]
+)
+def test_the_policy_ranks_nodes_when_it_has_a_weight(text: str, used: str, node: str) -> None:
+    assert _one_of_two(text, used) == node
+
+
+def test_without_a_weight_the_policy_ranks_cards_only() -> None:
+    text = conf(SchedulePolicy="binpack")
+
+    assert _one_of_two(text, "B") == "n1"
+
+
+def test_nodes_of_equal_cards_are_filled_one_after_the_other() -> None:
+    h = VgpuHarness(BINPACK)
+    for index in range(4):
+        h.cards(f"n{index}", f"A{index}:100", f"B{index}:100")
+    h.group("g", min_member=10)
+    for index in range(10):
+        h.share(f"p{index}", 40)
+
+    h.step()
+
+    nodes = sorted(h.binds.values())
+    assert nodes == ["n0"] * 4 + ["n1"] * 4 + ["n2"] * 2
+
+
+def test_memory_and_cores_of_the_node_do_not_count() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", resources={MEMORY: 0, "volcano.sh/vgpu-cores": 0})
+    h.group("g")
+    h.share("p", 1000, cores=50, limits={PERCENTAGE: 20})
+
+    h.step()
+
+    assert h.binds == {"p": "n1"}
+
+
+def test_a_node_that_offers_no_shares_takes_none() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", offered=0, annotations={keys.NODE_VGPU_HANDSHAKE: "Reported now"})
+    h.group("g")
+    h.share("p", 1000)
+
+    h.step()
+
+    assert h.binds == {}
+    assert "Insufficient volcano.sh/vgpu-number" in h.pod_message("p")
+
+
+def test_without_the_switch_vgpu_resources_are_ordinary_amounts() -> None:
+    h = VgpuHarness(conf(VGPUEnable=False))
+    h.cards("n1", "A:10000")
+    h.group("g", min_member=2)
+    h.share("p", 9000)
+    h.share("q", 9000)
+
+    h.step()
+
+    assert h.binds == {}
+    assert "Insufficient volcano.sh/vgpu-memory" in h.pod_message("q")
+
+
+def test_uuids_close_cards() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.cards("n2", "C:10000", "D:10000")
+    for name, key, value in (("p", keys.VGPU_USE_UUID, "C"), ("q", keys.VGPU_NOUSE_UUID, "A, B, D")):
+        h.group(name)
+        h.share(name, 1000, group=name, annotations={key: value})
+    h.group("r")
+    h.share("r", 1000, group="r", annotations={keys.VGPU_USE_UUID: "Z"})
+
+    h.step()
+
+    assert [h.bind_annotations[name][keys.VGPU_IDS] for name in "pq"] == ["C,NVIDIA,1000,0:"] * 2
+    assert "2 hami-vgpuDeviceSharing error (type)" in h.pod_message("r")
+
+
+def test_pods_of_a_group_take_different_cards() -> None:
+    h = VgpuHarness(BINPACK)
+    h.cards("n1", "A:10000", "B:10000")
+    h.cards("n2", "C:10000")
+    for group in ("g", "h"):
+        h.group(group, min_member=3)
+        for index in range(3):
+            notes = {keys.VGPU_PODGROUP_POLICY: "spread"}
+            h.share(f"{group}{index}", 1000, group=group, annotations=notes)
+    h.step()
+
+    for group in ("g", "h"):
+        taken = [h.bind_annotations[f"{group}{index}"][keys.VGPU_IDS] for index in range(3)]
+        assert len(set(taken)) == 3
+
+
+@pytest.mark.parametrize(
+    "handshake, alive",
+    [
+        ("Requesting_2026.01.01 00:00:00", True),
+        ("Requesting_2025.12.31 23:59:00", False),
+        ("Reported 2026-01-01", True),
+        ("Deleted_2026.01.01 00:00:00", False),
+        ("Requesting_", True),
+        (None, True),
+    ],
+)
+def test_a_node_whose_device_plugin_is_gone_takes_no_share(handshake: str | None, alive: bool) -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", annotations={} if handshake is None else {keys.NODE_VGPU_HANDSHAKE: handshake})
+    h.group("g")
+    h.share("p", 1000)
+
+    h.step()
+
+    assert ("p" in h.binds) is alive
+    if not alive:
+        assert "1 node not initialized with devicehamivgpu" in h.pod_message("p")
+
+
+def test_a_handshake_ages_without_any_event() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: "Requesting_2026.01.01 00:00:10"})
+    h.group("g", min_member=2)
+    h.share("p", 9000)
+    h.share("q", 9000)
+    assert h.step().next_wakeup == EPOCH + 71
+
+    h.step(EPOCH + 71)
+
+    assert "1 node not initialized with devicehamivgpu" in h.pod_message("p")
+
+
+def test_losing_the_device_plugin_frees_nothing() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.pod("old", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:"})
+    h.step()
+    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: "Deleted_2026.01.01 00:00:00"})
+    h.step()
+    h.cards("n1", "A:10000")
+    h.step()
+
+    assert h.uses("n1") == [(1, 9000, 0)]
+
+
+# --- pods that wait for others to leave -------------------------------------------------------------------------------
+
+
+def test_a_pod_waits_for_a_card_that_is_being_left() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", offered=1)
+    h.pod("old", node="n1", limits={NUMBER: 1}, annotations={keys.VGPU_IDS: "A,NVIDIA,9000,0:"})
+    h.group("g")
+    h.share("p", 9000)
+    h.step()
+    h.terminate("old")
+    h.step()
+    assert "once resource is released" in h.pod_message("p")
+    assert h.uses("n1") == [(1, 9000, 0)]
+
+    h.delete_pod("old")
+    h.step()
+
+    assert h.binds == {"p": "n1"}
+    assert h.uses("n1") == [(1, 9000, 0)]
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_equal_causes_add_up_in_the_message() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.cards("n2", "B:10000")
+    h.node("n3", resources={NUMBER: 10})
+    h.group("g")
+    h.share("p", 20000)
+
+    h.step()
+
+    reasons = "1 node not initialized with devicehamivgpu, 2 hami-vgpuDeviceSharing error (memory)"
+    assert h.pod_message("p").endswith(f"0/3 nodes are unavailable: {reasons}.")
+
+
+@pytest.mark.parametrize(
+    "register, words",
+    [
+        ("nothing", "no card in"),
+        ("G,10,100,NVIDIA,true:", "card 0 .* has 5 fields"),
+        ("A,10,100,NVIDIA,true,x:G,ten,100,NVIDIA,true,x:", 'card 1 .* count is "ten"'),
+        ("G,10,100,NVIDIA L40S,true,mig:", "no MIG geometry for NVIDIA L40S"),
+        ("G,10,100,NVIDIA,false,x:", "health is ignored"),
+    ],
+)
+def test_a_registration_that_does_not_count_as_written_is_an_event_on_the_node_once(register: str, words: str) -> None:
+    import re
+
+    h = VgpuHarness()
+    h.cards("n1", register=register, offered=10)
+    h.cards("n2", "B:10000")
+    h.group("g")
+    h.share("p", 1000)
+
+    h.settle()
+    h.cards("n1", register=register, offered=11)
+    h.settle()
+
+    events = h.event_messages("Node", "n1")
+    assert len(events) == 1
+    assert events[0][0] == "InvalidDeviceRegistration"
+    assert re.search(words, events[0][1])
+    assert h.binds == {"p": "n2"}
+
+
+@pytest.mark.parametrize(
+    "limits, words",
+    [
+        ({NUMBER: "1500m"}, "container main: volcano.sh/vgpu-number is 1.5: expected an integer of 0 or more"),
+        ({NUMBER: 1, "volcano.sh/vgpu-cores": 101}, "volcano.sh/vgpu-cores is 101: expected an integer from 0 to 100"),
+        ({NUMBER: 1, PERCENTAGE: 200}, "volcano.sh/vgpu-memory-percentage is 200"),
+        ({NUMBER: 1, MEMORY: "0.5"}, "volcano.sh/vgpu-memory is 0.5"),
+    ],
+)
+def test_a_request_without_meaning_fits_nowhere_and_says_why(limits: dict[str, Any], words: str) -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", offered=1000)
+    h.group("g")
+    h.pod("p", limits=limits)
+    h.group("g2")
+    h.share("q", 1000, group="g2")
+
+    h.settle()
+
+    assert h.binds == {"q": "n1"}
+    assert "hami-vgpuDeviceSharing error (request)" in h.pod_message("p")
+    texts = [message for reason, message in h.event_messages("Pod", "p") if reason == "InvalidDeviceRequest"]
+    assert [words in text for text in texts] == [True]
+
+
+def test_an_init_container_gets_no_share() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    init = {"name": "setup", "resources": {"limits": {NUMBER: 1, MEMORY: 9000}}}
+    h.share("p", 1000, initContainers=[init])
+
+    h.settle()
+
+    assert h.bind_annotations["p"][keys.VGPU_IDS] == "A,NVIDIA,1000,0:"
+    assert ("InvalidDeviceRequest", "init container setup asks for vGPUs: it gets none, only other containers do") in (
+        h.event_messages("Pod", "p")
+    )
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (
+            {"VGPUEnable": False, "GPUSharingEnable": True, "GPUNumberEnable": True},
+            "can not define true in both gpu sharing and gpu number",
+        ),
+        ({"GPUSharingEnable": True}, "gpu-share and vgpu can't be used together"),
+        ({"GPUNumberEnable": True}, "gpu-share and vgpu can't be used together"),
+    ],
+)
+def test_switches_that_exclude_each_other_reject_the_conf(arguments: dict[str, Any], text: str) -> None:
+    result = parse_conf(conf(**arguments), registry=registry())
+
+    assert result.conf is None
+    assert text in [problem.message for problem in result.problems]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"SchedulePolicy": "binpak"}, '"binpak" is no policy'),
+        ({"SchedulePolicy": "binpack"}, "orders the cards of a node only"),
+        ({"ScheduleWeight": 10.5}, "integer"),
+        ({"VGPUEnable": '"true"'}, "true or false"),
+        ({"Unknown": 1}, "has no argument"),
+    ],
+)
+def test_arguments_that_do_less_than_they_seem_to_are_warned_of(arguments: dict[str, Any], words: str) -> None:
+    result = parse_conf(conf(**arguments), registry=registry())
+
+    assert result.conf is not None
+    texts = [f"{problem.message} {problem.accepted}" for problem in result.problems]
+    assert any(words in text for text in texts), texts
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def test_series_follow_the_ledger() -> None:
+    h = VgpuHarness(BINPACK)
+    h.cards("n1", "G:4914")
+    h.group("g", min_member=5)
+    for index in range(5):
+        h.share(f"w-{index}", 128, cores=10)
+    h.settle()
+
+    found = {
+        (sample.name, sample.labels.get("podName", "")): sample.value for sample in h.plugin("deviceshare").metrics()
+    }
+
+    assert found["vgpu_device_shared_number", ""] == 5
+    assert found["vgpu_device_allocated_memory", ""] == 640
+    assert found["vgpu_device_allocated_cores", ""] == 50
+    assert found["vgpu_device_memory_limit", ""] == 4914
+    assert found["vgpu_device_memory_allocation_for_a_certain_pod", "w-3"] == 128
+    assert found["vgpu_device_core_allocation_for_a_certain_pod", "w-3"] == 10
+    assert len(found) == 14
