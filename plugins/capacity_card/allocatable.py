@@ -1,6 +1,6 @@
-"""May a pod take its charge from the queue now? One pod, one alternative, plain limit (capacity-card reference §6.3).
+"""The quota check of single pods: allocated + request <= quota, for one alternative.
 
-Only what is allocated counts: reservations and elastic amounts play no role here.
+Reservations and elastic amounts do not count here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, RefusingHook
     from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
 
 
 class AllocatableCheck:
-    """Task mode: one alternative must carry the whole request of the pod."""
+    """Checks pods against the quota of their queue. One alternative must cover the whole request of a pod."""
 
     def __init__(self, ledger: Ledger, demands: CardDemands, selection: Selection, refusals: QuotaRefusals) -> None:
         self._ledger = ledger
@@ -36,11 +36,11 @@ class AllocatableCheck:
         self._refusals = refusals
 
     def refusal(self, hook: RefusingHook, queue: Queue, task: Task) -> Refusal | None:
-        """Why one pod may not be allocated, or None. The same check answers `preemptive` (§6.8)."""
-        return self.allowance(hook, queue, [task]).refusal
+        """The refusal of one pod, or None. `allocatable` and `preemptive` share this check."""
+        return self.grant(hook, queue, [task]).refusal
 
-    def allowance(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
-        """How many of some tasks of one class may be allocated one after the other. O(alternatives)."""
+    def grant(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
+        """How many tasks of one class fit one after the other. O(alternatives)."""
         account = self._ledger.queues.get(queue.name)
         if account is None:
             return Grant(0, self._refusals.unknown_queue(hook, queue.name))
@@ -54,40 +54,40 @@ class AllocatableCheck:
         options = demand.alternatives
         if demand.several and demand.amount:
             choice = self._selection.open_to(account, demand, task)
-            lanes, limits = self._selection.lanes(choice), _lane_limits(account, demand, choice)
+            indexes, limits = self._selection.alternative_index(choice), _alternative_limits(account, demand, choice)
             if not self._selection.per_job:
                 count = min(wanted, sum(limits))
             else:
-                # One card for all. Until the first pod has fixed it, every lane takes one pod only.
+                # One card for all pods of the job. Until the first pod fixes it, every alternative takes one pod only.
                 count = min(wanted, max(limits))
                 if choice.fixed:
                     options = (choice.fixed,)
                 else:
                     limits = tuple([min(limit, 1) for limit in limits])
         else:
-            lanes, limits, count = None, (), wanted
+            indexes, limits, count = None, (), wanted
             if demand.amount:
-                count = min(wanted, account.room(demand.claim.card) // demand.amount)
+                count = min(wanted, account.free(demand.claim.card) // demand.amount)
         charge, quota, held = demand.claim, account.quota, account.allocated
         if charge.cpu > 0:
             count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
         if charge.memory > 0:
             count = min(count, (quota.memory.limit - held.memory) // charge.memory)
         if count >= wanted:
-            return Grant(wanted, None, lanes, limits)
+            return Grant(wanted, None, indexes, limits)
         count = max(count, 0)
         found = _shortage(account, demand, options, count)
-        return Grant(count, self._refusals.shortage(hook, account, found), lanes, limits)
+        return Grant(count, self._refusals.shortage(hook, account, found), indexes, limits)
 
 
-def _lane_limits(account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
-    """How many more pods each alternative takes; 0 for one that is closed."""
+def _alternative_limits(account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
+    """How many more pods fit the quota of each alternative; 0 for a closed one."""
     amount = demand.amount
-    return tuple([account.room(card) // amount if card in choice.usable else 0 for card in choice.alternatives])
+    return tuple([account.free(card) // amount if card in choice.usable else 0 for card in choice.alternatives])
 
 
 def _shortage(account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int) -> Shortage:
-    """The check that refuses one more pod when `ahead` of them went before: cpu, memory, then the card."""
+    """The dimension that refuses the pod after `ahead` pods of its class: cpu, memory, then the card."""
     charge, quota, held = demand.claim, account.quota, account.allocated
     total = held.cpu + charge.cpu * (ahead + 1)
     if charge.cpu > 0 and total > quota.cpu.limit:
@@ -100,8 +100,8 @@ def _shortage(account: QueueAccount, demand: CardDemand, alternatives: tuple[str
         total = held.cards.get(charge.card, 0) + amount * (ahead + 1)
         return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(charge.card, amount, total, account.limit(charge.card)))
     options = []
-    for card in alternatives:  # each is told as it stands once the pods that still fit have taken it
-        fitting = min(ahead, max(0, account.room(card) // amount))
+    for card in alternatives:  # each with the pods counted that still fit it
+        fitting = min(ahead, max(0, account.free(card) // amount))
         total = held.cards.get(card, 0) + amount * (fitting + 1)
         options.append(Figures(card, amount, total, account.limit(card)))
     last = options[-1]

@@ -1,4 +1,4 @@
-"""What may be set under `arguments:` of the plugin (capacity-card reference §5)."""
+"""Arguments of the plugin."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from capcard_sched.framework.api.arguments import LENIENT
 
 
 class CapacityCardArguments(msgspec.Struct, frozen=True, rename="camel"):
-    """Keys are the field names in camelCase. A wrong value is a warning and the default stays."""
+    """Keys are the field names in camelCase. A wrong value is reported and the default applies."""
 
     #: Pods and jobs that use cards are neither checked against nor charged to cpu and memory quota.
     card_unlimited_cpu_memory: bool = False
     #: Factor of the card preference score.
     node_order_weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    #: Enqueue compares with limit x factor, rounded down; every other check with the plain limit (R17).
+    #: Enqueue compares with limit x factor, rounded down; every other check with the plain limit.
     over_commit_factor: Annotated[float, msgspec.Meta(ge=1)] = 1.0
-    #: Kind of a pod's first owner reference to its service type, where no annotation says it.
+    #: Kind of a pod's first owner reference to its service type, for PodGroups without the annotation.
     pod_owner_reference_to_service_type: Annotated[dict[str, Literal["inference", "training"]], LENIENT] = {}
-    #: The minimum of a job whose pods exist: its `minMember` pods, or all of them (R14).
+    #: The minimum of a job whose pods exist: its `minMember` pods, or all of them.
     card_minimum: Literal["minMember", "allPods"] = "minMember"
-    #: Whether pods of one job may get different alternatives of `A|B` (R18).
+    #: Whether pods of one job may get different alternatives of `A|B`.
     multi_card_job_mode: Literal["sum", "single"] = "sum"
-    #: Whether nodes without a pod's single card are filtered out (R19).
+    #: Whether nodes without a pod's single card are filtered out.
     card_node_filter: bool = True
-    #: What to do with pods that ask for a card resource but name no card (R7).
+    #: Pods that request a card resource without a card name: not charged, charged like a pod that accepts every card
+    #: of the resource, or refused.
     unnamed_cards: Literal["ignore", "infer", "deny"] = "ignore"
-    #: Only `inference` may take cards from other queues; otherwise unknown types may too (R20).
+    #: Only `inference` may reclaim cards from other queues; otherwise unknown types may too.
     strict_service_type: bool = False
-    #: A victim's priority must be lower than the reclaimer's (R21).
+    #: A victim's priority must be lower than the reclaimer's.
     reclaim_requires_higher_priority: bool = False
-    #: Whether replicas of an inference service beyond its `minMember` take cards too (R31).
+    #: Whether replicas of an inference service beyond its `minMember` reclaim cards too.
     reclaim_elastic: bool = True
-    #: What of a training gang goes when a member has to: all of it, or the pods needed and the rest by the job's own
-    #: policy on PodEvicted (tidal reference §8).
+    #: The eviction unit of a training gang: the whole gang, or the pods needed; the job's own policy on PodEvicted
+    #: then decides about the rest.
     gang_eviction: Literal["whole", "policy"] = "whole"
     #: Write `volcano.sh/card.allocated` on queues.
     publish_card_usage: bool = False
 
-    def promised(self, limit: int) -> int:
-        """`limit` x `overCommitFactor`, rounded down to the unit; exact for the decimal that the user wrote."""
+    def overcommitted(self, limit: int) -> int:
+        """`limit` x `overCommitFactor`, rounded down to the unit; exact for the decimal in the scheduler-conf."""
         if self.over_commit_factor == 1:
             return limit
         numerator, denominator = _ratio(self.over_commit_factor)

@@ -1,164 +1,113 @@
-"""What a pod takes from its queue (capacity-card reference §4.2)."""
+"""Charges of pods and their sums: cpu, memory and cards.
+
+Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. The ledger holds nothing else: RDMA,
+hugepages, `pods` and unknown devices are not charged.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
-from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
-from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.tally import Charge
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from capcard_sched.model.job import Node, Task
-    from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardInventory
+    from collections.abc import Iterable, Mapping
 
 
-_MOST_CLASSES = 4096
+class Charge(NamedTuple):
+    """The amounts one pod is charged to its queue. Charges of equal pods are one object."""
+
+    cpu: int
+    memory: int
+    #: A card; `A|B` for a claim (no node chosen yet); "" without cards.
+    card: str
+    amount: int
+    #: Id of the task class it was computed for.
+    class_id: int
+    #: False when the card part could not be computed and is missing.
+    complete: bool = True
 
 
-class ChargeError(ValueError):
-    """Why a charge cannot be computed: the `error` of GetTaskRequestResourceFailed (§2.3)."""
+class ChargeSum:
+    """A sum of charges. Cards whose sum is zero have no entry."""
 
+    __slots__ = ("cards", "cpu", "memory")
 
-class CardDemand:
-    """The card side of a task class: what its pods ask of a queue, whichever pod it is."""
-
-    __slots__ = ("_by_card", "alternatives", "amount", "claim", "error", "names", "positions", "several", "unnamed")
-
-    def __init__(
-        self,
-        claim: Charge,
-        names: tuple[str, ...] = (),
-        alternatives: tuple[str, ...] = (),
-        *,
-        error: str = "",
-        unnamed: str = "",
-    ) -> None:
-        #: The charge while no node is chosen.
-        self.claim = claim
-        self.amount = claim.amount
-        #: Cards the pod accepts as its annotation names them, preferred first.
-        self.names = names
-        #: Those of them that the cluster knows (R5).
-        self.alternatives = alternatives
-        #: 0-based place of each alternative among `names`.
-        self.positions = tuple(names.index(card) for card in alternatives)
-        self.several = len(alternatives) > 1
-        #: Why the card part of the charge cannot be computed, "" when it can.
-        self.error = error
-        #: The card resource it asks for without naming a card and without being charged for it (R7).
-        self.unnamed = unnamed
-        self._by_card: dict[str, Charge] = {}
-
-    def on(self, card: str) -> Charge:
-        """The charge once the card is known."""
-        if not card or card == self.claim.card:
-            return self.claim
-        charge = self._by_card.get(card)
-        if charge is None:
-            charge = self._by_card[card] = self.claim._replace(card=card)
-        return charge
-
-
-class CardDemands:
-    """Demands by class, worked out once and again whenever cards and resources change their relation."""
-
-    def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory) -> None:
-        self._arguments = arguments
-        self._inventory = inventory
-        self._demands: dict[TaskClass, CardDemand] = {}
-
-    def of(self, cls: TaskClass) -> CardDemand:
-        """The demand of a class."""
-        demand = self._demands.get(cls)
-        if demand is None:
-            demand = self._demands[cls] = self._read(cls)
-        return demand
+    def __init__(self, cpu: int = 0, memory: int = 0, cards: Mapping[str, int] | None = None) -> None:
+        self.cpu = cpu
+        self.memory = memory
+        self.cards: dict[str, int] = {card: amount for card, amount in cards.items() if amount} if cards else {}
 
     @property
-    def crowded(self) -> bool:
-        """Whether more is remembered than is worth keeping: classes come and go."""
-        return len(self._demands) > _MOST_CLASSES
+    def is_empty(self) -> bool:
+        """Nothing of anything."""
+        return not (self.cpu or self.memory or self.cards)
 
-    def forget(self) -> None:
-        """Work out everything again when asked: the inventory changed, or it is too much to keep."""
-        self._demands.clear()
+    def add(self, charge: Charge, times: int = 1) -> None:
+        """Add one charge `times` times; negative subtracts."""
+        self.cpu += charge.cpu * times
+        self.memory += charge.memory * times
+        if charge.card:
+            self.add_card(charge.card, charge.amount * times)
 
-    def placed(self, task: Task, node: Node | None, before: str = "") -> Charge:
-        """The charge of a pod that stands on a node (rule 5). `before`: the card it was charged before, if any.
+    def add_card(self, card: str, amount: int) -> None:
+        """Add to one card or claim."""
+        total = self.cards.get(card, 0) + amount
+        if total:
+            self.cards[card] = total
+        else:
+            self.cards.pop(card, None)
 
-        Never fails: a pod that already runs is charged its `card.assigned`, else what the node offers, else what it
-        was charged before, else the first alternative the cluster knows (R12).
+    def merge(self, other: ChargeSum, sign: int = 1) -> None:
+        """Add (1) or subtract (-1) a sum."""
+        self.cpu += sign * other.cpu
+        self.memory += sign * other.memory
+        for card, amount in other.cards.items():
+            self.add_card(card, sign * amount)
+
+    def without(self, held: ChargeSum) -> ChargeSum:
+        """The part that `held` does not cover, floored at 0.
+
+        Single cards are covered first; the rest of A and B, or of the claim itself, covers a claim `A|B`.
         """
-        demand = self.of(task.cls)
-        if demand.alternatives and task.assigned_card in demand.names:
-            return demand.on(task.assigned_card)  # also one that no node offers any more
-        if not demand.several:
-            return demand.claim
-        if node is not None:
-            offered = self._inventory.offered_by(node)
-            for card in demand.alternatives:
-                if card in offered:
-                    return demand.on(card)
-        return demand.on(before if before in demand.names else demand.alternatives[0])
+        left = dict(held.cards)
+        uncovered: dict[str, int] = {}
+        for key in sorted(self.cards, key=lambda key: (len(alternatives_of(key)), key)):
+            amount = self.cards[key]
+            for source in (*(same for same in left if same_set(same, key)), *alternatives_of(key)):
+                taken = min(amount, left.get(source, 0))
+                if taken > 0:
+                    left[source] -= taken
+                    amount -= taken
+            uncovered[key] = amount
+        return ChargeSum(max(0, self.cpu - held.cpu), max(0, self.memory - held.memory), uncovered)
 
-    def _read(self, cls: TaskClass) -> CardDemand:
-        written = cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or ""
-        names: tuple[str, ...] = ()
-        alternatives: tuple[str, ...] = ()
-        amount, error, unnamed = 0, "", ""
-        try:
-            names = parse_card_name(written)
-            if not names:
-                unnamed = self._unnamed_resource(cls)
-                if unnamed and self._arguments.unnamed_cards == "deny":
-                    raise ChargeError(f"card resource <{unnamed}> requested without annotation {CARD_NAME}")
-                if unnamed and self._arguments.unnamed_cards == "infer":
-                    names, amount, unnamed = tuple(self._inventory.cards_of(unnamed)), _count(cls, unnamed), ""
-                    alternatives = names
-            else:
-                alternatives = tuple(card for card in names if self._inventory.resources_of(card))
-                amount = _count(cls, self._resource(cls, written, names, alternatives))
-        except (CardSyntaxError, ChargeError) as problem:
-            error, amount, alternatives = str(problem), 0, ()
-        cpu, memory = cls.requests.get(CPU, 0), cls.requests.get(MEMORY, 0)
-        if self._arguments.card_unlimited_cpu_memory and (amount or self._unnamed_resource(cls)):
-            cpu = memory = 0
-        claim = Charge(cpu, memory, "|".join(alternatives), amount, cls.id, not error)
-        return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ChargeSum)
+            and (self.cpu, self.memory) == (other.cpu, other.memory)
+            and self.cards == other.cards
+        )
 
-    def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
-        """The one resource name by which the pod asks for its cards. Raises ChargeError (§2.3)."""
-        if not alternatives:
-            raise ChargeError(f"no resource name found for card <{written}>")
-        sets = [self._inventory.resources_of(card) for card in alternatives]
-        common = sorted(frozenset.intersection(*sets))
-        if not common:
-            raise ChargeError(mixed_resources("|".join(names), frozenset.union(*sets)))
-        for resource in common:
-            if resource in cls.limits or resource in cls.requests:
-                return resource
-        raise ChargeError(f"no resource <{common[0]}> defined in requests/limits for card <{written}>")
+    __hash__ = None  # type: ignore[assignment]
 
-    def _unnamed_resource(self, cls: TaskClass) -> str:
-        """The first card resource, in sorted order, of which the pod asks any; "" for none."""
-        for resource in sorted({*cls.requests, *cls.limits}):
-            if self._inventory.is_card_resource(resource) and _count(cls, resource):
-                return resource
-        return ""
+    def __repr__(self) -> str:
+        return f"ChargeSum(cpu={self.cpu}, memory={self.memory}, cards={self.cards})"
 
 
-def _count(cls: TaskClass, resource: str) -> int:
-    """Thousandths of cards: the pod-level limit where any container limits it, else the request; whole, rounded up."""
-    amount = cls.limits[resource] if resource in cls.limits else cls.requests.get(resource, 0)
-    return -(-amount // CARD) * CARD
+def total_of(charges: Iterable[Charge]) -> ChargeSum:
+    """The sum of some charges."""
+    tally = ChargeSum()
+    for charge in charges:
+        tally.add(charge)
+    return tally
 
 
-def mixed_resources(key: str, resources: Collection[str]) -> str:
-    """The text for alternatives that one resource name cannot ask for (R6)."""
-    return f"cards <{key}> use different resources <{', '.join(sorted(resources))}>, which is not supported"
+@lru_cache(maxsize=4096)
+def alternatives_of(key: str) -> tuple[str, ...]:
+    """The cards of a key: one for a single card, several for a claim."""
+    return tuple(key.split("|"))
+
+
+def same_set(one: str, other: str) -> bool:
+    """Whether two keys name the same alternatives: `A|B` and `B|A` differ in preference only."""
+    return one == other or ("|" in one and "|" in other and set(alternatives_of(one)) == set(alternatives_of(other)))

@@ -1,4 +1,4 @@
-"""Who gave how many pods of which card to whom (capacity-card reference §8)."""
+"""Counts of pods evicted by cross-queue reclaim."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.plugins.capacity_card.ledger import Ledger
 
-#: The action that takes from other queues.
+#: The action that evicts across queues.
 _RECLAIM: Final = "reclaim"
 
 
 class EvictionMetrics:
-    """Counts pods that had to leave for a pod of another queue."""
+    """Counts pods evicted by reclaim, by queues and card."""
 
     def __init__(self) -> None:
-        #: (victim's queue, reclaimer's queue, card that was held or "") to pods.
+        #: (victim's queue, reclaimer's queue, card of the victim or "") to pods.
         self.counts: dict[tuple[str, str, str], int] = {}
 
     def count(self, session: Session, ledger: Ledger) -> None:
-        """Take in what a session decided. To be called when it closes: the charges given back are known until then."""
+        """Count the evictions of a session. Called at session close: charges of victims are kept until then."""
         for intent in session.evictions:
             victim = session.tasks_by_uid.get(intent.uid)
             if intent.reason != _RECLAIM or victim is None or victim.job is None:

@@ -1,8 +1,8 @@
-"""The queues' books: how charges come in and go out (capacity-card reference §4.4, §4.5).
+"""The ledger of all queues and jobs.
 
-`allocated` is exact after every event. What only admission and metrics read (pending, inqueue, elastic) is worked out
-for the jobs that moved when it is next read. At session open only jobs, queues and nodes that changed are worked out
-again; the result equals a full rebuild.
+`allocated` is exact after every event. Admission and metrics also read pending, inqueue and elastic amounts: these are
+recomputed on the next read, for the jobs that changed. A session open recomputes only changed jobs, queues and nodes;
+the result equals a full rebuild.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import ALLOCATED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
+from capcard_sched.plugins.capacity_card.charge import alternatives_of
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
-from capcard_sched.plugins.capacity_card.tally import alternatives_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
     from capcard_sched.plugins.capacity_card.quota import CardQuota
     from capcard_sched.plugins.capacity_card.service_type import ServiceType
-    from capcard_sched.plugins.capacity_card.tally import Charge
 
-#: Pods that are charged: the allocated ones, and inside a session also those that are promised room.
+#: Statuses of charged pods: the allocated ones, and inside a session the nominated ones.
 CHARGED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.PIPELINED}
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
 class Ledger:
-    """All accounts."""
+    """The accounts of all queues and jobs, and the charges of their pods."""
 
     def __init__(
         self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands, minimum: Minimum
@@ -52,15 +52,15 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
-        #: Events that did not fit the books: pods charged twice, or given back without a charge.
+        #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         self._card_quotas: dict[str, CardQuota] = {}
         self._clusters = (ClusterAmounts(0, 0), ClusterAmounts(0, 0))
-        #: Keys of jobs whose figures must be worked out before they are read.
+        #: Keys of jobs whose quantities are recomputed before the next read.
         self._stale: set[str] = set()
-        #: Keys of jobs with events in this session: they are checked against their pods when the next one opens.
+        #: Keys of jobs with events in this session: the next session open rebuilds them from their pods.
         self._touched: set[str] = set()
-        #: Keys of jobs whose phase the last session may have changed when it closed.
+        #: Keys of jobs whose phase may have changed when the last session closed.
         self._closing: set[str] = set()
 
     # --- session open -----------------------------------------------------------------------------------------------
@@ -70,9 +70,9 @@ class Ledger:
         return {card for (card, _), amount in self.by_service.items() if amount}
 
     def refresh(self, session: Session, renamed: set[str]) -> tuple[list[Queue], list[Job]]:
-        """Bring the books up to date. `renamed`: cards and resources whose relation changed.
+        """Apply the changes since the last session. `renamed`: cards and resources whose relation changed.
 
-        Returns the queues and the jobs that were worked out again, in order of name and of key.
+        Returns the queues and the jobs that were rebuilt, in order of name and of key.
         """
         changed = session.changed
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
@@ -119,11 +119,11 @@ class Ledger:
             ),
         )
         for queue in found if self._clusters == old else queues.values():
-            self._price_queue(queue)
+            self._update_quota(queue)
         return found
 
-    def _price_queue(self, queue: Queue) -> None:
-        """Work out what the queue may use, in the cluster as it is."""
+    def _update_quota(self, queue: Queue) -> None:
+        """Recompute the quota of a queue from its object and the cluster total."""
         cards = self._card_quotas.get(queue.name)
         if cards is None:
             cards = self._card_quotas[queue.name] = card_quota(queue)
@@ -133,7 +133,7 @@ class Ledger:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota)
         account.quota = quota
         account.seen.update(quota.cards)
-        account.reprice()
+        account.invalidate()
 
     def _close_queue(self, name: str) -> None:
         account = self.queues.get(name)
@@ -144,7 +144,7 @@ class Ledger:
         self._card_quotas.pop(name, None)
 
     def _reopen_job(self, job: Job) -> None:
-        """Work out a job from its pods. Charges of pods that stay where they are stay what they were (R12)."""
+        """Rebuild a job from its pods. A pod that is charged already keeps its charge."""
         before = self.jobs.get(job.key)
         self._close_job(job.key)
         account = self._open_job(job)
@@ -158,7 +158,7 @@ class Ledger:
                 self._book(account, cls, charge, 1)
 
     def _names_in(self, job: Job) -> set[str]:
-        """The cards and resources that the job's figures depend on."""
+        """The cards and resources that the job's quantities depend on."""
         names = set(job.min_resources or ())
         for key in self._minimum.request_of(job).cards:
             names.update(alternatives_of(key))
@@ -182,14 +182,14 @@ class Ledger:
         queue = account.queue
         queue.jobs.discard(key)
         queue.allocated.merge(account.allocated, -1)
-        queue.reprice()
+        queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
 
     # --- events -----------------------------------------------------------------------------------------------------
 
     def charge(self, placement: Placement) -> None:
-        """Pods were put on nodes, or an eviction was undone. A pod is charged once."""
+        """Charge pods that were placed, or whose eviction was undone. A pod is charged once."""
         job, cls, tasks = placement.job, placement.cls, placement.tasks
         account = self._account_for(job)
         if account is None:
@@ -214,7 +214,7 @@ class Ledger:
         self._moved(account)
 
     def discharge(self, placement: Placement) -> None:
-        """Pods were taken off, or are about to be evicted: exactly what they were charged is given back (R13)."""
+        """Release exactly the charges of pods that were removed or are about to be evicted."""
         account = self.jobs.get(placement.job.key)
         if account is None:
             self.internal_errors += len(placement.tasks)
@@ -233,7 +233,7 @@ class Ledger:
         self._moved(account)
 
     def admit(self, job: Job) -> None:
-        """The job may enqueue: what it wants is reserved from now on (R22)."""
+        """Reserve the requests of a job that was admitted."""
         account = self._account_for(job)
         if account is None:
             return
@@ -256,11 +256,11 @@ class Ledger:
         return account.former.pop(task.uid, None) or self._demands.placed(task, node)
 
     def _card_on(self, account: JobAccount, demand: CardDemand, node: Node) -> str:
-        """The alternative a new pod gets on a node: the first offered with quota, else the first offered (§6.5)."""
+        """The alternative a new pod gets on a node: the first offered with quota, else the first offered."""
         fixed = self.fixed_card(account, demand)
         offered = self._inventory.offered_by(node)
         choices = [card for card in ((fixed,) if fixed else demand.alternatives) if card in offered]
-        with_quota = (card for card in choices if account.queue.room(card) >= demand.amount)
+        with_quota = (card for card in choices if account.queue.free(card) >= demand.amount)
         return next(with_quota, choices[0] if choices else fixed or demand.alternatives[0])
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
@@ -274,42 +274,42 @@ class Ledger:
             account.queue.seen.add(charge.card)
 
     def _moved(self, account: JobAccount) -> None:
-        account.queue.reprice()
+        account.queue.invalidate()
         self._stale.add(account.job.key)
         self._touched.add(account.job.key)
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Work out pending, inqueue and elastic for the jobs that moved. O(pods of these jobs)."""
+    def recompute(self) -> None:
+        """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs)."""
         while self._stale:
             account = self.jobs[self._stale.pop()]
             account.assess(self._minimum.quantities(account.job, account.charges))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
-        """Want, need and the rest of one job, up to date; None for a job without a queue."""
+        """Current quantities of a job; None for a job without a queue."""
         account = self._account_for(job)
         if account is None:
             return None
-        self.settle()
+        self.recompute()
         return account.quantities
 
-    def is_settled(self, job: Job) -> bool:
-        """Whether the job's figures, and those of all others, are up to date."""
+    def is_current(self, job: Job) -> bool:
+        """Whether the quantities of all jobs are up to date and the job has an account."""
         return not self._stale and job.key in self.jobs
 
     def charge_of(self, task: Task) -> Charge | None:
-        """What a pod is charged now, None when it holds nothing."""
+        """The current charge of a pod, None when it holds nothing."""
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
     def former_charge_of(self, task: Task) -> Charge | None:
-        """What a pod was charged before it was evicted in this session, None when it held nothing."""
+        """The charge of a pod before its eviction in this session, None when it held nothing."""
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.former.get(task.uid) if account is not None else None
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
-        """The alternative that the job's pods use already, where all of them must use the same (R18), else ""."""
+        """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""
         if account is None or not self._same_card:
             return ""
         return next((card for card in demand.alternatives if card in account.allocated.cards), "")

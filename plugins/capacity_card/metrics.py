@@ -1,4 +1,4 @@
-"""The plugin's series (capacity-card reference §8), named without the `volcano_` prefix."""
+"""Metrics of the plugin, named without the `volcano_` prefix."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.cards import CardInventory
     from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
+    from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
     from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
@@ -22,14 +22,14 @@ def samples(
     ledger: Ledger,
     inventory: CardInventory,
     refusals: QuotaRefusals,
-    notices: ValidationWarnings,
+    warnings: ValidationWarnings,
     evictions: EvictionMetrics,
 ) -> Iterator[Sample]:
-    """All series as they stand. O(queues x their cards)."""
-    ledger.settle()
+    """All current series. O(queues x their cards)."""
+    ledger.recompute()
     for name in sorted(ledger.queues):
         yield from _of_queue(ledger.queues[name])
-    for card in sorted(inventory.totals.keys() | _promised_or_held(ledger)):
+    for card in sorted(inventory.totals.keys() | _limited_or_held(ledger)):
         yield Sample("card_total", {"card": card}, inventory.totals.get(card, 0) / CARD)
     for card, service in sorted(ledger.by_service):
         amount = ledger.by_service[card, service] / CARD
@@ -44,15 +44,15 @@ def samples(
             continue
         labels = {"victim_queue": victim, "reclaimer_queue": reclaimer, "card": card}
         yield Sample("capacity_card_evictions_total", labels, count)
-    for kind, reason, count in notices.counts():
+    for kind, reason, count in warnings.counts():
         yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
     yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
 
 
-def _promised_or_held(ledger: Ledger) -> set[str]:
-    """Cards that count although no node has them: an absent total would hide that they are missing."""
-    promised = {card for account in ledger.queues.values() for card in account.seen if account.limit(card)}
-    return promised | {card for (card, _), amount in ledger.by_service.items() if amount}
+def _limited_or_held(ledger: Ledger) -> set[str]:
+    """Cards in quotas or in use, also those no node offers: their total is exported as 0."""
+    limited = {card for account in ledger.queues.values() for card in account.seen if account.limit(card)}
+    return limited | {card for (card, _), amount in ledger.by_service.items() if amount}
 
 
 def _of_queue(account: QueueAccount) -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""What a job asks for in all, and what it needs to reach its minimum (capacity-card reference §4.3)."""
+"""Quantities of a job: the request of all its pods, and the part its minimum needs."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
-from capcard_sched.plugins.capacity_card.charge import mixed_resources
-from capcard_sched.plugins.capacity_card.tally import Charge, ChargeSum, alternatives_of, same_set, total_of
+from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum, alternatives_of, same_set, total_of
+from capcard_sched.plugins.capacity_card.demand import mixed_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.job import Job, Task
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import CardDemands
+    from capcard_sched.plugins.capacity_card.demand import CardDemands
+    from capcard_sched.plugins.capacity_card.inventory import CardInventory
 
 _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)
 
 
 class CardRequest(NamedTuple):
-    """The annotation `volcano.sh/card.request` as read."""
+    """The parsed annotation `volcano.sh/card.request`."""
 
     cards: Mapping[str, int]
-    #: What is wrong with it, "" when nothing is; then `cards` is empty.
+    #: The syntax error, "" for a valid annotation; `cards` is empty with an error.
     problem: str
 
 
 class JobQuantities(NamedTuple):
-    """All that the ledger wants to know of one job."""
+    """Amounts of one job, derived from its pods and annotations."""
 
     want: ChargeSum
     need: ChargeSum
@@ -41,13 +41,13 @@ class JobQuantities(NamedTuple):
     gated: ChargeSum
     #: Charges of Pending pods, claims under their own key.
     pending: ChargeSum
-    #: What the job holds beyond its minimum (§4.4).
+    #: Amounts held beyond the minimum.
     elastic: ChargeSum
-    #: Whether any pod has not ended.
+    #: Whether any pod is not finished.
     has_pods: bool
-    #: Why the need cannot be computed: the error of a pod of the minimum set that waits.
+    #: Why the need cannot be computed: the error of a pending pod of the minimum set.
     error: str
-    #: Why the annotation is void; it decides only while no pod exists (R4).
+    #: Why the annotation is invalid; it refuses the job only while no pod exists.
     request_problem: str
 
 
@@ -59,13 +59,13 @@ class _Member(NamedTuple):
     charge: Charge
 
     def order(self) -> tuple[int, int, int, float, str]:
-        """Allocated first, then pending, then leaving; inside each by priority, index in the name, age, uid."""
+        """Allocated first, then pending, then terminating; inside each by priority, index in the name, age, uid."""
         task = self.task
         return self.rank, -task.priority, task.index if task.index >= 0 else _NO_INDEX, task.created, task.uid
 
 
 class Minimum:
-    """Works out the quantities of jobs."""
+    """Computes the quantities of jobs."""
 
     def __init__(self, arguments: CapacityCardArguments, inventory: CardInventory, demands: CardDemands) -> None:
         self._arguments = arguments
@@ -83,7 +83,7 @@ class Minimum:
         want = total_of(member.charge for member in members)
         need = total_of(member.charge for member in chosen)
         if not members or len(job.tasks) < job.min_available:
-            # The first round of a job that runs has created its pods, ended or not; before that only live ones count.
+            # A running job has created its pods, finished or not; before that only live pods count.
             created = job.tasks.values() if members or job.phase is PodGroupPhase.RUNNING else ()
             short = self._not_created_yet(request.cards, created)
             want.merge(short)
@@ -109,7 +109,7 @@ class Minimum:
         )
 
     def _quantities_of_alike(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities | None:
-        """The same for the usual job, whose pods are all alike and all wait, or all hold: by counting. Else None."""
+        """Fast path for a job whose pods have one class and one status, by counting. None for other jobs."""
         tasks = job.tasks
         count = len(tasks)
         if not count or count < job.min_available or job.checks_roles or len(held) not in (0, count):
@@ -147,7 +147,7 @@ class Minimum:
         return JobQuantities(want, need, ChargeSum(), pending, elastic, True, error, request.problem)
 
     def request_of(self, job: Job) -> CardRequest:
-        """The job's `card.request`; void when malformed, or when one key mixes known cards of different resources."""
+        """The job's `card.request`; invalid when malformed, or when a key mixes cards of different resources."""
         text = job.annotations.get(CARD_REQUEST, "")
         if not text:
             return _NO_REQUEST
@@ -175,20 +175,20 @@ class Minimum:
         return self._demands.of(member.task.cls).error
 
     def _not_created_yet(self, request: Mapping[str, int], tasks: Iterable[Task]) -> ChargeSum:
-        """What the annotation asks beyond the pods that exist, so that reservations do not dip meanwhile.
+        """The part of the annotation beyond the existing pods, so that reservations do not dip while pods are created.
 
-        Compared key by key as the pods asked for it, before they got a node, be it with or without the alternatives
-        that no node offers. Pods that have ended exist as well: what they gave back is not reserved again.
+        Keys are compared with the claims of the pods, with and without the alternatives that no node offers. Finished
+        pods exist as well: their cards are not reserved again.
         """
-        asked: dict[tuple[str, str], int] = {}
+        requested: dict[tuple[str, str], int] = {}
         for task in tasks if request else ():
             demand = self._demands.of(task.cls)
             keys = "|".join(demand.names), demand.claim.card
-            asked[keys] = asked.get(keys, 0) + demand.amount
+            requested[keys] = requested.get(keys, 0) + demand.amount
         short = ChargeSum()
         for key, amount in request.items():
-            there = sum(value for keys, value in asked.items() if any(same_set(key, other) for other in keys))
-            short.add_card(key, max(0, amount - there))
+            created = sum(value for keys, value in requested.items() if any(same_set(key, other) for other in keys))
+            short.add_card(key, max(0, amount - created))
         return short
 
     def _ignores_min_resources(self, job: Job, request: Mapping[str, int], members: Iterable[_Member]) -> bool:
@@ -206,11 +206,11 @@ class Minimum:
 
 
 def minimum_set(job: Job, members: list[_Member]) -> list[_Member]:
-    """The pods that make up the minimum (R14): per role up to `minTaskMember`, then up to `minMember`.
+    """The pods of the minimum: per role up to `minTaskMember`, then up to `minMember`.
 
-    Per-role minimums that add up to more than `minMember` do not apply here either: a vcjob of 8 pods that starts with
-    one has `minMember: 1` beside `minTaskMember: 8`, and 7 elastic pods. Fewer pods than the minimum: all of them.
-    O(pods); pods are sorted only when it matters which of them are taken.
+    Per-role minimums whose sum exceeds `minMember` do not apply: a vcjob of 8 pods that starts with one has
+    `minMember: 1` beside `minTaskMember: 8`, and 7 elastic pods. Fewer pods than the minimum: all of them.
+    O(pods); pods are sorted only when their order matters.
     """
     if len(members) <= job.min_available:
         return members

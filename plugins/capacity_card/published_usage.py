@@ -1,4 +1,4 @@
-"""What queues hold, written on them for other programs to read (capacity-card reference §9, `publishCardUsage`)."""
+"""The annotation `volcano.sh/card.allocated` of queues (`publishCardUsage`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def card_usage(cards: dict[str, int]) -> str | None:
 
 
 def publish_card_usage(session: Session, ledger: Ledger) -> None:
-    """Annotate the queues whose annotation does not say what they hold. O(queues)."""
+    """Annotate the queues whose annotation differs from their usage. O(queues)."""
     for name, account in ledger.queues.items():
         queue = session.queues[name]
         usage = card_usage(account.allocated.cards)

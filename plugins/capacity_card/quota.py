@@ -1,7 +1,7 @@
-"""What a queue may use: its card quota and its share of cpu and memory (capacity-card reference §4.4).
+"""Limits of a queue: its card quota, and its cpu and memory.
 
-For cards, guarantee and capability are both the quota, so that deserved, real capability and limit all equal the quota
-as well, whatever the cluster has: more quota than cards may be handed out on purpose.
+For cards, guarantee and capability both equal the quota, hence deserved, real capability and limit do too, whatever
+the cluster has: quotas may exceed the cards of the cluster on purpose.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.queue import Queue
-    from capcard_sched.plugins.capacity_card.tally import ChargeSum
+    from capcard_sched.plugins.capacity_card.charge import ChargeSum
 
 
 class CardQuota(NamedTuple):
-    """The annotation `volcano.sh/card.quota` as read: all of it or nothing."""
+    """The parsed annotation `volcano.sh/card.quota`: all of it or nothing."""
 
     #: Card to thousandths. A card that is not listed has quota 0.
     cards: Mapping[str, int]
-    #: What is wrong with it, "" when nothing is.
+    #: The syntax error, "" for a valid annotation.
     problem: str
 
 
 def card_quota(queue: Queue) -> CardQuota:
-    """The card quota of a queue; void when any part of it is malformed."""
+    """The card quota of a queue; empty when any part of it is malformed."""
     try:
         return CardQuota(parse_card_quota(queue.annotations.get(CARD_QUOTA)), "")
     except CardSyntaxError as problem:
@@ -39,16 +39,16 @@ def card_quota(queue: Queue) -> CardQuota:
 class Dimension(NamedTuple):
     """One of cpu (milli-cores) and memory (bytes) of one queue."""
 
-    #: `spec.capability`; None when it has no value, which is not 0 (R15).
+    #: `spec.capability`; None when it has no value, which differs from 0.
     capability: int | None
     real_capability: int
     deserved: int
-    #: What checks compare with: the capability, else the real capability.
+    #: The limit of all checks: the capability, else the real capability.
     limit: int
 
 
 class ClusterAmounts(NamedTuple):
-    """What all queues together stand against."""
+    """Total and guaranteed amounts of the cluster in one dimension."""
 
     total: int
     guaranteed: int
@@ -72,7 +72,7 @@ def guaranteed(queues: Iterable[Queue], name: str) -> int:
 
 
 class QueueQuota(NamedTuple):
-    """Everything a queue may use."""
+    """All limits of a queue."""
 
     cards: Mapping[str, int]
     problem: str
@@ -81,7 +81,7 @@ class QueueQuota(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """No cpu or memory capability and no valid card quota entry (R25)."""
+        """No cpu or memory capability and no valid card quota entry."""
         return not self.cards and self.cpu.capability is None and self.memory.capability is None
 
     def share(self, allocated: ChargeSum) -> float:

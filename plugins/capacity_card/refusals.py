@@ -1,4 +1,4 @@
-"""Why a job or a pod is refused, as records whose texts users' alerts match (capacity-card reference §6.1)."""
+"""Refusals of jobs and pods. Alerts of users match their texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RefusingHook: TypeAlias = Literal["job_enqueueable", "allocatable", "preemptive"
 
 #: Source of Pod events; it does not follow the scheduler's name.
 POD_COMPONENT: Final = "volcano.capacity-card"
-#: What a queue without any capability is said to deny.
+#: The verb in the event of a queue without any capability.
 _VERBS: Final[dict[RefusingHook, str]] = {
     "job_enqueueable": "enqueue",
     "allocatable": "allocate",
@@ -41,7 +41,7 @@ _MEBIBYTE: Final = Decimal(1048576)
 
 
 class Shortage(NamedTuple):
-    """A check that failed: in which dimension, the numbers, and for a claim those of every alternative."""
+    """A failed check: its dimension, the figures, and for a claim those of every alternative."""
 
     reason: Reason
     figures: Figures
@@ -49,30 +49,30 @@ class Shortage(NamedTuple):
 
 
 def mebibytes(amount: int) -> str:
-    """Bytes as Mi: a plain decimal in its shortest form, never with an exponent (R24)."""
+    """Bytes as Mi: a plain decimal in its shortest form, never with an exponent."""
     whole, rest = divmod(amount, 1048576)
     if not rest:
         return str(whole)
     return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
 
 
-def quietly(refusal: Refusal) -> Refusal:
-    """The same without an event: its object was told these very words in this session."""
+def without_event(refusal: Refusal) -> Refusal:
+    """The same without an event: an event of this session has the same message."""
     return msgspec.structs.replace(refusal, event=False)
 
 
 class QuotaRefusals:
-    """Makes the records, and counts them."""
+    """Creates and counts refusals."""
 
     def __init__(self, plugin: str) -> None:
         self._plugin = plugin
-        #: (queue, hook, reason) to how often.
+        #: (queue, hook, reason) to number of refusals.
         self.counts: dict[tuple[str, str, str], int] = {}
 
     def shortage(
         self, hook: RefusingHook, account: QueueAccount, found: Shortage, *, pods_too: bool = False
     ) -> Refusal:
-        """Not enough quota. A queue without any capability says so in a second event (R25)."""
+        """Insufficient quota. A queue without any capability adds a second event."""
         row, figures, queue = found.reason, found.figures, account.name
         shown = mebibytes if row is INSUFFICIENT_MEMORY_QUOTA else str
         message = row.render(
@@ -89,17 +89,17 @@ class QuotaRefusals:
         return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
 
     def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
-        """What a pod asks for cannot be worked out."""
+        """The request of a pod cannot be computed."""
         row = GET_TASK_REQUEST_RESOURCE_FAILED
         return self._refusal(hook, queue, row, row.render(queue=queue, error=error), pods_too=pods_too)
 
     def invalid_request(self, queue: str, detail: str) -> Refusal:
-        """The annotation that alone tells what a job without pods wants is void (R4)."""
+        """The `card.request` of a job without pods is invalid."""
         row = INVALID_CARD_REQUEST
         return self._refusal("job_enqueueable", queue, row, row.render(detail=detail))
 
     def not_open(self, hook: RefusingHook, queue: Queue, *, task: str = "", pods_too: bool = False) -> Refusal:
-        """The queue takes nothing new, and takes nothing back for its pod `task`."""
+        """The queue is not open: it admits nothing, and reclaims nothing for its pod `task`."""
         if hook == "job_enqueueable":
             row = QUEUE_NOT_OPEN
             return self._refusal(
@@ -112,7 +112,7 @@ class QuotaRefusals:
         return self._refusal(hook, queue.name, row, row.render(queue=queue.name, state=queue.state), event=False)
 
     def unknown_queue(self, hook: RefusingHook, queue: str) -> Refusal:
-        """The books know no such queue, or no session has opened them yet."""
+        """The ledger has no such queue, or no session has opened it yet."""
         return self._refusal(hook, queue, QUEUE_NOT_FOUND, QUEUE_NOT_FOUND.render(queue=queue))
 
     def _refusal(

@@ -1,4 +1,4 @@
-"""Which node a multi-card pod would rather have (capacity-card reference §6.6)."""
+"""Node scores of multi-card pods, by preference of the card."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
-    from capcard_sched.plugins.capacity_card.charge import CardDemands
+    from capcard_sched.plugins.capacity_card.demand import CardDemands
     from capcard_sched.plugins.capacity_card.selection import Selection
 
 
@@ -25,11 +25,11 @@ class Scoring:
 
     def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         """float64 [k], or None for pods that have no alternatives."""
-        choice = self._selection.of_profile(profile)
+        choice = self._selection.of_signature(profile)
         if choice is None:
             return None
         positions = self._demands.of(profile.cls).positions
-        # lane -1 (no usable alternative) picks the last entry
-        by_lane = np.array([100 * 0.5**position * self._weight for position in positions] + [0.0])
-        found: Scores = by_lane[rows.take(self._selection.lanes(choice))]
+        # index -1 (no usable alternative) picks the last entry
+        by_alternative = np.array([100 * 0.5**position * self._weight for position in positions] + [0.0])
+        found: Scores = by_alternative[rows.take(self._selection.alternative_index(choice))]
         return found

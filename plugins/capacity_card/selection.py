@@ -1,4 +1,4 @@
-"""Which alternative a pod would get on which node, and which nodes it may not use (capacity-card reference §6.5)."""
+"""The alternative a multi-card pod gets on each node, and the node filter that follows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.cards import CardInventory
-    from capcard_sched.plugins.capacity_card.charge import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.ledger import Ledger
 
 
 class CardChoice(NamedTuple):
-    """What decides, beside class and nodes, where a multi-card pod may go now: part of its profile.
+    """The open alternatives of a multi-card pod: part of its signature.
 
-    Pods of different queues with all alternatives open share one profile.
+    Pods of different queues with all alternatives open share one signature.
     """
 
     alternatives: tuple[str, ...]
-    #: Those with quota left for one more pod.
+    #: Those with free quota for one more pod.
     usable: tuple[str, ...]
-    #: The queue whose quota closed some alternatives, "" when none is closed.
+    #: The queue whose quota closes some alternatives, "" when none is closed.
     queue: str = ""
-    #: The card that the job's other pods use, where all must use the same (R18).
+    #: The card of the job's other pods, under `multiCardJobMode: single`.
     fixed: str = ""
 
 
@@ -60,7 +60,7 @@ class Selection:
         return self._choice(account, demand) if demand.several and account is not None else None
 
     def of_task(self, task: Task) -> CardChoice | None:
-        """The choice of one pod, given what the rest of its job uses (`multiCardJobMode: single`)."""
+        """The choice of one pod, given the cards of its job (`multiCardJobMode: single`)."""
         demand = self._demands.of(task.cls)
         if not demand.several or task.job is None:
             return None
@@ -70,60 +70,60 @@ class Selection:
         account = self._ledger.jobs.get(task.job.key)
         fixed = self._ledger.fixed_card(account, demand)
         if fixed:
-            usable = (fixed,) if queue.room(fixed) >= demand.amount else ()
+            usable = (fixed,) if queue.free(fixed) >= demand.amount else ()
             return CardChoice(demand.alternatives, usable, queue.name, fixed)
         choice = self._choice(queue, demand)
         whole = self._missing(account, demand)
-        enough = tuple(card for card in choice.usable if queue.room(card) >= whole)
+        enough = tuple(card for card in choice.usable if queue.free(card) >= whole)
         if enough and enough != choice.usable:
             return CardChoice(demand.alternatives, enough, queue.name)
         return choice
 
     def open_to(self, queue: QueueAccount, demand: CardDemand, task: Task) -> CardChoice:
-        """The choice a pod has when its quota is checked."""
+        """The choice of a pod for the quota check."""
         return (self.of_task(task) if self.per_job else None) or self._choice(queue, demand)
 
-    def lanes(self, choice: CardChoice) -> Rows:
+    def alternative_index(self, choice: CardChoice) -> Rows:
         """Index of the alternative a pod would get on each node, -1 where none is usable: intp [nodes]."""
-        return self._inventory.lanes(choice.alternatives, choice.usable)
+        return self._inventory.alternative_index(choice.alternatives, choice.usable)
 
     def positions(self, profile: PodSignature) -> Rows | None:
-        """Index of the first alternative each node offers, whatever is left of its quota: intp [nodes]."""
+        """Index of the first alternative each node offers, whatever its free quota: intp [nodes]."""
         demand = self._demands.of(profile.cls)
-        return self._inventory.lanes(demand.alternatives, demand.alternatives) if demand.several else None
+        return self._inventory.alternative_index(demand.alternatives, demand.alternatives) if demand.several else None
 
-    def of_profile(self, profile: PodSignature) -> CardChoice | None:
-        """The choice that is part of a profile; None when there is nothing to choose."""
+    def of_signature(self, profile: PodSignature) -> CardChoice | None:
+        """The choice in a signature; None when there is nothing to choose."""
         choice: CardChoice | None = profile.context(self._plugin)
         if choice is None:
             demand = self._demands.of(profile.cls)
-            if demand.several:  # context hooks are switched off: the node alone decides
+            if demand.several:  # context hooks are disabled: the node alone decides
                 return CardChoice(demand.alternatives, demand.alternatives)
         return choice
 
     @staticmethod
     def _choice(queue: QueueAccount, demand: CardDemand) -> CardChoice:
         alternatives, amount = demand.alternatives, demand.amount
-        usable = tuple([card for card in alternatives if queue.room(card) >= amount or not amount])
+        usable = tuple([card for card in alternatives if queue.free(card) >= amount or not amount])
         return CardChoice(alternatives, usable, "" if usable == alternatives else queue.name)
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:
-        """How much of the claim the job still needs for its minimum: the card it fixes should carry all of that."""
+        """The part of the claim the job still needs for its minimum: the card it fixes should cover all of it."""
         if account is None or account.job.min_available <= 1:
             return demand.amount
-        self._ledger.settle()
+        self._ledger.recompute()
         quantities = account.quantities
         return quantities.need.cards.get(demand.claim.card, 0) if quantities is not None else demand.amount
 
     # --- the node filter --------------------------------------------------------------------------------------------
 
     def filter_offer(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        """Reject nodes that offer none of the pod's cards: nothing the scheduler may do helps there."""
+        """Reject nodes that offer none of the pod's cards. Unresolvable: preemption does not help."""
         demand = self._demands.of(profile.cls)
         if not demand.alternatives:
             return
         if demand.several:
-            missing = rows.take(self._inventory.lanes(demand.alternatives, demand.alternatives)) < 0
+            missing = rows.take(self._inventory.alternative_index(demand.alternatives, demand.alternatives)) < 0
         elif self._filter_single:
             missing = ~rows.take(self._inventory.offers(demand.alternatives[0]))
         else:
@@ -135,8 +135,8 @@ class Selection:
         choice: CardChoice | None = profile.context(self._plugin)
         if choice is None or choice.usable == choice.alternatives:
             return
-        closed = rows.take(self.lanes(choice)) < 0
-        first = rows.take(self._inventory.lanes(choice.alternatives, choice.alternatives))
+        closed = rows.take(self.alternative_index(choice)) < 0
+        first = rows.take(self._inventory.alternative_index(choice.alternatives, choice.alternatives))
         for index, card in enumerate(choice.alternatives):
             if choice.fixed and card != choice.fixed:
                 reason = f"node(s) had card <{card}>, but pods of this job use card <{choice.fixed}>"

@@ -1,4 +1,4 @@
-"""Whether a pod serves or trains (capacity-card reference §7.2)."""
+"""The service type of a pod: inference, training or unknown."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def service_type(job: Job, cls: TaskClass, by_owner_kind: Mapping[str, ServiceTy
     return "unknown" if value else by_owner_kind.get(cls.owner_kind, "unknown")
 
 
-def says_service_type(job: Job) -> bool:
-    """Whether the PodGroup has the annotation, be it with another word: owners are not looked at then."""
+def has_service_type(job: Job) -> bool:
+    """Whether the PodGroup has the annotation, valid or not: owner kinds do not count then."""
     return bool(job.annotations.get(SERVICE_TYPE))
 
 

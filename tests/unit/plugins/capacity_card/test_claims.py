@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.plugins.capacity_card import multi_card as module
-from capcard_sched.plugins.capacity_card.multi_card import MultiCardAdmission, Overdraft
+from capcard_sched.plugins.capacity_card import multi_card_admission as module
+from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission, Overdraft
 
 CARDS = "ABCD"
 SETS = [frozenset(cards) for size in (2, 3) for cards in combinations(CARDS, size)]
@@ -39,9 +39,9 @@ def can_all_be_met(free: dict[str, int], claims: list[tuple[frozenset[str], int]
 def test_claims_pass_exactly_when_all_can_be_met(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]]
 ) -> None:
-    promises = MultiCardAdmission(used, claims, limits.__getitem__)
+    admission = MultiCardAdmission(used, claims, limits.__getitem__)
     possible = can_all_be_met({card: max(0, limits[card] - used[card]) for card in CARDS}, claims)
-    for overdraft in (promises.overdraft(CARDS), promises._overdraft_by_flow(frozenset(CARDS))):
+    for overdraft in (admission.overdraft(CARDS), admission._overdraft_by_flow(frozenset(CARDS))):
         assert (overdraft is None) == possible
         assert overdraft is None or overdraft.total > overdraft.limit
 
@@ -51,8 +51,8 @@ def test_claims_pass_exactly_when_all_can_be_met(
 def test_only_sets_with_an_asked_card_are_told(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]], asked: frozenset[str]
 ) -> None:
-    promises = MultiCardAdmission(used, claims, limits.__getitem__)
-    for overdraft in (promises.overdraft(asked), promises._overdraft_by_flow(asked)):
+    admission = MultiCardAdmission(used, claims, limits.__getitem__)
+    for overdraft in (admission.overdraft(asked), admission._overdraft_by_flow(asked)):
         assert overdraft is None or (overdraft.cards & asked and overdraft.total > overdraft.limit)
 
 
@@ -63,8 +63,8 @@ def test_the_smallest_violated_set_is_told() -> None:
 
 
 def test_claims_elsewhere_are_not_held_against_a_card() -> None:
-    promises = MultiCardAdmission({}, [({"C", "D"}, 9)], {"A": 1, "B": 1, "C": 1, "D": 1}.__getitem__)
-    assert promises.overdraft("A") is None
+    admission = MultiCardAdmission({}, [({"C", "D"}, 9)], {"A": 1, "B": 1, "C": 1, "D": 1}.__getitem__)
+    assert admission.overdraft("A") is None
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -73,7 +73,7 @@ def test_many_overlapping_claims_stay_cheap(extra: int) -> None:
     cards = [f"card-{i}" for i in range(40)]
     claims = [({cards[i], cards[(i + 1) % 40]}, 1000) for i in range(40)]
     claims.append(({cards[0], cards[20]}, extra))
-    promises = MultiCardAdmission({}, claims, lambda _: 1000)
-    assert len(promises._unions(frozenset(cards))) == module.MAX_UNIONS
-    overdraft = promises.overdraft([cards[0]])
+    admission = MultiCardAdmission({}, claims, lambda _: 1000)
+    assert len(admission._unions(frozenset(cards))) == module.MAX_UNIONS
+    overdraft = admission.overdraft([cards[0]])
     assert overdraft == (None if not extra else Overdraft(frozenset(cards), 40000 + extra, 40000))

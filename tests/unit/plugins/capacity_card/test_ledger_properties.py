@@ -25,7 +25,7 @@ JOBS = tuple(f"j{i}" for i in range(4))
 
 
 def books(plugin: CapacityCard) -> dict[str, Any]:
-    plugin.ledger.settle()
+    plugin.ledger.recompute()
     queues = {
         name: (
             account.allocated,

@@ -36,7 +36,7 @@ def test_a_vote_alone_reserves_nothing(harness: Callable[..., Harness]) -> None:
     assert verdict(h) is None
     h.plugin("capacity-card").job_enqueued(h.job("g"))
     account = h.plugin("capacity-card").ledger.queues["q"]
-    h.plugin("capacity-card").ledger.settle()
+    h.plugin("capacity-card").ledger.recompute()
     assert account.inqueue.cards == {"A": 3000}
 
 
@@ -224,7 +224,7 @@ def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> 
     h.session()
     assert verdict(h) is None
     h.plugin("capacity-card").job_enqueued(h.job("g"))
-    h.plugin("capacity-card").ledger.settle()
+    h.plugin("capacity-card").ledger.recompute()
     assert h.plugin("capacity-card").ledger.queues["q"].inqueue.cards == {"A100": 4000}
     for i in range(4):
         h.pod(f"p{i}", card="A100", cards=1)
@@ -264,7 +264,7 @@ def test_reservation_and_elastic_of_a_partly_placed_job(
         h.pod(f"f-p-{i}", group="first", card="A", cards=1, node="node-a" if i < running else None)
     h.group("g", phase="Pending", annotations={"volcano.sh/card.request": '{"A":1}'})
     h.session()
-    h.plugin("capacity-card").ledger.settle()
+    h.plugin("capacity-card").ledger.recompute()
     account = h.plugin("capacity-card").ledger.queues["q"]
     assert account.inqueue.cards == ({"A": 3000} if running == 5 else {})
     assert account.elastic.cards == ({"A": 4000} if running == 5 else {})
@@ -297,7 +297,7 @@ def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
         h.pod(f"f-p-{i}", group="first", card="A", cards=2, schedulingGates=gates)
     h.session()
     ledger = h.plugin("capacity-card").ledger
-    ledger.settle()
+    ledger.recompute()
     assert ledger.queues["q"].inqueue.cards == {"A": 2000}
 
 

@@ -197,7 +197,7 @@ def test_the_most_used_dimension_is_the_share(harness: Callable[..., Harness]) -
     account = h.plugin("capacity-card").ledger.queues["q"]
     assert account.share == 1
     account.quota = account.quota._replace(cards={})
-    account.reprice()
+    account.invalidate()
     assert account.share == 0.5
 
 

@@ -1,27 +1,27 @@
-"""Whether claims and single cards can all be promised at once (capacity-card reference §6.4).
+"""Joint feasibility of claims and single cards within the quotas of a queue.
 
 A claim `A|B` may be met by A, by B or by a mix. By Hall's theorem all claims can be met together exactly when, for
-every union T of claim sets, the claims that can only go into T fit into what T has left. Only unions that hang
-together (each set shares a card with the rest) and touch the asked card can be its fault, so only these are looked at.
+every union T of claim sets, the claims confined to T fit the free quota of T. Only connected unions (each set shares a
+card with the rest) that touch the requested card can refuse it, so only these are examined.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.plugins.capacity_card.tally import alternatives_of
+from capcard_sched.plugins.capacity_card.charge import alternatives_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     Cards = frozenset[str]
 
-#: More unions than that are not listed: a flow then finds a violated one, though maybe not the smallest.
+#: Unions of claim sets to enumerate. Beyond, a flow finds a violated union, which may not be the smallest.
 MAX_UNIONS = 512
 
 
 class Overdraft(NamedTuple):
-    """A set of cards that is promised more than it has."""
+    """A set of cards whose requests exceed its quota."""
 
     cards: frozenset[str]
     total: int
@@ -29,9 +29,9 @@ class Overdraft(NamedTuple):
 
 
 class MultiCardAdmission:
-    """Used amounts of single cards, and claims, of one queue: what it holds, has admitted, and is asked for.
+    """Used amounts of single cards, and claims, of one queue: allocated, reserved and requested.
 
-    `limit` answers how much of a card the queue may have. Amounts are in thousandths.
+    `limit` returns the quota of a card. Amounts are in thousandths.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class MultiCardAdmission:
             if amount > 0:
                 cards = frozenset(alternatives)
                 merged[cards] = merged.get(cards, 0) + amount
-        #: In an order of its own: what is told must not depend on the order of events.
+        #: Sorted: messages must not depend on the order of events.
         self._claims = {cards: merged[cards] for cards in sorted(merged, key=sorted)}
         self._base = base
-        #: The one set of cards by which this is more than `base`, where it is one claim.
+        #: The set of cards of the single claim added to `base`.
         self._only: Cards = frozenset()
         self._greedy: bool | None = None
 
     @classmethod
     def of(cls, used: Mapping[str, int], limit: Callable[[str], int]) -> MultiCardAdmission:
-        """Promises out of amounts by key, cards and claims together."""
+        """From amounts by key, cards and claims together."""
         keys = {key: alternatives_of(key) for key in used}
         return cls(
             {key: amount for key, amount in used.items() if len(keys[key]) == 1},
@@ -68,54 +68,51 @@ class MultiCardAdmission:
 
     @property
     def has_claims(self) -> bool:
-        """Whether anything is claimed on several cards."""
+        """Whether any claim names several cards."""
         return bool(self._claims)
 
-    def with_more(self, asked: Mapping[str, int]) -> MultiCardAdmission:
-        """These promises and what a job asks for, by key."""
+    def with_more(self, requested: Mapping[str, int]) -> MultiCardAdmission:
+        """These amounts plus the request of a job, by key."""
         used, claims = dict(self._used), list(self._claims.items())
-        for key, amount in asked.items():
+        for key, amount in requested.items():
             alternatives = alternatives_of(key)
             if len(alternatives) == 1:
                 used[key] = used.get(key, 0) + amount
             else:
                 claims.append((frozenset(alternatives), amount))
         more = MultiCardAdmission(used, claims, self._limit, base=self)
-        if len(asked) == 1 and len(claims) > len(self._claims):
+        if len(requested) == 1 and len(claims) > len(self._claims):
             more._only = claims[-1][0]
         return more
 
     def overdraft(self, touching: Iterable[str]) -> Overdraft | None:
-        """The smallest set of cards touching one of `touching` that is promised more than it has, or None."""
+        """The smallest set of cards touching one of `touching` whose requests exceed its quota, or None."""
         if self.fits_greedily:
             return None
-        asked = frozenset(touching)
+        requested = frozenset(touching)
         if self._base is not None and self._base.fits_greedily:
-            # Before the job asked, all could be met: a set that is overdrawn now holds the one claim it asks for.
-            found = self._weigh(asked)
-            if found.total > found.limit and asked == self._only:
+            # Without the job all claims can be met: an exceeded set contains the one claim of the job.
+            found = self._weigh(requested)
+            if found.total > found.limit and requested == self._only:
                 return found
-        unions = self._unions(asked)
+        unions = self._unions(requested)
         for cards in sorted(unions, key=lambda cards: (len(cards), sorted(cards))):
             found = self._weigh(cards)
             if found.total > found.limit:
                 return found
         if len(unions) >= MAX_UNIONS:
-            return self._overdraft_by_flow(asked)
+            return self._overdraft_by_flow(requested)
         return None
 
     @property
     def fits_greedily(self) -> bool:
-        """Whether handing each claim to whatever its cards have free meets all; that it does not proves nothing."""
+        """Whether a greedy assignment meets all claims. False proves nothing."""
         if self._greedy is None:
             self._greedy = self._fits_greedily()
         return self._greedy
 
     def _fits_greedily(self) -> bool:
-        """Whether handing each claim to whatever its cards have free, most free first, meets all of them.
-
-        It proves that all can be met; that it fails proves nothing. O(claims x cards).
-        """
+        """Assign each claim to its cards, most free quota first. O(claims x cards)."""
         free: dict[str, int] = {}
         for cards, amount in self._claims.items():
             for card in cards:
@@ -131,7 +128,7 @@ class MultiCardAdmission:
         return True
 
     def _weigh(self, cards: Cards) -> Overdraft:
-        # min(): an overdrawn card must not eat what other cards have left.
+        # min(): a card above its quota must not reduce the free quota of other cards.
         used = sum(min(self._used.get(card, 0), self._limit(card)) for card in cards)
         claimed = sum(amount for alternatives, amount in self._claims.items() if alternatives <= cards)
         return Overdraft(cards, used + claimed, sum(self._limit(card) for card in cards))
@@ -163,7 +160,7 @@ class MultiCardAdmission:
                 if not path and touching & reached:
                     return self._weigh(frozenset(reached))
                 if not path:
-                    break  # too much is claimed where the asked card is not concerned
+                    break  # the violated union does not touch the requested card
                 step = min(left, free[path[-1][1]], *(given[moved] for moved in _moved_along(path)))
                 for taken in path:
                     given[taken] = given.get(taken, 0) + step
@@ -183,32 +180,32 @@ class MultiCardAdmission:
 
 
 def _moved_along(path: list[tuple[Cards, str]]) -> list[tuple[Cards, str]]:
-    """The assignments that give way on a path: each later claim leaves the card that the one before it takes."""
+    """The assignments that move along a path: each later claim releases the card that the one before it gets."""
     return [(path[i + 1][0], path[i][1]) for i in range(len(path) - 1)]
 
 
 def _augmenting_path(
     start: Cards, claims: Mapping[Cards, int], given: Mapping[tuple[Cards, str], int], free: Mapping[str, int]
 ) -> tuple[list[tuple[Cards, str]], set[str]]:
-    """(claim, card it takes) steps from `start` to a free card, or none; and the cards that were reached."""
-    came_from: dict[str, tuple[Cards, str | None]] = {}
+    """(claim, card) steps from `start` to a card with free quota, or none; and the cards reached."""
+    predecessors: dict[str, tuple[Cards, str | None]] = {}
     frontier: list[tuple[Cards, str | None]] = [(start, None)]
     seen = {start}
     for claim, through in frontier:  # grows while it is read
         for card in sorted(claim):
-            if card in came_from:
+            if card in predecessors:
                 continue
-            came_from[card] = (claim, through)
+            predecessors[card] = (claim, through)
             if free[card]:
                 path = []
                 step: str | None = card
                 while step is not None:
-                    owner, previous = came_from[step]
+                    owner, previous = predecessors[step]
                     path.append((owner, step))
                     step = previous
-                return path[::-1], set(came_from)
+                return path[::-1], set(predecessors)
             for other in claims:
                 if other not in seen and given.get((other, card), 0):
                     seen.add(other)
                     frontier.append((other, card))
-    return [], set(came_from)
+    return [], set(predecessors)

@@ -1,4 +1,4 @@
-"""Which cards the cluster has, on which nodes, and by which resource names (capacity-card reference §3.3)."""
+"""The cards of the cluster, the nodes that offer them and their resource names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class _CardOffer(NamedTuple):
-    """The cards of one node, and for which state of the node they were found."""
+    """The cards of one node, and the generation of the node they were discovered at."""
 
     node: Node
     generation: int
@@ -28,16 +28,16 @@ class _CardOffer(NamedTuple):
 
 
 class CardInventory:
-    """The cards of every known node, kept per node and recomputed only for nodes whose labels or amounts changed.
+    """Cards by node. Recomputes only nodes whose labels or allocatable changed.
 
-    Cordoned and not-ready nodes count. A card that no node offers any more keeps its resource names as long as a live
-    pod holds it, so that charges survive a vanished node (R12).
+    Cordoned and not-ready nodes count. A card that no node offers any more keeps its resource names while a live pod
+    holds it, so that charges survive the deletion of a node.
     """
 
     def __init__(self) -> None:
         #: Thousandths of each card over all nodes.
         self.totals: dict[str, int] = {}
-        #: Labels that are no positive integers, over all nodes.
+        #: Number of labels that are not positive integers, over all nodes.
         self.invalid_labels = 0
         self._offers: dict[str, _CardOffer] = {}
         #: Card to resource name to how many nodes offer it so.
@@ -48,30 +48,30 @@ class CardInventory:
         self._nodes = 0
         self._generation = -1
         self._masks: dict[str, Mask] = {}
-        self._lanes: dict[tuple[tuple[str, ...], tuple[str, ...]], Rows] = {}
+        self._indexes: dict[tuple[tuple[str, ...], tuple[str, ...]], Rows] = {}
 
-    # --- questions --------------------------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------------
 
     def resources_of(self, card: str) -> frozenset[str]:
-        """The resource names that stand for a card; empty for a card nobody knows."""
+        """The resource names of a card; empty for an unknown card."""
         uses = self._uses.get(card)
         return frozenset(uses) if uses else self._remembered.get(card, _NOTHING)
 
     def cards_of(self, resource: str) -> list[str]:
-        """The cards a resource name stands for, sorted."""
+        """The cards offered under a resource name, sorted."""
         return sorted(self._cards.get(resource, ()))
 
     def is_card_resource(self, resource: str) -> bool:
-        """Whether some card is asked for by this resource name."""
+        """Whether some card is requested by this resource name."""
         return resource in self._cards
 
     def offered_by(self, node: Node) -> Container[str]:
-        """The cards of a node; none for a node that is gone."""
+        """The cards of a node; none for a deleted node."""
         offer = self._offers.get(node.name)
         return offer.cards.cards if offer is not None else _NOTHING
 
     def offers(self, card: str) -> Mask:
-        """Which nodes offer a card: bool [nodes]. Cached until a node changes."""
+        """Mask of the nodes that offer a card: bool [nodes]. Cached until a node changes."""
         mask = self._masks.get(card)
         if mask is None:
             mask = np.zeros(self._nodes, dtype=bool)
@@ -79,24 +79,24 @@ class CardInventory:
             self._masks[card] = mask
         return mask
 
-    def lanes(self, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
+    def alternative_index(self, alternatives: tuple[str, ...], usable: tuple[str, ...]) -> Rows:
         """Index in `alternatives` of the first usable one each node offers, -1 for none: intp [nodes]."""
-        lanes = self._lanes.get((alternatives, usable))
-        if lanes is None:
-            lanes = np.full(self._nodes, -1, dtype=np.intp)
+        indexes = self._indexes.get((alternatives, usable))
+        if indexes is None:
+            indexes = np.full(self._nodes, -1, dtype=np.intp)
             for index in reversed(range(len(alternatives))):
                 if alternatives[index] in usable:
-                    lanes[self.offers(alternatives[index])] = index
-            self._lanes[alternatives, usable] = lanes
-        return lanes
+                    indexes[self.offers(alternatives[index])] = index
+            self._indexes[alternatives, usable] = indexes
+        return indexes
 
-    # --- keeping up -------------------------------------------------------------------------------------------------
+    # --- refresh ----------------------------------------------------------------------------------------------------
 
     def refresh(self, session: Session, held: Container[str]) -> set[str]:
-        """Bring everything up to date. O(changed nodes); `held` are the cards that live pods are charged.
+        """Apply the changed nodes. O(changed nodes); `held` are the cards that live pods are charged.
 
-        Returns the names of cards and resources whose relation to each other changed: what was worked out with them
-        must be worked out again. Tells nodes of their invalid labels.
+        Returns the names of cards and resources whose relation changed: results derived from them are stale. Emits an
+        event for each invalid label.
         """
         by_name, changed = session.nodes.by_name, session.changed
         names: Iterable[str] = self._offers.keys() | by_name.keys() if changed.everything else changed.nodes
@@ -106,16 +106,16 @@ class CardInventory:
             if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):
                 continue
             if old is not None:
-                self._withdraw(name, old, before)
+                self._remove_node(name, old, before)
             if node is not None:
-                self._present(session, name, node, before)
+                self._add_node(session, name, node, before)
         if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
             self._generation, self._nodes = session.nodes.generation, len(session.nodes)
             self._masks.clear()
-            self._lanes.clear()
-        return self._relate(before, held)
+            self._indexes.clear()
+        return self._update_relations(before, held)
 
-    def _present(self, session: Session, name: str, node: Node, before: dict[str, frozenset[str]]) -> None:
+    def _add_node(self, session: Session, name: str, node: Node, before: dict[str, frozenset[str]]) -> None:
         found = discover_cards(node.labels, node.allocatable)
         self._offers[name] = _CardOffer(node, node.generation, found)
         for card, (amount, resource) in found.cards.items():
@@ -128,7 +128,7 @@ class CardInventory:
         for key, value in found.problems:
             session.notice(node, INVALID_CARD_LABEL, INVALID_CARD_LABEL.render(key=key, value=value))
 
-    def _withdraw(self, name: str, offer: _CardOffer, before: dict[str, frozenset[str]]) -> None:
+    def _remove_node(self, name: str, offer: _CardOffer, before: dict[str, frozenset[str]]) -> None:
         del self._offers[name]
         for card, (amount, resource) in offer.cards.cards.items():
             before.setdefault(card, self.resources_of(card))
@@ -142,7 +142,7 @@ class CardInventory:
                 del self._uses[card], self._holders[card], self.totals[card]
         self.invalid_labels -= len(offer.cards.problems)
 
-    def _relate(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
+    def _update_relations(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
         """Settle what is remembered and rebuild resource to cards for the cards whose resources changed."""
         for card in self._remembered.keys() - before.keys():
             before[card] = self._remembered[card]

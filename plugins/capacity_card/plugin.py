@@ -1,0 +1,167 @@
+"""The capacity-card plugin: hooks over the accounts of jobs and queues.
+
+One module per subject. Inputs: `arguments`, `inventory` (cards of the nodes), `demand` (request of a pod), `minimum`
+(request of a job), `quota` (limits of a queue). Usage: `charge`, `accounts`, `ledger`. Hooks: `enqueue` with
+`multi_card_admission`, `allocatable`, `selection`, `scoring`, and `reclaim` with `service_type`. Output: `refusals`,
+`warnings`, `metrics`, `eviction_metrics`, `published_usage`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
+from capcard_sched.framework.session.session import reference
+from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.status import Vote
+from capcard_sched.plugins.capacity_card import metrics
+from capcard_sched.plugins.capacity_card.allocatable import AllocatableCheck
+from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+from capcard_sched.plugins.capacity_card.demand import CardDemands
+from capcard_sched.plugins.capacity_card.enqueue import EnqueueCheck
+from capcard_sched.plugins.capacity_card.eviction_metrics import EvictionMetrics
+from capcard_sched.plugins.capacity_card.inventory import CardInventory
+from capcard_sched.plugins.capacity_card.ledger import Ledger
+from capcard_sched.plugins.capacity_card.minimum import Minimum
+from capcard_sched.plugins.capacity_card.published_usage import publish_card_usage
+from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
+from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, without_event
+from capcard_sched.plugins.capacity_card.scoring import Scoring
+from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
+from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Literal
+
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.plugin import Sample, VictimDecision
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
+    from capcard_sched.model.task_class import TaskClass
+
+
+class CapacityCard(Plugin):
+    """Limits a queue by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
+
+    Delegates each hook to the part that implements the rule.
+    """
+
+    name = "capacity-card"
+    Arguments = CapacityCardArguments
+
+    arguments: CapacityCardArguments
+
+    def __init__(self, arguments: CapacityCardArguments | None = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        chosen = self.arguments
+        self._queues: Mapping[str, Queue] = {}
+        #: The refusals of the session, as it records them.
+        self._refused: Mapping[tuple[ObjectRef, str], Refusal] = {}
+        self.inventory = CardInventory()
+        self.demands = CardDemands(chosen, self.inventory)
+        self.minimum = Minimum(chosen, self.inventory, self.demands)
+        self.ledger = Ledger(chosen, self.inventory, self.demands, self.minimum)
+        self.refusals = QuotaRefusals(self.name)
+        self.evictions = EvictionMetrics()
+        self.warnings = ValidationWarnings(self.inventory, self.demands, self.minimum, self.ledger)
+        self.selection = Selection(self.name, chosen, self.inventory, self.demands, self.ledger)
+        self._enqueue = EnqueueCheck(chosen, self.ledger, self.refusals)
+        self._allocatable = AllocatableCheck(self.ledger, self.demands, self.selection, self.refusals)
+        self._reclaim = CardReclaim(chosen, self.demands, self.ledger, self.selection)
+        self._scoring = Scoring(chosen.node_order_weight, self.selection, self.demands)
+        if self.selection.per_job:
+            # Only in this mode: the engine calls `task_context` for every pod, `class_context` once per class.
+            self.task_context = self.selection.of_task
+
+    # --- session ----------------------------------------------------------------------------------------------------
+
+    def open(self, session: Session) -> None:
+        self._queues, self._refused = session.queues, session.refusals
+        renamed = self.inventory.refresh(session, self.ledger.held_cards())
+        if renamed or self.demands.over_capacity:
+            self.demands.forget()
+        queues, jobs = self.ledger.refresh(session, renamed)
+        self.warnings.report(session, queues, jobs)
+
+    def close(self, session: Session) -> None:
+        self.evictions.count(session, self.ledger)
+        if self.arguments.publish_card_usage:
+            publish_card_usage(session, self.ledger)
+
+    def metrics(self) -> Iterator[Sample]:
+        return metrics.samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
+
+    # --- quotas -----------------------------------------------------------------------------------------------------
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        return self._enqueue.refusal(self._queues.get(job.queue), job) or Vote.PERMIT
+
+    def admission_version(self, job: Job) -> tuple[object, ...] | None:
+        return self._enqueue.version(self._queues.get(job.queue), job)
+
+    def job_enqueued(self, job: Job) -> None:
+        self.ledger.admit(job)
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        return self._allocatable.refusal("allocatable", queue, task)
+
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
+        return self._allocatable.grant("allocatable", queue, tasks)
+
+    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
+        found = self._allocatable.refusal("preemptive", queue, task)
+        if found is None or found.also:  # only this hook's second event names the verb
+            return found
+        reported = self._refused.get((reference(task), "allocatable"))
+        return without_event(found) if reported is not None and reported.message == found.message else found
+
+    def queue_order(self, queue: Queue) -> tuple[int, float]:
+        """Higher `spec.priority` first, then the lower share; equal keys leave the order to the next plugin."""
+        account = self.ledger.queues.get(queue.name)
+        return -queue.priority, account.share if account is not None else 0.0
+
+    # --- reclaim ----------------------------------------------------------------------------------------------------
+
+    def may_reclaim(self, job: Job) -> bool | None:
+        return self._reclaim.may_reclaim(job)
+
+    def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
+        return self._reclaim.victims(task, candidates)
+
+    def evict_scope(self, job: Job) -> Literal["member"] | None:
+        return self._reclaim.evict_scope(job)
+
+    def alternatives(self, profile: PodSignature) -> Rows | None:
+        return self.selection.positions(profile)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def class_context(self, queue: Queue, cls: TaskClass) -> CardChoice | None:
+        return None if self.selection.per_job else self.selection.of_queue(queue.name, cls)
+
+    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+        self.selection.filter_offer(profile, rows, verdict)
+        # Static too: the open alternatives are part of the pod signature, so a change of quota is another signature.
+        self.selection.filter_quota(profile, rows, verdict)
+
+    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+        return self._scoring.scores(profile, rows)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def on_allocate(self, placement: Placement) -> None:
+        self.ledger.charge(placement)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self.ledger.discharge(placement)
+
+    def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
+        """The alternative a pod is bound with: the charge survives restarts."""
+        if len(self.demands.of(placement.cls).names) < 2:
+            return None
+        charges = ((task.uid, self.ledger.charge_of(task)) for task in placement.tasks)
+        return {uid: {CARD_ASSIGNED: charge.card} for uid, charge in charges if charge is not None and charge.card}
