@@ -1,4 +1,4 @@
-"""All of a gang's minimum or nothing (plugins reference §2)."""
+"""gang: all-or-nothing scheduling of a job's minimum."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ SCHEDULED = "Scheduled"
 
 
 class Gang(Plugin):
-    """Keeps gangs whole: they are placed together, and only what they have beyond their minimum is a victim."""
+    """Schedules the minimum of a job as a unit; only members beyond the minimum are victims."""
 
     name = "gang"
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
-        #: Job key to how many members of its minimum have no place, at the last close.
+        #: Job key to the number of unplaced members of its minimum, at the last close.
         self._unready: dict[str, int] = {}
-        #: Sessions so far, and job key to how many there were before the first that left it unready as it still is. A
-        #: session passes over jobs whose refusal stands: what it leaves as it was counts all the same.
+        #: Number of sessions, and job key to the number before the first of its current unready streak. A session
+        #: skips jobs whose refusal is unchanged: these sessions count too.
         self._sessions = 0
         self._unready_since: dict[str, int] = {}
-        #: Job key to how many sessions left it unready before it was ready.
+        #: Job key to the number of sessions that left it unready, without the current streak.
         self._retries: dict[str, int] = {}
         #: Keys of jobs with a condition, hence with series.
         self._seen: set[str] = set()
 
     def job_valid(self, job: Job) -> Refusal | None:
-        """Enough live members, in every role and in all."""
+        """Enough live members, in every role and in total."""
         if not job.roles_valid():
             return Refusal(
                 "job_valid", self.name, NOT_ENOUGH_PODS_OF_TASK.code, NOT_ENOUGH_PODS_OF_TASK.render(), queue=job.queue
@@ -53,7 +53,7 @@ class Gang(Plugin):
         return None
 
     def job_order(self, job: Job) -> int:
-        """Degraded gangs (running below their minimum, W-35), then other gangs that are not ready, then ready ones."""
+        """Degraded gangs (running below their minimum), then other gangs that are not ready, then ready ones."""
         if job.is_ready():
             return 2
         counts = job.counts
@@ -75,7 +75,7 @@ class Gang(Plugin):
     reclaimable = preemptable
 
     def close(self, session: Session) -> None:
-        """Tell each touched job, in its conditions, whether its minimum has a place."""
+        """Set the condition of each touched job: Scheduled or Unschedulable."""
         self._sessions += 1
         for key in sorted(session.touched_jobs):
             job = session.jobs.get(key)
@@ -84,10 +84,10 @@ class Gang(Plugin):
                 continue
             self._seen.add(key)
             if self.job_ready(job):
-                self._has_places(key)
+                self._mark_ready(key)
                 session.set_condition(job, SCHEDULED, GANG_READY.code, GANG_READY.render())
             elif _only_terminating(job):
-                self._has_places(key)
+                self._mark_ready(key)
             else:
                 schedulable = job.ready_tasks + session.schedulable_pending(job)
                 unready = max(0, job.min_available - schedulable)
@@ -99,7 +99,7 @@ class Gang(Plugin):
                 session.set_condition(job, UNSCHEDULABLE, NOT_ENOUGH_RESOURCES.code, message)
 
     def metrics(self) -> Iterator[Sample]:
-        """Series per job are dropped with the job; `job_id` is the bare name, as dashboards expect."""
+        """Series of a job are dropped with the job; `job_id` is the bare name, as in Volcano's dashboards."""
         for key in sorted(self._seen):
             yield Sample("unschedule_task_count", _labels(key), self._unready.get(key, 0))
         for key in sorted(self._retries.keys() | self._unready_since.keys()):
@@ -107,10 +107,10 @@ class Gang(Plugin):
         yield Sample("unschedule_job_count", {}, len(self._unready))
 
     def _still_unready(self, key: str) -> int:
-        """How many sessions on end have left it unready."""
+        """The number of consecutive sessions that left the job unready."""
         return self._sessions - self._unready_since.get(key, self._sessions)
 
-    def _has_places(self, key: str) -> None:
+    def _mark_ready(self, key: str) -> None:
         self._unready.pop(key, None)
         if key in self._unready_since:  # this session does not count
             self._retries[key] = self._retries.get(key, 0) + self._still_unready(key) - 1
@@ -129,7 +129,7 @@ def _labels(key: str) -> dict[str, str]:
 
 
 def _only_terminating(job: Job) -> bool:
-    """Nothing waits for room, and the members that are on their way out would make up the minimum (§28, gang)."""
+    """No member is pending, and the terminating members would complete the minimum."""
     counts = job.counts
     if counts[TaskStatus.PENDING] or counts[TaskStatus.PIPELINED]:
         return False

@@ -1,4 +1,4 @@
-"""Admit no more groups than a multiple of the cluster can hold (plugins reference §10)."""
+"""overcommit: admits jobs up to a multiple of the cluster's resources."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import ResourceColumns, Vector
 
 DEFAULT_FACTOR = 1.2
-#: A factor may make any number of it; this one is more than all jobs together can ask for, and fits 64 bits.
+#: Base units. Cap of total x factor: above the request of all jobs together, and within 64 bits.
 _UNLIMITED = 2**62
 
 
 class OvercommitArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of the plugin."""
 
-    #: How many times the cluster's room may be promised to admitted jobs.
+    #: Admitted jobs may request up to this multiple of the cluster's resources.
     factor: Annotated[float, msgspec.Meta(ge=1)] = msgspec.field(name="overcommit-factor", default=DEFAULT_FACTOR)
 
 
 class Overcommit(Plugin):
-    """Admission by what the cluster has, times a factor, less what is used and what is promised."""
+    """Admits a job when its minimum fits total x factor - used - reserved."""
 
     name = "overcommit"
     Arguments = OvercommitArguments
@@ -51,36 +51,36 @@ class Overcommit(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         self._inqueue = QueueSums(admitted_reservation)
         self._resources: ResourceColumns
-        #: total x factor - used when the session opened; may be negative. int64 [resource columns]
-        self._room: Vector
+        #: total x factor - used at session open; may be negative. int64 [resource columns]
+        self._free: Vector
 
     def open(self, session: Session) -> None:
         resources = self._resources = session.resources
         self._inqueue.refresh(session)
         factor = Fraction(str(self.arguments.factor))
         total = resources.fit(session.total).tolist()
-        promised = [min(amount * factor.numerator // factor.denominator, _UNLIMITED) for amount in total]
-        self._room = np.array(promised, dtype=np.int64) - resources.fit(session.nodes.total_used)
+        scaled = [min(amount * factor.numerator // factor.denominator, _UNLIMITED) for amount in total]
+        self._free = np.array(scaled, dtype=np.int64) - resources.fit(session.nodes.total_used)
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        """Only resources the group names in `minResources` count; what it already holds is not asked for twice."""
+        """Only resources in `minResources` count; amounts the job already holds are subtracted."""
         if job.min_resources is None:
             return Vote.PERMIT
-        resources, inqueue, room = self._resources, self._inqueue.total, self._room
+        resources, inqueue, free = self._resources, self._inqueue.total, self._free
         need = unplaced_minimum(job, resources)
-        names = excess(need, inqueue, room, resources)
+        names = excess(need, inqueue, free, resources)
         if not names:
             return Vote.PERMIT
         first = names[0]
         column = resources.find(first)
-        taken, limit = (0, 0) if column is None else (inqueue.item(column), room.item(column))
+        reserved, limit = (0, 0) if column is None else (inqueue.item(column), free.item(column))
         return Refusal(
             "job_enqueueable",
             self.name,
             CLUSTER_OVERUSED.code,
             CLUSTER_OVERUSED.render(dimensions=listed("overused", names)),
             queue=job.queue,
-            figures=Figures(first, need[first], need[first] + taken, limit),
+            figures=Figures(first, need[first], need[first] + reserved, limit),
             event=True,
             type=CLUSTER_OVERUSED.type,
         )

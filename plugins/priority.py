@@ -1,4 +1,4 @@
-"""Higher priority first (plugins reference §1)."""
+"""priority: higher priority first."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Priority(Plugin):
-    """Orders jobs and tasks by priority and lets higher ones preempt lower ones in their queue.
+    """Orders jobs and tasks by priority; higher ones preempt lower ones of their queue.
 
-    Not asked on reclaim: priority does not protect across queues.
+    Has no `reclaimable`: priority does not protect across queues.
     """
 
     name = "priority"
@@ -28,7 +28,7 @@ class Priority(Plugin):
         return -job.priority
 
     def job_starving(self, job: Job) -> bool:
-        """Some member is not placed yet, be it beyond the gang minimum."""
+        """Whether some member is not placed, also beyond the gang minimum."""
         counts = job.counts
         return job.ready_tasks + counts[TaskStatus.PIPELINED] < len(job.tasks)
 

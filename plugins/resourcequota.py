@@ -1,4 +1,4 @@
-"""Admission by the ResourceQuotas of a job's namespace (plugins reference §12)."""
+"""resourcequota: admission by the ResourceQuotas of a job's namespace."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NO_AMOUNTS: Mapping[str, int] = {}
 
 
 class ResourceQuota(Plugin):
-    """Admits a job only when every ResourceQuota of its namespace has room for its `minResources`.
+    """Admits a job only when its `minResources` fit every ResourceQuota of its namespace.
 
-    Names are taken literally: a quota on `requests.cpu` concerns jobs that name `requests.cpu`, as those of the
-    controllers do beside `cpu`. Scopes of quotas are not looked at. Pods that exist are in the quota's usage already:
-    those of jobs that are not admitted are taken out of it, so that each job is asked for once, in the order of the
-    jobs; admitted jobs keep what their pods will use until they are created.
+    Names match literally: a quota on `requests.cpu` limits jobs that name `requests.cpu`, as those of the controllers
+    do beside `cpu`. Scopes of quotas are ignored. The usage of a quota includes existing pods: pods of jobs that are
+    not admitted are subtracted, so that each job counts once, in job order; admitted jobs reserve the usage of their
+    pods until these are created.
     """
 
     name = "resourcequota"
@@ -39,28 +39,28 @@ class ResourceQuota(Plugin):
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._quotas: Mapping[str, Mapping[str, Quota]] = {}
-        #: Namespace to job key to what an admitted job still has coming to it.
-        self._promised = _Amounts()
-        #: What pods of jobs that are not admitted count as in the usage.
+        #: Reservations of admitted jobs.
+        self._reserved = _Amounts()
+        #: Usage of the pods of jobs that are not admitted.
         self._waiting = _Amounts()
 
     def open(self, session: Session) -> None:
-        """Take stock of what is promised. O(jobs that changed)."""
+        """Update the reservations. O(changed jobs)."""
         changed = session.changed
         self._quotas = session.quotas
         if changed.everything:
-            self._promised, self._waiting = _Amounts(), _Amounts()
+            self._reserved, self._waiting = _Amounts(), _Amounts()
             keys: Iterable[str] = session.jobs
         else:
             keys = changed.jobs
         for key in keys:
-            self._promised.put(key, {})
+            self._reserved.put(key, {})
             self._waiting.put(key, {})
             job = session.jobs.get(key)
             if job is None or job.min_quota is None:
                 continue
             if job.phase is PodGroupPhase.INQUEUE:
-                self._promised.put(key, _unmet(job))
+                self._reserved.put(key, _unmet(job))
             elif session.is_pending_phase(job) and job.tasks:
                 self._waiting.put(key, _counts(job))
 
@@ -68,7 +68,7 @@ class ResourceQuota(Plugin):
         quotas = self._quotas.get(job.namespace, _NOTHING)
         if job.min_quota is None or not quotas:
             return Vote.PERMIT
-        need, pending = _need(job), self._promised.of_others(job)
+        need, pending = _need(job), self._reserved.of_others(job)
         waiting = self._waiting.sums(job.namespace)
         for quota in quotas.values():
             used = {name: max(0, amount - waiting.get(name, 0)) for name, amount in quota.used.items()}
@@ -102,12 +102,12 @@ class ResourceQuota(Plugin):
         quotas = self._quotas.get(job.namespace, _NOTHING)
         if job.min_quota is None or not quotas:
             return ()
-        return (*quotas.values(), _need(job), self._promised.of_others(job), dict(self._waiting.sums(job.namespace)))
+        return (*quotas.values(), _need(job), self._reserved.of_others(job), dict(self._waiting.sums(job.namespace)))
 
     def job_enqueued(self, job: Job) -> None:
-        """Promised when the job really is admitted, not by the vote (plugins reference §28, enqueue)."""
+        """Reserve when the job is admitted; the vote of another plugin may still reject it."""
         if job.min_quota is not None:
-            self._promised.put(job.key, _unmet(job))
+            self._reserved.put(job.key, _unmet(job))
             self._waiting.put(job.key, {})
 
 
@@ -119,7 +119,7 @@ class _Amounts:
         self._sums: dict[str, dict[str, int]] = {}
 
     def put(self, key: str, amounts: Mapping[str, int]) -> None:
-        """These are the job's now."""
+        """Replace the amounts of a job."""
         sums = self._sums.setdefault(key.partition("/")[0], {})
         for name, amount in self._of.pop(key, _NO_AMOUNTS).items():
             sums[name] -= amount
@@ -129,38 +129,38 @@ class _Amounts:
             sums[name] = sums.get(name, 0) + amount
 
     def sums(self, namespace: str) -> Mapping[str, int]:
-        """Of all jobs of a namespace."""
+        """The sum over all jobs of a namespace."""
         return self._sums.get(namespace, _NO_AMOUNTS)
 
     def of_others(self, job: Job) -> dict[str, int]:
-        """Of all jobs of the namespace but this one."""
+        """The sum over the other jobs of the job's namespace."""
         own = self._of.get(job.key, _NO_AMOUNTS)
         return {name: amount - own.get(name, 0) for name, amount in self.sums(job.namespace).items()}
 
 
 def _counts(job: Job) -> dict[str, int]:
-    """What the job's pods count as, under the names it uses."""
+    """The quota usage of the job's pods, by the names of its `minResources`."""
     assert job.min_quota is not None
     live = [task for task in job.tasks.values() if task.status not in COMPLETED_STATUSES]
     return {name: _counted(name, job, live) for name in job.min_quota}
 
 
 def _need(job: Job) -> dict[str, int]:
-    """What the job will be charged once it is admitted: its minimum, or what its pods count as where that is more."""
+    """The quota usage of the job once admitted: the larger of its minimum and its pods."""
     assert job.min_quota is not None
     counts = _counts(job) if job.tasks else _NO_AMOUNTS
     return {name: max(amount, counts.get(name, 0)) for name, amount in job.min_quota.items()}
 
 
 def _unmet(job: Job) -> dict[str, int]:
-    """What the job's minimum asks for beyond what its pods count as, under the names it uses."""
+    """The part of the job's minimum beyond the usage of its pods."""
     assert job.min_quota is not None
     counts = _counts(job) if job.tasks else _NO_AMOUNTS
     return {name: max(0, amount - counts.get(name, 0)) for name, amount in job.min_quota.items()}
 
 
 def _counted(name: str, job: Job, live: list[Task]) -> int:
-    """What existing pods are charged under a quota's name: objects ended ones too, everything else only live ones."""
+    """The usage of existing pods under one quota name: `count/pods` includes finished pods, other names do not."""
     if name == _COUNT:
         return 1000 * len(job.tasks)
     if name == "pods":

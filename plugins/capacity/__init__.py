@@ -1,4 +1,4 @@
-"""Elastic queues: guaranteed, deserved and most amounts, flat or as a tree (plugins reference §7)."""
+"""capacity: elastic queues with guarantee, deserved and capability, flat or as a tree."""
 
 from capcard_sched.plugins.capacity.plugin import Capacity
 

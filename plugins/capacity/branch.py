@@ -1,4 +1,4 @@
-"""One queue with all queues below it: what it may have, deserves and holds (plugins reference §7.1, §7.3)."""
+"""A queue with all queues below it: its limits, deserved amounts and usage."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns, Vector
 
-#: Stands for "no limit"; large enough for any amount, small enough to add amounts to.
+#: Base units. No limit: above any amount, small enough to add amounts to.
 UNLIMITED = 2**62
 
 
 class Branch:
     """A queue, or the root above all of them. Vectors are int64 [resource columns].
 
-    Sums (`held`, `allocated`, `reserved`) are of the queue and everything below it. They are kept exact by `move` and
-    `reserve`, which change the branch and all branches above it.
+    Sums (`held`, `allocated`, `reserved`) cover the queue and all queues below it. `add` and `reserve` keep them exact:
+    they update the branch and all branches above it.
     """
 
     __slots__ = (
@@ -56,44 +56,44 @@ class Branch:
         self.queue = queue
         self.parent: Branch | None = None
         self.children: list[Branch] = []
-        #: The branch itself and those above it whose limits it must keep, nearest first.
+        #: The branch itself and those above it whose limits apply to it, nearest first.
         self.path: tuple[Branch, ...] = (self,)
-        #: Why nothing may run here, "" when something may.
+        #: Why nothing can run here, "" for a valid queue.
         self.fault = ""
 
-        #: Kept free for the queue. Settled by the tree: no less than what the branches below are guaranteed.
+        #: Kept free for the queue. The tree raises it to the guarantees of the branches below.
         self.guarantee = known_vector((queue and queue.guarantee) or {}, resources)
-        #: UNLIMITED where nothing limits: scalars not named, cpu and memory not named or not above 0.
+        #: UNLIMITED for scalars not named, and for cpu and memory not named or not above 0.
         self.capability = np.full(resources.width, UNLIMITED, dtype=np.int64)
         for resource, amount in ((queue and queue.capability) or {}).items():
             column = resources.find(resource)
             if column is not None and (amount > 0 or resource not in (CPU, MEMORY)):
                 self.capability[column] = amount
-        #: What the queue may have at most: its capability, and the guarantees of its neighbours left alone.
+        #: The largest amount the queue can hold: its capability, without the guarantees of its siblings.
         self.real_capability = self.capability
         written = (queue and queue.deserved) or {}
         self.deserved = known_vector(written, resources)
-        #: Columns of the resources that `deserved` says something of. It neither entitles to others nor limits them.
+        #: Columns of the resources named in `deserved`. Other resources are neither deserved nor limited by it.
         self.named: frozenset[int] = frozenset(c for c in map(resources.find, written) if c is not None)
         self.deserved_or_inf = np.full(resources.width, np.inf)
 
-        #: What pods of the queue itself hold, as it went into the sums.
+        #: Allocated amounts of the queue's own pods, as included in the sums.
         self.own = resources.zeros()
         self.allocated = resources.zeros()
-        #: `allocated`, and the room on its way out that the session promised.
+        #: `allocated` and the amounts nominated in this session.
         self.held = resources.zeros()
-        #: Promised to admitted groups, less what groups hold beyond their minimum; may be negative.
+        #: Reservations of admitted jobs, less the elastic amounts of jobs; may be negative.
         self.reserved = resources.zeros()
         self.own_reserved = resources.zeros()
         #: Sum of `kept` over the children.
         self.earmarked = resources.zeros()
-        #: Of the guarantees here and below, what is not used: others may not take it.
+        #: The unused part of the guarantees here and below: not available to other queues.
         self.kept = resources.zeros()
         #: Whether any queue of the tree has a guarantee.
         self.guarded = False
-        #: Dominant share of deserved; None until asked for.
+        #: Dominant share of deserved; None until computed.
         self.share: float | None = None
-        #: Counts the changes of the sums.
+        #: Incremented with every change of the sums.
         self.version = 0
 
     @property
@@ -102,14 +102,14 @@ class Branch:
         return not self.children
 
     def chain(self) -> Iterator[Branch]:
-        """The branch and all above it, nearest first, whether or not their limits count."""
+        """The branch and all above it, nearest first, whether or not their limits apply."""
         branch: Branch | None = self
         while branch is not None:
             yield branch
             branch = branch.parent
 
-    def settle_deserved(self, deserved: Vector, named: frozenset[int]) -> None:
-        """Take these amounts for what the queue deserves of the `named` columns."""
+    def set_deserved(self, deserved: Vector, named: frozenset[int]) -> None:
+        """Set the deserved amounts of the `named` columns."""
         self.deserved, self.named = deserved, named
         self.deserved_or_inf = np.full(len(deserved), np.inf)
         for column in named:
@@ -117,25 +117,25 @@ class Branch:
                 self.deserved_or_inf[column] = deserved[column]
 
     def dominant_share(self) -> float:
-        """The largest part held of any deserved resource; 0 when none is deserved."""
+        """The largest held/deserved of any deserved resource; 0 when none is deserved."""
         if self.share is None:
             self.share = max(0.0, float((self.held / self.deserved_or_inf).max()))
         return self.share
 
-    def move(self, amounts: Vector, *, promised: bool = False) -> None:
-        """The queue's own pods hold `amounts` more. `promised`: of room that is still being released."""
-        if not promised:
+    def add(self, amounts: Vector, *, pipelined: bool = False) -> None:
+        """Add `amounts` to the usage of the queue's own pods. `pipelined`: nominated, not allocated."""
+        if not pipelined:
             self.own = self.own + amounts
         for branch in self.chain():
             branch.held += amounts
-            if not promised:
+            if not pipelined:
                 branch.allocated += amounts
             branch.share = None
             branch.version += 1
         self.update_kept()
 
     def update_kept(self) -> None:
-        """Bring `kept` of this branch and of those above it up to date."""
+        """Recompute `kept` of this branch and of those above it."""
         if not self.guarded:
             return
         branch = self
@@ -149,7 +149,7 @@ class Branch:
             branch.earmarked = branch.earmarked + change
 
     def reserve(self, amounts: Vector) -> None:
-        """The queue's own groups reserve this much in all."""
+        """Set the reservations of the queue's own jobs."""
         change = amounts - self.own_reserved
         if change.any():
             self.own_reserved = amounts

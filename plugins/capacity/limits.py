@@ -1,4 +1,4 @@
-"""How much more a queue may take, and what stands in the way (plugins reference §7.2)."""
+"""The limits on further pods of a queue."""
 
 from __future__ import annotations
 
@@ -9,70 +9,69 @@ if TYPE_CHECKING:
 
     from capcard_sched.plugins.capacity.branch import Branch
 
-#: What one pod asks for: (resource, column, amount > 0), without `pods`.
+#: Request of one pod: (resource, column, amount > 0), without `pods`.
 Needs = list[tuple[str, int, int]]
 
 
 class QuotaBound(NamedTuple):
     """One limit on one resource."""
 
-    #: How many pods it lets in; may be negative.
-    lets_in: int
+    #: Number of further pods that fit; may be negative.
+    fitting: int
     resource: str
-    #: Whose limit it is.
+    #: The queue that has the limit.
     queue: str
-    taken: int
+    held: int
     limit: int
 
 
-def may_hold(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
-    """Limits on what pods of the queue may hold: its own real capability and that of every branch above it.
+def allocation_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
+    """Bounds of allocate: the real capability of the queue and of every branch above it.
 
-    Beyond these, nobody may take what others are guaranteed and do not use yet, but for his own part of it.
+    The unused guarantees of other queues are not available either.
     """
     for name, column, amount in needs:
         for branch in leaf.path:
-            taken, limit = branch.held.item(column), branch.real_capability.item(column)
-            yield QuotaBound((limit - taken) // amount, name, branch.name, taken, limit)
+            held, limit = branch.held.item(column), branch.real_capability.item(column)
+            yield QuotaBound((limit - held) // amount, name, branch.name, held, limit)
         if leaf.guarded:
-            yield from _beside_guarantees(leaf, name, column, amount)
+            yield from _guarantee_bounds(leaf, name, column, amount)
 
 
-def _beside_guarantees(leaf: Branch, name: str, column: int, amount: int) -> Iterator[QuotaBound]:
-    own = leaf.kept.item(column)  # the part of what is kept free that is kept for this queue
+def _guarantee_bounds(leaf: Branch, name: str, column: int, amount: int) -> Iterator[QuotaBound]:
+    own = leaf.kept.item(column)  # the unused guarantee that is kept for this queue
     branch = leaf
     while branch.parent is not None:
         parent = branch.parent
         others = parent.earmarked.item(column) - own
         if others > 0:
-            taken, limit = parent.held.item(column), parent.real_capability.item(column) - others
-            yield QuotaBound(max(own // amount, (limit - taken) // amount), name, parent.name, taken, limit)
+            held, limit = parent.held.item(column), parent.real_capability.item(column) - others
+            yield QuotaBound(max(own // amount, (limit - held) // amount), name, parent.name, held, limit)
         own += parent.kept.item(column) - parent.earmarked.item(column)
         branch = parent
 
 
-def may_take_back(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
-    """Limits on what the queue may reclaim: what it deserves, and what it may have at most.
+def reclaim_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
+    """Bounds of reclaim: the deserved amounts and the real capability of the queue.
 
-    A resource that `deserved` does not name is no matter of it, unless it names none that is asked for: such a queue
-    is entitled to nothing.
+    `deserved` limits only the resources it names; a queue that names none of the requested ones reclaims nothing.
     """
     named = any(column in leaf.named for _, column, _ in needs)
     for name, column, amount in needs:
-        taken, limit = leaf.held.item(column), leaf.real_capability.item(column)
+        held, limit = leaf.held.item(column), leaf.real_capability.item(column)
         if not named:
-            yield QuotaBound(0, name, leaf.name, taken, 0)
+            yield QuotaBound(0, name, leaf.name, held, 0)
             continue
         if column in leaf.named:
             limit = min(limit, leaf.deserved.item(column))
-        yield QuotaBound((limit - taken) // amount, name, leaf.name, taken, limit)
+        yield QuotaBound((limit - held) // amount, name, leaf.name, held, limit)
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:
-    """How many of `wanted` pods all bounds let in, and the bounds that let in no more, one per resource."""
+    """How many of `wanted` pods fit all bounds, and the bounds that are reached then, one per resource."""
     count, found = wanted, dict[str, QuotaBound]()
     for bound in bounds:
-        fitting = max(0, bound.lets_in)
+        fitting = max(0, bound.fitting)
         if fitting < count:
             count, found = fitting, {bound.resource: bound}
         elif fitting == count < wanted:

@@ -28,9 +28,9 @@ from capcard_sched.model.reasons import (
 from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.plugins.capacity.limits import Needs, QuotaBound, may_hold, may_take_back, tightest
+from capcard_sched.plugins.capacity.limits import Needs, QuotaBound, allocation_bounds, reclaim_bounds, tightest
+from capcard_sched.plugins.capacity.metrics import samples
 from capcard_sched.plugins.capacity.reclaim import ReclaimPolicy
-from capcard_sched.plugins.capacity.series import samples
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
 if TYPE_CHECKING:
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 
 class CapacityArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of the plugin."""
 
-    #: So many queues above a victim's must be above what they deserve too, 0 for none.
+    #: Number of ancestors of a victim's queue that must exceed their deserved amounts too.
     ancestor_reclaim_level: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="ancestorReclaimLevel", default=0)
-    #: Accepted, so that files load; without effect.
+    #: Accepted for compatibility, ignored.
     dynamic_resource_allocation: bool = msgspec.field(name="capacity.DynamicResourceAllocationEnable", default=False)
-    #: Accepted, so that files load; without effect.
+    #: Accepted for compatibility, ignored.
     dra_consumable_capacity: bool = msgspec.field(name="capacity.DRAConsumableCapacityEnable", default=False)
 
 
 class Capacity(Plugin):
-    """Queues with a guaranteed, a deserved and a largest amount; with `enableHierarchy` they form a tree.
+    """Queues with guarantee, deserved and capability; with `enableHierarchy` they form a tree.
 
-    A queue may borrow up to its capability what others do not use, and gives back what it holds beyond deserved.
+    A queue borrows unused resources up to its capability; other queues reclaim its usage beyond deserved.
     """
 
     name = "capacity"
@@ -73,14 +73,14 @@ class Capacity(Plugin):
         self._elastic = QueueSums(_elastic)
         self._session: Session
         self._tree: Tree
-        #: How many trees there have been.
+        #: Number of trees built so far.
         self._trees = 0
-        #: What the tree was built from, by queue.
+        #: Inputs of the tree, by queue.
         self._shape: dict[str, tuple[object, ...]] = {}
         self._total: Vector = np.zeros(0, dtype=np.int64)
-        #: How many resource names the tree was built with.
+        #: Number of resource names the tree was built with.
         self._names = 0
-        #: Queues whose groups reserve something else than their branch knows.
+        #: Queues whose reservations are recomputed before the next read.
         self._stale: set[str] = set()
         self._needs: dict[TaskClass, Needs] = {}
 
@@ -111,17 +111,17 @@ class Capacity(Plugin):
             branch = self._tree.branches[name]
             change = resources.fit(queues[name].allocated) - branch.own
             if change.any():
-                branch.move(change)
-        for flaw in self._tree.flaws:
-            session.notice(queues[flaw.queue], flaw.reason, flaw.message)
+                branch.add(change)
+        for problem in self._tree.problems:
+            session.notice(queues[problem.queue], problem.reason, problem.message)
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def queue_order(self, queue: Queue) -> tuple[int | float, ...]:
-        """Priority, then share of deserved; among equals a queue that deserves something goes first.
+        """Priority, then share of deserved; among equals a queue with deserved resources goes first.
 
-        In the tree leaves go before the others, and are compared from the top: two leaves by the shares of the
-        branches just below the last one they have in common.
+        In the tree leaves precede the others and compare from the top: two leaves by the shares of the branches just
+        below their lowest common ancestor.
         """
         branch = self._tree.branches[queue.name]
         if not self.hierarchy:
@@ -133,7 +133,7 @@ class Capacity(Plugin):
         return (-queue.priority, 0, *levels)
 
     def victim_queue_order(self, queue: Queue, reclaimer: Queue) -> int:
-        """The queue that is nearer to the reclaimer's in the tree is drained first."""
+        """Victims come first from the queue that is nearer to the reclaimer's in the tree."""
         if not self.hierarchy:
             return 0
         return -depth_in_common(self._tree.branches[queue.name], self._tree.branches[reclaimer.name])
@@ -142,11 +142,11 @@ class Capacity(Plugin):
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         barred = self._barred(queue, "allocatable")
-        return barred or self._allowance(queue, task.cls, 1).refusal
+        return barred or self._grant(queue, task.cls, 1).refusal
 
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         barred = self._barred(queue, "allocatable")
-        return Grant(0, barred) if barred else self._allowance(queue, profile.cls, len(tasks))
+        return Grant(0, barred) if barred else self._grant(queue, profile.cls, len(tasks))
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         """A queue may reclaim up to what it deserves."""
@@ -154,35 +154,35 @@ class Capacity(Plugin):
         if barred is not None:
             return barred
         needs = self._needs_of(task.cls)
-        _, short = tightest(may_take_back(self._tree.branches[queue.name], needs), 1)
+        _, short = tightest(reclaim_bounds(self._tree.branches[queue.name], needs), 1)
         return self._insufficient(needs, short, "preemptive") if short else None
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
-        """Candidates while their queue holds more than it deserves of what both ask for; guarantees stay whole.
+        """Candidates while their queue exceeds its deserved amount of a resource both request; guarantees are kept.
 
-        The others are protected in every tier (W-10). Pods that their gangs can do without are counted first.
+        The others are protected in every tier. Members beyond the minimum of their gang are examined first.
         """
         branches = self._tree.branches
         reclaimer = branches.get(task.job.queue) if task.job is not None else None
         if reclaimer is None or reclaimer.fault:
             return VETO
-        spare, others = split_slack(candidates)
-        known = [
+        surplus, others = split_slack(candidates)
+        queued = [
             (candidate, branches[candidate.job.queue])
-            for candidate in (*spare, *others)
+            for candidate in (*surplus, *others)
             if candidate.job is not None and candidate.job.queue in branches
         ]
         reclaim = ReclaimPolicy(reclaimer, self._needs_of(task.cls), level=self.arguments.ancestor_reclaim_level)
-        protected = reclaim.protections(known, self._needs_of)
-        judged = {candidate.uid for candidate, _ in known} - protected.keys()
-        return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in judged])
+        protected = reclaim.protections(queued, self._needs_of)
+        victims = {candidate.uid for candidate, _ in queued} - protected.keys()
+        return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
 
     # --- admission --------------------------------------------------------------------------------------------------
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        """Within what the queue and all above it may have, counting what admitted groups still have coming to them.
+        """The unplaced minimum fits the real capability of the queue and of all above it, with reservations counted.
 
-        What the group already holds is not asked for twice, and what others hold beyond their minimum does not count.
+        Elastic amounts of other jobs do not count.
         """
         queue = self._session.queues[job.queue]
         barred = self._barred(queue, "job_enqueueable")
@@ -190,21 +190,21 @@ class Capacity(Plugin):
             return barred
         if job.min_resources is None:
             return Vote.PERMIT
-        self._settle_reservations()
+        self._update_reservations()
         resources = self._session.resources
         need = unplaced_minimum(job, resources)
         for branch in self._tree.branches[queue.name].path:
-            taken = branch.held + branch.reserved
-            names = excess(need, taken, branch.real_capability, resources)
+            used = branch.held + branch.reserved
+            names = excess(need, used, branch.real_capability, resources)
             if names:
                 column = resources.find(names[0])
-                before, most = (0, 0) if column is None else (taken.item(column), branch.real_capability.item(column))
-                figures = Figures(names[0], need[names[0]], need[names[0]] + before, most)
+                before, limit = (0, 0) if column is None else (used.item(column), branch.real_capability.item(column))
+                figures = Figures(names[0], need[names[0]], need[names[0]] + before, limit)
                 return self._quota_refusal(branch.name, names, figures, "job_enqueueable")
         return Vote.PERMIT
 
     def admission_version(self, job: Job) -> tuple[object, ...]:
-        self._settle_reservations()
+        self._update_reservations()
         queue = self._session.queues[job.queue]
         need = unplaced_minimum(job, self._session.resources)
         versions = [branch.version for branch in self._tree.branches[queue.name].path]
@@ -239,14 +239,14 @@ class Capacity(Plugin):
         self._elastic.touch(job)
         self._inqueue.touch(job)
         self._stale.add(job.queue)
-        promised = sum(task.status is TaskStatus.PIPELINED for task in tasks)
+        pipelined = sum(task.status is TaskStatus.PIPELINED for task in tasks)
         request = self._session.resources.fit(placement.cls.request)
-        if promised:
-            branch.move(request * (sign * promised), promised=True)
-        if promised < len(tasks):
-            branch.move(request * (sign * (len(tasks) - promised)))
+        if pipelined:
+            branch.add(request * (sign * pipelined), pipelined=True)
+        if pipelined < len(tasks):
+            branch.add(request * (sign * (len(tasks) - pipelined)))
 
-    def _settle_reservations(self) -> None:
+    def _update_reservations(self) -> None:
         for name in self._stale:
             branch = self._tree.branches.get(name)
             if branch is not None:
@@ -254,7 +254,7 @@ class Capacity(Plugin):
         self._stale.clear()
 
     def _sums(self, of_jobs: QueueSums) -> dict[str, Vector]:
-        """Of the jobs of each queue, and of those below it."""
+        """Sums over the jobs of each queue and of the queues below it."""
         branches = self._tree.branches
         totals = {name: self._session.resources.zeros() for name in branches}
         for name, branch in branches.items():
@@ -274,13 +274,13 @@ class Capacity(Plugin):
             ]
         return needs
 
-    def _allowance(self, queue: Queue, cls: TaskClass, wanted: int) -> Grant:
+    def _grant(self, queue: Queue, cls: TaskClass, wanted: int) -> Grant:
         needs = self._needs_of(cls)
-        count, short = tightest(may_hold(self._tree.branches[queue.name], needs), wanted)
+        count, short = tightest(allocation_bounds(self._tree.branches[queue.name], needs), wanted)
         return Grant(count, self._insufficient(needs, short, "allocatable", count) if short else None)
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:
-        """Why the queue gets nothing, whatever is asked for."""
+        """The refusal of a queue that is faulty, closed or not a leaf, whatever the request."""
         enqueue = hook == "job_enqueueable"
         branch = self._tree.branches[queue.name]
         if branch.fault:
@@ -300,8 +300,8 @@ class Capacity(Plugin):
         names = self._session.resources.sorted_names(bounds)
         bound = bounds[names[0]]
         amount = next(amount for name, _, amount in needs if name == names[0])
-        figures = Figures(names[0], amount, bound.taken + amount * (before + 1), bound.limit)
-        # Whose limit it is: the queue's own, that of one above, or of `root` for what the cluster keeps for others.
+        figures = Figures(names[0], amount, bound.held + amount * (before + 1), bound.limit)
+        # The queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
         return self._quota_refusal(bound.queue, names, figures, hook)
 
     def _quota_refusal(self, queue: str, names: list[str], figures: Figures, hook: str) -> Refusal:
@@ -335,7 +335,7 @@ def _requested(job: Job, resources: ResourceColumns) -> Vector | None:
 
 
 def _elastic(job: Job, resources: ResourceColumns) -> Vector | None:
-    """What the job's tasks hold beyond `minResources`: fresh int64 [resource columns]."""
+    """Allocated amounts beyond `minResources`: fresh int64 [resource columns]."""
     if not holds_resources(job):
         return None
     beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)

@@ -1,4 +1,4 @@
-"""Whom a queue may take room back from (plugins reference §7.2 and §28; core reference W-09, W-10, W-34)."""
+"""The victims of a queue that reclaims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ReclaimPolicy:
-    """One question of one reclaimer; counts down what victims would leave behind."""
+    """Protects candidates of one reclaimer; subtracts each victim from its branches."""
 
     def __init__(self, reclaimer: Branch, needs: Needs, *, level: int) -> None:
         """`level`: how many branches above a victim's queue must be above what they deserve too."""
@@ -22,14 +22,14 @@ class ReclaimPolicy:
         self._columns = frozenset(column for _, column, _ in needs)
         self._level = level
         self._above = frozenset(reclaimer.chain())
-        #: The innermost branch above the reclaimer that has no room: only what runs below it can make room.
-        self._within = next((branch for branch in reclaimer.path[1:] if not self._has_room(branch)), None)
-        #: What victims so far would free, by branch and column.
+        #: The innermost branch above the reclaimer that is full: only victims below it help.
+        self._within = next((branch for branch in reclaimer.path[1:] if not self._fits(branch)), None)
+        #: Amounts freed by the victims so far, by branch and column.
         self._freed: dict[tuple[Branch, int], int] = {}
-        #: What one victim of each class asks for, by queue.
-        self._taken: dict[Branch, dict[TaskClass, Needs]] = {}
+        #: Request of one victim of each class, by queue.
+        self._victims: dict[Branch, dict[TaskClass, Needs]] = {}
 
-    def _has_room(self, branch: Branch) -> bool:
+    def _fits(self, branch: Branch) -> bool:
         return all(
             branch.held.item(column) + amount <= branch.real_capability.item(column)
             for _, column, amount in self._needs
@@ -38,21 +38,21 @@ class ReclaimPolicy:
     def protections(
         self, candidates: Iterable[tuple[Task, Branch]], needs_of: Callable[[TaskClass], Needs]
     ) -> dict[str, str]:
-        """What protects candidates, by uid; those that are not in it may go.
+        """Causes of protection by uid; candidates without one are victims.
 
-        They are weighed in the order given, each with the ones before it gone.
+        Candidates are examined in the order given, each without the victims before it.
         """
         protected: dict[str, str] = {}
         for task, branch in candidates:
             needs = needs_of(task.cls)
             own = [one for one in branch.path if one not in self._above]
             cause = self._protection(branch, own, needs)
-            if not cause and self._could_come_back(branch, needs):
+            if not cause and self._could_reclaim_back(branch, needs):
                 cause = "deserved"
             if cause:
                 protected[task.uid] = cause
                 continue
-            self._taken.setdefault(branch, {})[task.cls] = needs
+            self._victims.setdefault(branch, {})[task.cls] = needs
             for one in own:
                 for _, column, amount in needs:
                     self._freed[one, column] = self._freed.get((one, column), 0) + amount
@@ -63,7 +63,7 @@ class ReclaimPolicy:
         if branch.fault or not own:
             return "hierarchy"
         if self._within is not None and self._within not in branch.path:
-            return "capability"  # of a queue above the reclaimer: room must be made below it
+            return "capability"  # of a full queue above the reclaimer: only victims below it help
         shared = [column for _, column, _ in needs if column in self._columns]
         if not shared:
             return "other-resources"
@@ -72,7 +72,7 @@ class ReclaimPolicy:
         return "guarantee" if any(self._invades(one, needs) for one in own) else ""
 
     def _invades(self, branch: Branch, needs: Needs) -> bool:
-        """Whether the branch would be left with less than it is guaranteed of something that the victim holds."""
+        """Whether the eviction leaves the branch below its guarantee of a resource the victim holds."""
         floor = branch.guarantee
         return any(
             floor.item(column) and self._left(branch, column) - amount < floor.item(column)
@@ -80,10 +80,10 @@ class ReclaimPolicy:
         )
 
     def _is_above(self, branch: Branch, shared: Sequence[int], needs: Needs) -> bool:
-        """Whether the branch holds more than it deserves of something that both sides ask for.
+        """Whether the branch holds more than it deserves of a resource that both sides request.
 
-        So a victim's queue may never take the same pod back: with it, it would again be above what it deserves. A pod
-        that asks for nothing of what its queue deserves is there on sufferance.
+        Prevents an eviction loop: with the victim back, its queue would exceed its deserved amount again. A pod that
+        requests no resource its queue deserves is always a victim.
         """
         if not any(column in branch.named for _, column, _ in needs):
             return True
@@ -91,10 +91,10 @@ class ReclaimPolicy:
             column in branch.named and self._left(branch, column) > branch.deserved.item(column) for column in shared
         )
 
-    def _could_come_back(self, branch: Branch, needs: Needs) -> bool:
-        """Whether, with one more victim gone, the queue would be entitled to an earlier one again (W-34)."""
+    def _could_reclaim_back(self, branch: Branch, needs: Needs) -> bool:
+        """Whether, without one more victim, the queue deserves an earlier victim again: an eviction loop."""
         going = {column: amount for _, column, amount in needs}
-        for back in self._taken.get(branch, {}).values():
+        for back in self._victims.get(branch, {}).values():
             named = [(column, amount) for _, column, amount in back if column in branch.named]
             if named and all(
                 self._left(branch, column) - going.get(column, 0) + amount <= branch.deserved.item(column)

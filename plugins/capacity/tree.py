@@ -1,11 +1,11 @@
-"""The tree of all queues: who is above whom, which limits follow, and what is wrong with it (plugins reference §7.3).
+"""The tree of all queues: structure, limits and faults.
 
-Flat, every queue stands below a root of the cluster's size whose only meaning is that guarantees are kept free. What
-is wrong with the tree stops the queues it is about and those below them, never the others; amounts that do not fit
-together are only told, since the limits hold all the same (§7.3, Better; §28).
+Without hierarchy every queue is a child of a root of the cluster's size, which only keeps guarantees free. A fault of
+the tree stops the queues concerned and those below them. Inconsistent amounts are only reported: every limit applies
+anyway.
 
-The root limits what all queues hold together only where it is given a capability (§28). Without one a full cluster
-admits what its queues are entitled to, which may then take room back (W-15).
+The root limits the sum of all queues only with a capability of its own. Without one a full cluster admits jobs within
+the deserved amounts of their queues, which may then reclaim.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 ROOT = "root"
 
 
-class Flaw(NamedTuple):
-    """Something about a queue that its owner should know."""
+class QueueProblem(NamedTuple):
+    """A problem of a queue, reported as an event on it."""
 
     queue: str
     reason: Reason
@@ -42,15 +42,15 @@ class Flaw(NamedTuple):
 
 
 class Tree:
-    """All queues of a session. Amounts settle when it is made; what jobs hold is moved in afterwards."""
+    """All queues of a session. The constructor computes limits; usage is added afterwards."""
 
     def __init__(
         self, queues: Mapping[str, Queue], total: Vector, resources: ResourceColumns, *, hierarchy: bool
     ) -> None:
-        """`total`: what the cluster has, int64 [resource columns]."""
+        """`total`: allocatable of the cluster, int64 [resource columns]."""
         self._resources = resources
         self._hierarchy = hierarchy
-        self.flaws: list[Flaw] = []
+        self.problems: list[QueueProblem] = []
         top = queues.get(ROOT) if hierarchy else None
         self.root = Branch(ROOT, top, resources)
         #: Every queue by name, in order of name.
@@ -59,15 +59,15 @@ class Tree:
             for name, queue in sorted(queues.items())
         }
         self._connect(queues)
-        order = [self.root]  # from the top down; no recursion, for nobody limits how deep queues are nested
+        order = [self.root]  # from the top down; no recursion: the depth of the tree is unlimited
         for branch in order:
             order += branch.children
-        self._settle_guarantees(order)
+        self._raise_guarantees(order)
         self.root.real_capability = np.minimum(total, self.root.capability)
-        self._settle_root()
+        self._set_root_deserved()
         for branch in order:
             if branch.children:
-                self._settle_children(branch)
+                self._limit_children(branch)
         guarded = bool(self.root.guarantee.any())
         for branch in (self.root, *self.branches.values()):
             branch.guarded = guarded
@@ -85,7 +85,7 @@ class Tree:
             above = (queues[name].parent or ROOT) if self._hierarchy and not branch.fault else ROOT
             parent = branch.parent = self.root if above == ROOT else self.branches[above]
             parent.children.append(branch)
-            if branch.fault:  # what it holds counts, what it wishes does not
+            if branch.fault:  # its usage counts, its guarantee and deserved amounts do not
                 branch.guarantee = self._resources.zeros()
                 branch.deserved, branch.named = self._resources.zeros(), frozenset()
         if self._hierarchy:
@@ -94,7 +94,7 @@ class Tree:
                 branch.path = tuple(one for one in branch.chain() if limited or one is branch or one is not self.root)
 
     def _faults(self, queues: Mapping[str, Queue]) -> dict[str, str]:
-        """Why nothing may run in a queue, by name: it, or one above it, is in a cycle or below a stranger."""
+        """Faults by queue: the queue or one above it is in a cycle or has an unknown parent."""
         faults: dict[str, str] = {ROOT: ""}
         for name in sorted(queues):
             trail: list[str] = []
@@ -102,27 +102,27 @@ class Tree:
             while current not in faults:
                 if current in trail:
                     first = min(trail[trail.index(current) :])
-                    faults[current] = self._tell(QUEUE_CYCLE, first)
+                    faults[current] = self._report(QUEUE_CYCLE, first)
                     break
                 trail.append(current)
                 parent = queues[current].parent or ROOT
                 if parent != ROOT and parent not in queues:
-                    faults[current] = self._tell(QUEUE_PARENT_INVALID, current, parent=parent)
+                    faults[current] = self._report(QUEUE_PARENT_INVALID, current, parent=parent)
                     break
                 current = parent
             for member in trail:
                 faults.setdefault(member, faults[current])
         return faults
 
-    def _tell(self, reason: Reason, queue: str, **fields: str) -> str:
+    def _report(self, reason: Reason, queue: str, **fields: str) -> str:
         message = reason.render(queue=queue, **fields)
-        self.flaws.append(Flaw(queue, reason, message))
+        self.problems.append(QueueProblem(queue, reason, message))
         return message
 
     # --- amounts ----------------------------------------------------------------------------------------------------
 
-    def _settle_guarantees(self, order: list[Branch]) -> None:
-        """Raise each guarantee to the sum of those below it, so that these hold against the rest of the cluster too."""
+    def _raise_guarantees(self, order: list[Branch]) -> None:
+        """Raise each guarantee to the sum of those below it, so that these hold in the whole cluster."""
         for branch in reversed(order):
             if branch.children:
                 below = np.sum([child.guarantee for child in branch.children], axis=0)
@@ -131,16 +131,16 @@ class Tree:
                     self._check_sum(branch, "guarantee", below, branch.guarantee, columns)
                 branch.guarantee = np.maximum(branch.guarantee, below)
 
-    def _settle_root(self) -> None:
+    def _set_root_deserved(self) -> None:
         root = self.root
         if not self._written(root, "deserved"):
             named = frozenset(column for child in root.children for column in child.named)
             below = np.sum([child.deserved for child in root.children], axis=0) if root.children else root.deserved
-            root.settle_deserved(below, named)
+            root.set_deserved(below, named)
         else:
-            root.settle_deserved(root.deserved, root.named)
+            root.set_deserved(root.deserved, root.named)
 
-    def _settle_children(self, branch: Branch) -> None:
+    def _limit_children(self, branch: Branch) -> None:
         children = branch.children
         free = np.maximum(branch.real_capability - np.sum([child.guarantee for child in children], axis=0), 0)
         wanted = self._resources.zeros()
@@ -152,7 +152,7 @@ class Tree:
             child.real_capability = np.minimum(free + child.guarantee, child.capability)
             deserved = child.deserved if self._hierarchy else np.minimum(child.deserved, child.real_capability)
             guaranteed = np.flatnonzero(child.guarantee).tolist()
-            child.settle_deserved(np.maximum(deserved, child.guarantee), child.named.union(guaranteed))
+            child.set_deserved(np.maximum(deserved, child.guarantee), child.named.union(guaranteed))
         if self._written(branch, "deserved"):
             self._check_sum(branch, "deserved", wanted, branch.deserved, branch.named)
 
@@ -160,14 +160,14 @@ class Tree:
     def _written(branch: Branch, field: str) -> bool:
         return branch.queue is not None and bool(getattr(branch.queue, field))
 
-    # --- what does not fit together -----------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def _check_capability(self, parent: Branch, child: Branch) -> None:
-        """A child may not be allowed more than its parent. A cluster that is smaller than a quota is no mistake."""
+        """Report a child whose capability exceeds its parent's. A cluster smaller than a quota is no problem."""
         beyond = (child.capability < UNLIMITED) & (child.capability > parent.capability)
         if beyond.any():
             columns = frozenset(np.flatnonzero(beyond).tolist())
-            self._tell(
+            self._report(
                 QUEUE_CAPABILITY_EXCEEDED,
                 parent.name,
                 capability=self._shown(parent.capability, columns),
@@ -176,10 +176,10 @@ class Tree:
             )
 
     def _check_sum(self, parent: Branch, kind: str, wanted: Vector, most: Vector, columns: frozenset[int]) -> None:
-        """Children together may not have more than their parent."""
+        """Report children whose sum exceeds their parent."""
         beyond = frozenset(column for column in columns if wanted[column] > most[column])
         if beyond and self._hierarchy:
-            self._tell(
+            self._report(
                 QUEUE_SHARES_EXCEEDED,
                 parent.name,
                 kind=kind,
@@ -195,7 +195,7 @@ class Tree:
 
 
 def depth_in_common(one: Branch, other: Branch) -> int:
-    """How deep below the root the last branch above both is; 0 is the root."""
+    """The depth of the lowest common ancestor; 0 is the root."""
     above = set(one.chain())
     for branch in other.chain():
         if branch in above:

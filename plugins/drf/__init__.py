@@ -1,4 +1,4 @@
-"""Dominant resource fairness between jobs, and between queues in a hierarchy (plugins reference §4)."""
+"""drf: dominant resource fairness between jobs, and between queues in a hierarchy."""
 
 from capcard_sched.plugins.drf.plugin import Drf
 

@@ -1,8 +1,7 @@
-"""Hierarchical dominant resource fairness: a tree of queues with jobs as leaves (plugins reference §4.1).
+"""Hierarchical dominant resource fairness: a tree of queues with jobs as leaves.
 
-A queue names its place and the weights on the way in two annotations; one that names none stands under the root by
-its own name, with weight 1. Only the queues whose jobs moved, and the groups above them, are computed again, and only
-when an order is asked for.
+Two annotations of a queue give its path and the weights along it; a queue without them is a child of the root with
+weight 1. Only the queues with changed jobs and the groups above them are recomputed, and only when an order is read.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ WEIGHTS_ANNOTATION = "volcano.sh/hierarchy-weights"
 
 
 class Leaves:
-    """The jobs of one queue: what those that hold something hold and ask for, as rows."""
+    """The jobs of one queue: allocated and requested amounts of the jobs with usage, as rows."""
 
     __slots__ = ("allocated", "empty_jobs", "requested", "rows", "saturated", "shares", "total")
 
     def __init__(self, queue: Queue, shares: Shares, shifts: dict[str, Vector]) -> None:
-        """`shifts`: amounts to add to what a job holds, by job key, for trying out evictions."""
+        """`shifts`: amounts to add to the usage of a job, by job key, for trial evictions."""
         resources = shares.resources
         allocated: list[Vector] = []
         requested: list[Vector] = []
-        #: Row of each job that holds something, by key.
+        #: Row of each job with usage, by key.
         self.rows: dict[str, int] = {}
         for key, job in queue.jobs.items():
             if holds_nothing(job) and key not in shifts:
@@ -50,23 +49,23 @@ class Leaves:
                 self.rows[key] = len(allocated)
                 allocated.append(amounts)
                 requested.append(resources.fit(job.total_request))
-        #: Jobs that hold nothing; they are never saturated.
+        #: Number of jobs without usage; they are never saturated.
         self.empty_jobs = len(queue.jobs) - len(allocated)
-        #: float64 [jobs that hold something, resource columns].
+        #: float64 [jobs with usage, resource columns].
         self.allocated = _rows(allocated, resources.width)
         #: float64 [resource columns]: the sum of `allocated`.
         self.total: Floats = self.allocated.sum(axis=0)
         self.requested = _rows(requested, resources.width)
-        #: Dominant share per row, and whether the job can use no more.
+        #: Dominant share per row, and whether the job is saturated.
         self.shares = shares.dominants(self.allocated)
         self.saturated: npt.NDArray[np.bool_] = np.zeros(len(allocated), dtype=bool)
 
     def saturate(self, demanding: npt.NDArray[np.bool_]) -> None:
-        """A job is saturated when a resource it holds is fully granted, or is one the cluster has no more of."""
+        """A job is saturated when a resource it holds is fully granted or exhausted in the cluster."""
         self.saturated = _saturated(self.allocated, self.requested, demanding)
 
     def shift(self, row: int, amounts: Vector, shares: Shares, demanding: npt.NDArray[np.bool_]) -> None:
-        """The job of a row holds `amounts` more. One that then holds nothing counts as one that never did."""
+        """Add `amounts` to the usage of a row. A job without usage afterwards counts like one that never had any."""
         self.allocated[row] += amounts
         self.total = self.total + amounts
         part = slice(row, row + 1)
@@ -75,8 +74,8 @@ class Leaves:
 
 
 def _saturated(allocated: Floats, requested: Floats, demanding: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    settled = (allocated > 0) & (requested > 0) & ((allocated >= requested) | ~demanding)
-    full: npt.NDArray[np.bool_] = np.any(settled, axis=1)
+    granted = (allocated > 0) & (requested > 0) & ((allocated >= requested) | ~demanding)
+    full: npt.NDArray[np.bool_] = np.any(granted, axis=1)
     return full
 
 
@@ -90,24 +89,24 @@ class Group:
         self.weight = weight
         self.children: dict[str, Group] = {}
         self.leaves: list[Leaves] = []
-        #: float64 [resource columns]: what the group counts as holding.
+        #: float64 [resource columns]: the scaled usage of the group.
         self.allocation: Floats = np.zeros(width)
         self.share = 0.0
         self.saturated = True
         self.fresh = False
 
     def expire(self) -> None:
-        """Forget the figures of this group and of those above it."""
+        """Mark this group and those above it stale."""
         group: Group | None = self
         while group is not None:
             group.fresh = False
             group = group.parent
 
     def compute(self, shares: Shares) -> None:
-        """Bring allocation, share and saturation up to date, bottom-up.
+        """Recompute allocation, share and saturation, bottom-up.
 
-        The children that are not saturated count as if each held no more than the least of them does (`mdr`), so that
-        what the better served hold already is not held against their group.
+        Each unsaturated child counts with the smallest share among them (`mdr`), so that children above it do not
+        reduce the share left to their group.
         """
         if self.fresh:
             return
@@ -146,17 +145,17 @@ class Hierarchy:
         self._root: Group
         self._groups: dict[str, Group] = {}
         self._leaves: dict[str, Leaves] = {}
-        #: Path and weights by queue as the tree was built from.
+        #: Path and weights of each queue in the current tree.
         self._places: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {}
-        #: Queues whose jobs moved.
+        #: Queues with changed jobs.
         self._stale: set[str] = set()
         self._shifts: dict[str, Vector] = {}
         self._demanding: npt.NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        #: What all jobs hold: float64 [resource columns].
+        #: Usage of all jobs: float64 [resource columns].
         self._total: Floats = np.zeros(0)
 
     def refresh(self, session: Session, shares: Shares) -> None:
-        """Start a session. The tree is built again when a queue came, went or moved in it, or the cluster changed."""
+        """Start a session. Rebuilds the tree when a queue was added, removed or moved, or the cluster total changed."""
         self._session = session
         places = {name: _place(queue) for name, queue in session.queues.items()}
         changed = session.changed
@@ -167,18 +166,18 @@ class Hierarchy:
         else:
             jobs = session.jobs
             self._stale.update(jobs[key].queue for key in changed.jobs if key in jobs)
-            # A changed job that left a queue is seen by the number that is left.
+            # A job that left a queue changes the number of its jobs.
             for name, queue in session.queues.items():
                 if self._leaves_count(name) != len(queue.jobs):
                     self._stale.add(name)
 
     def touch(self, job: Job) -> None:
-        """Placements of the job changed."""
+        """Mark the job's queue stale: its placements changed."""
         self._stale.add(job.queue)
 
     def key(self, queue: str) -> tuple[float, ...]:
-        """Saturation and weighted share of each group from below the root down to the queue; smaller goes first."""
-        self._settle()
+        """Saturation and weighted share of each group from below the root to the queue; smaller goes first."""
+        self._refresh_leaves()
         levels: list[float] = []
         group: Group | None = self._groups.get(queue)
         while group is not None and group.parent is not None:
@@ -188,9 +187,9 @@ class Hierarchy:
         return tuple(levels)
 
     def reclaim_victims(self, task: Task, reclaimer: Job, candidates: Sequence[Task]) -> list[Task]:
-        """Candidates whose queue comes strictly after the reclaimer's when the reclaimer holds what it asks for.
+        """Candidates whose queue comes strictly after the reclaimer's once the reclaimer is placed.
 
-        Victims add up: each candidate is weighed with those before it gone.
+        Victims add up: each candidate is examined without the victims before it.
         """
         resources = self._shares.resources
         self._shift(reclaimer, resources.fit(task.cls.request))
@@ -215,8 +214,8 @@ class Hierarchy:
         return victims
 
     def _shift(self, job: Job, amounts: Vector) -> None:
-        """Try out that a job holds `amounts` more. O(1) for a job that holds something, else its queue is read anew."""
-        self._settle()
+        """Add `amounts` to the usage of a job on trial. O(1) for a job with usage, else its queue is reloaded."""
+        self._refresh_leaves()
         before = self._shifts.get(job.key)
         self._shifts[job.key] = amounts if before is None else before + amounts
         leaves = self._leaves[job.queue]
@@ -232,7 +231,7 @@ class Hierarchy:
             self._demand(demanding, self._leaves)
 
     def _demand(self, demanding: npt.NDArray[np.bool_], queues: Iterable[str]) -> None:
-        """Weigh the jobs of these queues anew by what there still is."""
+        """Recompute the saturation of the jobs of these queues."""
         self._demanding = demanding
         for name in queues:
             self._leaves[name].saturate(demanding)
@@ -258,8 +257,8 @@ class Hierarchy:
         self._demanding = np.zeros(0, dtype=bool)
         self._stale = set(self._places)
 
-    def _settle(self) -> None:
-        """Read the queues that moved; when a resource ran out or came free, weigh all jobs again."""
+    def _refresh_leaves(self) -> None:
+        """Reload the stale queues; recompute the saturation of all jobs when a resource became exhausted or free."""
         if not self._stale:
             return
         queues, shares = self._session.queues, self._shares
@@ -292,7 +291,7 @@ def _place(queue: Queue) -> tuple[tuple[str, ...], tuple[float, ...]]:
 
 
 def _weight(word: str) -> float:
-    """The number, or 1 when it is none or smaller."""
+    """The parsed weight; 1 for text that is not a number >= 1."""
     try:
         weight = float(word)
     except ValueError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
 
-#: Shares this close count as equal when a victim is weighed.
+#: Share. Smaller differences count as equal in `preemptable`.
 SHARE_DELTA = 1e-6
 
 
@@ -29,7 +29,7 @@ class Drf(Plugin):
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._shares: Shares
-        #: Dominant share by job key, of jobs that hold something; absent until asked for.
+        #: Dominant share by job key, of jobs with usage; absent until computed.
         self._job_shares: dict[str, float] = {}
         self._session: Session | None = None
         self._tree = Hierarchy() if hierarchy else None
@@ -37,8 +37,8 @@ class Drf(Plugin):
     def open(self, session: Session) -> None:
         self._session = session
         changed = session.changed
-        known = not changed.everything and hasattr(self, "_shares")
-        if known and self._shares.is_of(session.total, session.resources):
+        kept = not changed.everything and hasattr(self, "_shares")
+        if kept and self._shares.is_of(session.total, session.resources):
             for key in changed.jobs:
                 self._job_shares.pop(key, None)
         else:
@@ -55,9 +55,9 @@ class Drf(Plugin):
         return () if self._tree is None else self._tree.key(queue.name)
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Tasks of jobs that still have at least the preemptor's share after the swap.
+        """Tasks of jobs whose share after the eviction is at least the preemptor's.
 
-        What is left of a job is counted down with every candidate, victim or not.
+        Every candidate, victim or not, is subtracted from the usage of its job.
         """
         if task.job is None:
             return []
@@ -78,7 +78,7 @@ class Drf(Plugin):
         return victims
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | None:
-        """Tasks whose queue would still come after the reclaimer's once all victims so far, and they, are gone.
+        """Tasks whose queue still comes after the reclaimer's without them and the victims so far.
 
         Abstains without a hierarchy.
         """
@@ -93,7 +93,7 @@ class Drf(Plugin):
         self._refresh(placement.job)
 
     def metrics(self) -> Iterator[Sample]:
-        """`job_share` of every job that holds something; a job without a series has a share of 0."""
+        """`job_share` of every job with usage; a job without a series has a share of 0."""
         jobs = () if self._session is None else self._session.jobs.values()
         for job in jobs:
             if not holds_nothing(job):

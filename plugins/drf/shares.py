@@ -1,4 +1,4 @@
-"""Dominant shares: the largest part of any one resource of the cluster (plugins reference §4, rule 1)."""
+"""Dominant shares: the largest usage/total of any resource of the cluster."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 #: float64 [resource columns] or [rows, resource columns].
 Floats = npt.NDArray[np.float64]
 
-#: The slots of `Job.counts` of tasks that hold, or are promised, room: ALLOCATED to RUNNING, next to each other.
+#: The slots of `Job.counts` of allocated and nominated tasks: ALLOCATED to RUNNING, adjacent.
 _HOLDING = slice(int(TaskStatus.ALLOCATED), int(TaskStatus.RUNNING) + 1)
 
 
 class Shares:
-    """The cluster's total, ready to divide by.
+    """The cluster total as divisor.
 
-    Resources the cluster has none of have no share. `pods` is a resource like any other: many tiny pods can be
-    pod-dominant.
+    Resources with a total of 0 have no share. `pods` is a resource like any other: many tiny pods can be pod-dominant.
     """
 
     __slots__ = ("resources", "total", "total_or_inf")
@@ -37,7 +36,7 @@ class Shares:
         self.total_or_inf: Floats = np.where(self.total > 0, self.total.astype(np.float64), np.inf)
 
     def is_of(self, total: Vector, resources: ResourceColumns) -> bool:
-        """Whether these still are the shares of that total."""
+        """Whether these are the shares of that total."""
         return resources is self.resources and np.array_equal(self.total, resources.fit(total))
 
     def dominant(self, amounts: Vector | Floats) -> float:
@@ -53,9 +52,9 @@ class Shares:
 
 
 def held(job: Job, resources: ResourceColumns) -> Vector:
-    """What the job's tasks hold or are promised: int64 [resource columns], to be read only.
+    """Requests of the job's allocated and nominated tasks: int64 [resource columns], read only.
 
-    Promised room (PIPELINED) counts like held room, so that a job cannot collect promises at a share of 0.
+    Nominated tasks (PIPELINED) count, so that a job cannot collect nominations at a share of 0.
     """
     allocated = resources.fit(job.allocated)
     if not job.counts[TaskStatus.PIPELINED]:
@@ -68,5 +67,5 @@ def held(job: Job, resources: ResourceColumns) -> Vector:
 
 
 def holds_nothing(job: Job) -> bool:
-    """No task of the job holds, or is promised, room. Cheap: asked for every job of every session."""
+    """Whether no task of the job is allocated or nominated. Cheap: called for every job in every session."""
     return not any(job.counts[_HOLDING])

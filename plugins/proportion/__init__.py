@@ -1,4 +1,4 @@
-"""Weighted queues: each deserves a share of the cluster by weight, as far as it asks for it (plugins reference §6)."""
+"""proportion: each queue deserves a share of the cluster by weight, up to its request."""
 
 from capcard_sched.plugins.proportion.plugin import Proportion
 

@@ -1,4 +1,4 @@
-"""What a queue may have, asks for and deserves (plugins reference §6.1)."""
+"""Capability, request and deserved amounts of queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
 
-#: Stands for "no limit"; large enough for any amount, small enough to add amounts to.
+#: Base units. No limit: above any amount, small enough to add amounts to.
 UNLIMITED = 2**62
 #: Statuses whose requests count neither as allocated nor as pending.
 _NEITHER = (
@@ -32,7 +32,7 @@ _NEITHER = (
 
 
 class QueueAttributes:
-    """The figures of one queue in a session, all int64 [resource columns]. Kept over sessions while the queue stays."""
+    """Amounts of one queue, int64 [resource columns]. Kept across sessions until the queue changes."""
 
     __slots__ = (
         "capability",
@@ -40,7 +40,7 @@ class QueueAttributes:
         "deserved_or_inf",
         "guarantee",
         "name",
-        "promised",
+        "pipelined",
         "real_capability",
         "request",
         "share",
@@ -52,27 +52,27 @@ class QueueAttributes:
         self.name = queue.name
         self.weight = queue.weight
         self.guarantee = known_vector(queue.guarantee or {}, resources)
-        #: UNLIMITED where nothing limits: scalars not named, cpu and memory not named or not above 0.
+        #: UNLIMITED for scalars not named, and for cpu and memory not named or not above 0.
         self.capability = np.full(resources.width, UNLIMITED, dtype=np.int64)
         for name, amount in (queue.capability or {}).items():
             column = resources.find(name)
             if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
                 self.capability[column] = amount
-        #: What the queue may have at most: its capability, and the others' guarantees left alone.
+        #: The largest amount the queue can hold: its capability, without the guarantees of the others.
         self.real_capability = self.capability
         #: Allocated + pending.
         self.request = resources.zeros()
         self.deserved = resources.zeros()
         self.deserved_or_inf = np.full(resources.width, np.inf)
-        #: Columns the queue asks for, without `pods`: the ones that decide whether it is over its deserved.
+        #: Columns of the requested resources without `pods`: they decide whether the queue is overused.
         self.wanted = np.zeros(0, dtype=np.intp)
-        #: Room on its way out that the session promised to tasks of the queue; back at 0 when it closes.
-        self.promised = resources.zeros()
-        #: Dominant share of deserved; None until asked for.
+        #: Requests of tasks nominated in this session; 0 again at session close.
+        self.pipelined = resources.zeros()
+        #: Dominant share of deserved; None until computed.
         self.share: float | None = None
 
-    def settle(self, request: Vector, deserved: Vector) -> None:
-        """Start a session with what the queue asks for and deserves."""
+    def open(self, request: Vector, deserved: Vector) -> None:
+        """Start a session with the request and the deserved amounts of the queue."""
         self.request = request
         self.deserved = deserved
         self.deserved_or_inf = np.where(deserved > 0, deserved.astype(np.float64), np.inf)
@@ -81,11 +81,11 @@ class QueueAttributes:
         self.share = None
 
     def reaches_deserved(self, held: Vector) -> bool:
-        """Whether `held` is at or above deserved in every resource that the queue asks for."""
+        """Whether `held` is at or above deserved in every requested resource."""
         return bool((held[self.wanted] >= self.deserved[self.wanted]).all())
 
     def share_of(self, held: Vector) -> float:
-        """The largest part of any deserved resource; 0 when none is deserved."""
+        """The largest held/deserved of any deserved resource; 0 when none is deserved."""
         return float((held / self.deserved_or_inf).max())
 
 
@@ -104,7 +104,7 @@ def requested(job: Job, resources: ResourceColumns) -> Vector | None:
 
 
 def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
-    """What the job's tasks hold beyond `minResources`: fresh int64 [resource columns]."""
+    """Allocated amounts beyond `minResources`: fresh int64 [resource columns]."""
     if not holds_resources(job):
         return None
     beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
@@ -115,10 +115,10 @@ def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
 def share_out(
     queues: Sequence[QueueAttributes], total: Vector, requests: Matrix, *, rounds_among: Container[str] | None = None
 ) -> Matrix:
-    """Set `real_capability` of every queue and answer what each deserves: int64 [queues, resources].
+    """Set `real_capability` of every queue and return the deserved amounts: int64 [queues, resources].
 
-    Exactly, one resource at a time; or by the rounds of the reference, rounded down, among the queues of these names:
-    a queue takes its part of the first round even when it asks for nothing, so those without jobs get their guarantee.
+    Exactly, one resource at a time; with `rounds_among`, by Volcano's rounds among the queues of these names, rounded
+    down. In the first round a queue gets its part even without a request, so queues without jobs get their guarantee.
     """
     guarantees = np.array([queue.guarantee for queue in queues])
     free = np.maximum(total - guarantees.sum(axis=0), 0)

@@ -1,4 +1,4 @@
-"""Weighted max-min shares of one resource, exactly (plugins reference §6.2, Better)."""
+"""Exact weighted max-min shares of one resource."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ _PRECISION = 64
 
 
 def fill(total: int, weights: Sequence[int], floors: Sequence[int], ceilings: Sequence[int]) -> list[int]:
-    """Share `total` out: everyone gets `level * weight`, but no less than its floor and no more than its ceiling.
+    """Share out `total`: each entry gets `level * weight`, at least its floor and at most its ceiling.
 
-    The level is the highest at which no more than `total` is given away; it is found exactly, as a fraction, by one
-    pass over the sorted amounts at which someone leaves its floor or reaches its ceiling. Shares are rounded down to
-    whole base units, which changes no comparison with whole requests.
+    The level is the highest whose shares do not exceed `total`; it is found exactly, as a fraction, by one pass over
+    the sorted levels at which an entry leaves its floor or reaches its ceiling. Shares are rounded down to whole base
+    units, which changes no comparison with whole requests.
 
-    Floors alone may add up to more than `total`: then everyone gets its floor. A floor above its ceiling wins. Weights
-    below 1 get their floor. O(n log n).
+    When the floors exceed `total`, each entry gets its floor. A floor above its ceiling wins. Weights below 1 get their
+    floor. O(n log n).
     """
     tops = [max(floor, ceiling) for floor, ceiling in zip(floors, ceilings, strict=True)]
-    given = sum(floors)  # by those that do not rise: at their floor still, or at their ceiling already
-    rate = 0  # sum of the weights of those that rise
+    given = sum(floors)  # of the entries at their floor or at their ceiling
+    rate = 0  # sum of the weights of the entries between
     if given >= total:
         return list(floors)
-    events: list[tuple[int, int, int]] = []  # (level as a sortable integer, who, 1 when it reaches its ceiling)
-    for who, (weight, floor, top) in enumerate(zip(weights, floors, tops, strict=True)):
+    events: list[tuple[int, int, int]] = []  # (level as a sortable integer, entry, 1 at its ceiling)
+    for entry, (weight, floor, top) in enumerate(zip(weights, floors, tops, strict=True)):
         if weight > 0 and top > floor:
-            events.append(((floor << _PRECISION) // weight, who, 0))
-            events.append(((top << _PRECISION) // weight, who, 1))
+            events.append(((floor << _PRECISION) // weight, entry, 0))
+            events.append(((top << _PRECISION) // weight, entry, 1))
     events.sort()
-    for _, who, full in events:
-        weight = weights[who]
-        amount = tops[who] if full else floors[who]
-        if given * weight + amount * rate >= total * weight:  # the level of this event gives everything away
+    for _, entry, full in events:
+        weight = weights[entry]
+        amount = tops[entry] if full else floors[entry]
+        if given * weight + amount * rate >= total * weight:  # the shares of this level reach `total`
             return [
                 max(floor, min(top, (total - given) * weight // rate)) if weight > 0 else floor
                 for weight, floor, top in zip(weights, floors, tops, strict=True)

@@ -1,4 +1,4 @@
-"""The rounds by which the reference shares the cluster out, for comparison (plugins reference §6.2, Ref)."""
+"""Volcano's rounds of sharing out the cluster (`proportion.iterative`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-#: Amounts closer than this count as equal.
+#: Base units. Amounts closer than this count as equal.
 EPSILON = 0.1
-#: The rounds end by themselves, when nothing moves any more; this many are never needed.
+#: Rounds. The loop ends when nothing changes; this bound is never reached.
 _MAX_ROUNDS = 10_000
 
 
@@ -23,8 +23,8 @@ def iterate(
 ) -> Floats:
     """Deserved amounts, float64 [queues, resources], from int64 arrays of that shape (`total`: [resources]).
 
-    Every round gives each queue that is not met its part, by weight, of what remains of every resource, and takes back
-    what it cannot use. With guarantees the parts may add up to more than `total`. `pods` alone keeps no round going.
+    Every round gives each unmet queue its part, by weight, of the remainder of every resource, and returns the part it
+    cannot use. With guarantees the parts may exceed `total`. A remainder of `pods` alone starts no further round.
     """
     deserved: Floats = np.zeros(floors.shape)
     met = np.zeros(len(weights), dtype=bool)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class ProportionArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of the plugin."""
 
-    #: Share out by the rounds of the reference, instead of exactly.
+    #: Share out by Volcano's rounds instead of exactly.
     iterative: bool = msgspec.field(name="proportion.iterative", default=False)
 
 
 class Proportion(Plugin):
-    """Shares the cluster between queues by weight. What a queue deserves is fixed when a session opens."""
+    """Shares the cluster between queues by weight. Deserved amounts are fixed at session open."""
 
     name = "proportion"
     Arguments = ProportionArguments
@@ -56,9 +56,9 @@ class Proportion(Plugin):
         self._elastic = QueueSums(elastic)
         self._session: Session
         self._attributes: dict[str, QueueAttributes] = {}
-        #: How many resource names the attributes were made with.
+        #: Number of resource names the attributes were created with.
         self._names = 0
-        #: (name, column, amount) of what a class asks for, without `pods`.
+        #: (name, column, amount) of the request of a class, without `pods`.
         self._needs: dict[TaskClass, list[tuple[str, int, int]]] = {}
 
     def open(self, session: Session) -> None:
@@ -72,9 +72,9 @@ class Proportion(Plugin):
             self._attributes.clear()
         for name in changed.queues:
             self._attributes.pop(name, None)
-        known = self._attributes
+        kept = self._attributes
         self._attributes = {
-            name: known.get(name) or QueueAttributes(queue, resources) for name, queue in sorted(session.queues.items())
+            name: kept.get(name) or QueueAttributes(queue, resources) for name, queue in sorted(session.queues.items())
         }
         if not self._attributes:
             return
@@ -84,7 +84,7 @@ class Proportion(Plugin):
         owners = {job.queue for job in session.jobs.values()} if self.arguments.iterative else None
         deserved = share_out(queues, total, requests, rounds_among=owners)
         for queue, request, amounts in zip(queues, requests, deserved, strict=True):
-            queue.settle(request, amounts)
+            queue.open(request, amounts)
 
     # --- orders and quotas ------------------------------------------------------------------------------------------
 
@@ -95,19 +95,19 @@ class Proportion(Plugin):
         return (-queue.priority, attributes.share)
 
     def overused(self, queue: Queue) -> bool:
-        """All it deserves is reached, `pods` and what nobody in the queue asks for left aside."""
+        """Whether the queue holds its deserved amount of every requested resource, without `pods`."""
         return self._attributes[queue.name].reaches_deserved(self._held(queue))
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         if not queue.is_open:
             return self._closed(queue, "allocatable")
-        count, names = self._room(queue, task.cls, 1)
+        count, names = self._fitting(queue, task.cls, 1)
         return None if count else self._insufficient(queue, task.cls, names, 0, "allocatable")
 
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         if not queue.is_open:
             return Grant(0, self._closed(queue, "allocatable"))
-        count, names = self._room(queue, profile.cls, len(tasks))
+        count, names = self._fitting(queue, profile.cls, len(tasks))
         if count == len(tasks):
             return Grant(count)
         return Grant(count, self._insufficient(queue, profile.cls, names, count, "allocatable"))
@@ -116,51 +116,51 @@ class Proportion(Plugin):
         """A queue may reclaim up to what it deserves."""
         if not queue.is_open:
             return self._closed(queue, "preemptive")
-        count, names = self._room(queue, task.cls, 1)
+        count, names = self._fitting(queue, task.cls, 1)
         return None if count else self._insufficient(queue, task.cls, names, 0, "preemptive")
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
-        """Candidates while their queue holds more than it deserves of something they ask for; guarantees stay whole.
+        """Candidates while their queue exceeds its deserved amount of a resource they request; guarantees are kept.
 
-        So a queue can never take back the very pods it gave up (W-34). The others are protected in every tier (W-10).
-        Pods that their gangs can do without are counted first.
+        A queue never deserves its victims again, which prevents eviction loops. The others are protected in every tier.
+        Members beyond the minimum of their gang are examined first.
         """
         resources, queues = self._session.resources, self._session.queues
         left: dict[str, Vector] = {}
-        taken: dict[str, set[TaskClass]] = {}
+        evicted: dict[str, set[TaskClass]] = {}
         victims: set[str] = set()
         protected: dict[str, str] = {}
-        spare, others = split_slack(candidates)
-        for candidate in (*spare, *others):
+        surplus, others = split_slack(candidates)
+        for candidate in (*surplus, *others):
             name = candidate.job.queue if candidate.job is not None else ""
             attributes = self._attributes.get(name)
             if attributes is None:
                 continue
             if name not in left:
-                left[name], taken[name] = resources.fit(queues[name].allocated), set()
+                left[name], evicted[name] = resources.fit(queues[name].allocated), set()
             held, rest = left[name], left[name] - resources.fit(candidate.cls.request)
             needs = self._needs_of(candidate.cls)
             above = any(held.item(column) > attributes.deserved.item(column) for _, column, _ in needs)
-            if not above or any(self._entitled(attributes, rest, cls) for cls in taken[name]):
+            if not above or any(self._entitled(attributes, rest, cls) for cls in evicted[name]):
                 protected[candidate.uid] = "deserved"
             elif any(rest.item(column) < attributes.guarantee.item(column) for _, column, _ in needs):
                 protected[candidate.uid] = "guarantee"
             else:
                 left[name] = rest
-                taken[name].add(candidate.cls)
+                evicted[name].add(candidate.cls)
                 victims.add(candidate.uid)
         return VictimDecision(protected, [candidate for candidate in candidates if candidate.uid in victims])
 
     def _entitled(self, attributes: QueueAttributes, held: Vector, cls: TaskClass) -> bool:
-        """Whether a queue that holds this much may take one pod of the class back."""
+        """Whether a queue that holds this much deserves one more pod of the class."""
         return all(held.item(c) + amount <= attributes.deserved.item(c) for _, c, amount in self._needs_of(cls))
 
     # --- admission --------------------------------------------------------------------------------------------------
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        """Within what the queue may have at most, counting what admitted groups still have coming to them.
+        """The unplaced minimum fits the real capability of the queue, with reservations of admitted jobs counted.
 
-        What the group already holds is not asked for twice, and what others hold beyond their minimum does not count.
+        Elastic amounts of other jobs do not count.
         """
         queue = self._session.queues[job.queue]
         if not queue.is_open:
@@ -169,12 +169,12 @@ class Proportion(Plugin):
             return Vote.PERMIT
         resources = self._session.resources
         need = unplaced_minimum(job, resources)
-        taken = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
+        used = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
         limit = self._attributes[queue.name].real_capability
-        names = excess(need, taken, limit, resources)
+        names = excess(need, used, limit, resources)
         if not names:
             return Vote.PERMIT
-        return self._quota_refusal(queue, names, need, taken, limit, "job_enqueueable")
+        return self._quota_refusal(queue, names, need, used, limit, "job_enqueueable")
 
     def job_enqueued(self, job: Job) -> None:
         if job.min_resources is not None:
@@ -205,10 +205,10 @@ class Proportion(Plugin):
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _held(self, queue: Queue) -> Vector:
-        """Allocated and promised: what the session's placements added up to so far. To be read only."""
+        """Allocated and nominated amounts, with the placements of the session so far. Read only."""
         attributes = self._attributes[queue.name]
         allocated = self._session.resources.fit(queue.allocated)
-        held: Vector = allocated + attributes.promised
+        held: Vector = allocated + attributes.pipelined
         return held
 
     def _moved(self, placement: Placement, sign: int) -> None:
@@ -220,13 +220,13 @@ class Proportion(Plugin):
         self._elastic.touch(job)
         self._inqueue.touch(job)
         if job.counts[TaskStatus.PIPELINED]:
-            promised = sum(task.status is TaskStatus.PIPELINED for task in placement.tasks)
-            if promised:
+            pipelined = sum(task.status is TaskStatus.PIPELINED for task in placement.tasks)
+            if pipelined:
                 request = self._session.resources.fit(placement.cls.request)
-                attributes.promised += request * (sign * promised)
+                attributes.pipelined += request * (sign * pipelined)
 
-    def _room(self, queue: Queue, cls: TaskClass, wanted: int) -> tuple[int, list[str]]:
-        """How many of `wanted` pods of the class fit into what the queue deserves, and what there is too little of."""
+    def _fitting(self, queue: Queue, cls: TaskClass, wanted: int) -> tuple[int, list[str]]:
+        """How many of `wanted` pods of the class fit the deserved amounts, and the insufficient resources."""
         held, deserved = self._held(queue), self._attributes[queue.name].deserved
         count, names = wanted, []
         for name, column, amount in self._needs_of(cls):
@@ -250,16 +250,16 @@ class Proportion(Plugin):
 
     def _insufficient(self, queue: Queue, cls: TaskClass, names: list[str], before: int, hook: str) -> Refusal:
         """Refusal of the pod that comes after `before` others of its class."""
-        taken = self._held(queue) + self._session.resources.fit(cls.request) * before
+        used = self._held(queue) + self._session.resources.fit(cls.request) * before
         names = self._session.resources.sorted_names(names)
-        return self._quota_refusal(queue, names, cls.requests, taken, self._attributes[queue.name].deserved, hook)
+        return self._quota_refusal(queue, names, cls.requests, used, self._attributes[queue.name].deserved, hook)
 
     def _quota_refusal(
-        self, queue: Queue, names: list[str], need: Amounts, taken: Vector, limit: Vector, hook: str
+        self, queue: Queue, names: list[str], need: Amounts, used: Vector, limit: Vector, hook: str
     ) -> Refusal:
         first = names[0]
         column = self._session.resources.find(first)
-        before, most = (0, 0) if column is None else (taken.item(column), limit.item(column))
+        before, most = (0, 0) if column is None else (used.item(column), limit.item(column))
         return Refusal(
             hook,
             self.name,
@@ -277,7 +277,7 @@ class Proportion(Plugin):
         return Refusal(hook, self.name, reason.code, message, queue=queue.name, event=hook == "job_enqueueable")
 
     def _amounts(self, kind: str, queue: str, vector: Vector) -> Iterator[Sample]:
-        """The three series of one quantity. Every known scalar is there, so that one that vanishes reads 0."""
+        """The three series of one quantity. Every known scalar is exported: a removed one reads 0."""
         labels = {"queue_name": queue}
         yield Sample(f"queue_{kind}_milli_cpu", labels, vector.item(CPU_COLUMN))
         yield Sample(f"queue_{kind}_memory_bytes", labels, vector.item(MEMORY_COLUMN))

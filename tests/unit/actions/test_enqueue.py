@@ -1,4 +1,4 @@
-"""Admitted jobs that get nowhere stand back for others, when the conf says so (W-15)."""
+"""Admitted jobs without progress return their reservation after `inqueueTimeoutSeconds`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_by_default_an_admitted_job_keeps_its_reservation() -> None:
     assert h.binds == {}
 
 
-def test_a_job_without_progress_stands_back_and_the_next_one_goes() -> None:
+def test_a_job_without_progress_backs_off_and_the_next_one_is_admitted() -> None:
     h = blocked(60)
     start = h.now
     h.step(start + 58)
@@ -82,7 +82,7 @@ def test_a_job_waits_again_in_the_very_session_its_time_is_over() -> None:
     assert h.job("second").phase == "Pending"
 
 
-def test_nobody_stands_back_when_nobody_waits() -> None:
+def test_no_job_backs_off_without_contention() -> None:
     h = blocked(60)
     h.delete_pod("small-w-0")
     h.delete_group("small")
@@ -90,7 +90,7 @@ def test_nobody_stands_back_when_nobody_waits() -> None:
     assert h.job("big").phase == "Inqueue"
 
 
-def test_a_job_with_a_pod_on_a_node_does_not_stand_back() -> None:
+def test_a_job_with_a_placed_pod_does_not_back_off() -> None:
     h = Harness(CONF.format(seconds=60))
     h.gpu_node("n1", count=4)
     h.queue("q", cards={"NVIDIA-H200": 8})

@@ -1,4 +1,4 @@
-"""DRF and its hierarchy: plugins reference §4."""
+"""DRF and its hierarchy."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _cluster(*, hierarchy: bool = False, **node: Any) -> Harness:
 @pytest.mark.parametrize(
     "held, share",
     [
-        pytest.param({"cpu": "4", "memory": "8Gi"}, 0.25, id="4.1 cpu dominates"),
-        pytest.param({"cpu": "2", "memory": "8Gi", _GPU: 4}, 0.5, id="4.2 cards dominate"),
+        pytest.param({"cpu": "4", "memory": "8Gi"}, 0.25, id="cpu dominates"),
+        pytest.param({"cpu": "2", "memory": "8Gi", _GPU: 4}, 0.5, id="cards dominate"),
         pytest.param({"example.com/unknown": 5, "cpu": "1"}, 0.0625, id="a resource the cluster has none of"),
     ],
 )
@@ -119,8 +119,8 @@ def test_the_job_with_the_smaller_share_is_placed_first() -> None:
 @pytest.mark.parametrize(
     "held, victims",
     [
-        pytest.param("2", ["v0", "v1", "v2"], id="4.3 down to the preemptor's share, equal included"),
-        pytest.param("3500m", ["v0"], id="4.4 a larger preemptor"),
+        pytest.param("2", ["v0", "v1", "v2"], id="down to the preemptor's share, equal included"),
+        pytest.param("3500m", ["v0"], id="a larger preemptor"),
         pytest.param("6", [], id="never from a poorer job"),
     ],
 )

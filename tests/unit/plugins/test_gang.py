@@ -1,4 +1,4 @@
-"""Gang: plugins reference §2 and the gang arithmetic of core reference §2.4."""
+"""Gang: validity, readiness, victims, conditions and metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _conditions(intents: list[Any]) -> list[PodGroupCondition]:
 @pytest.mark.parametrize(
     "minimum, victims",
     [
-        pytest.param(3, ["p0", "p1"], id="2.1 what is beyond the minimum, in the order given"),
+        pytest.param(3, ["p0", "p1"], id="what is beyond the minimum, in the order given"),
         pytest.param(5, [], id="none of a gang that is just whole"),
         pytest.param(0, ["p0", "p1", "p2", "p3", "p4"], id="all without a minimum"),
     ],
@@ -129,7 +129,7 @@ def test_pending_best_effort_members_count_as_ready_but_do_not_end_starving() ->
     assert gang.job_starving(job)
 
 
-def test_promised_members_make_a_gang_pipelined_only_with_enough_of_them() -> None:
+def test_nominated_members_make_a_gang_pipelined_from_its_minimum_on() -> None:
     h = _cluster(min_member=4)
     h.pod("r0", node="n1")
     h.pod("r1", node="n1")
@@ -154,9 +154,9 @@ def test_promised_members_make_a_gang_pipelined_only_with_enough_of_them() -> No
             {"a": 2, "b": 2},
             {"a": 3, "b": 1},
             ("NotEnoughPodsOfTask", "Not enough valid pods of each task for gang-scheduling"),
-            id="2.4 a role is short",
+            id="a role is short",
         ),
-        pytest.param(3, {"a": 2, "b": 2}, {"a": 3}, None, id="2.5 roles that add up to more than the minimum"),
+        pytest.param(3, {"a": 2, "b": 2}, {"a": 3}, None, id="roles that add up to more than the minimum"),
         pytest.param(2, {"a": 2, "b": 0}, {"a": 2}, None, id="a role that needs nobody"),
         pytest.param(
             4,
@@ -190,7 +190,7 @@ def test_ended_and_leaving_members_are_not_valid() -> None:
     assert refusal.message == "Not enough valid tasks for gang-scheduling, valid: 1, min: 2"
 
 
-def test_w35_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None:
+def test_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None:
     h = _cluster(min_member=1)
     h.pod("ready", node="n1")
     h.group("waiting", min_member=2)
@@ -204,7 +204,7 @@ def test_w35_order_is_degraded_gangs_then_waiting_ones_then_ready_ones() -> None
     assert names == ["degraded", "waiting", "g"]
 
 
-def test_w35_a_degraded_gang_is_filled_up_before_a_new_job_of_the_same_priority() -> None:
+def test_a_degraded_gang_is_filled_up_before_a_new_job_of_the_same_priority() -> None:
     h = Harness("""
 actions: "allocate"
 tiers: [{plugins: [{name: priority}, {name: gang}]}, {plugins: [{name: drf}]}]
@@ -224,7 +224,7 @@ tiers: [{plugins: [{name: priority}, {name: gang}]}, {plugins: [{name: drf}]}]
 # --- close ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_condition_counts_members_that_had_room_as_schedulable() -> None:
+def test_the_condition_counts_members_that_fit_as_schedulable() -> None:
     h = Harness(_CONF)
     h.node("n1", cpu="2")
     h.queue("q")
@@ -238,7 +238,7 @@ def test_the_condition_counts_members_that_had_room_as_schedulable() -> None:
     assert h.binds == {}
 
 
-def test_a_ready_gang_says_so_without_a_message() -> None:
+def test_the_condition_of_a_ready_gang_has_no_message() -> None:
     h = _cluster(min_member=1)
     h.pod("p0")
     conditions = _conditions(h.step().intents)
@@ -252,7 +252,7 @@ def test_a_group_without_pods_has_no_condition() -> None:
     assert _conditions(h.step().intents) == []
 
 
-def test_a_gang_whose_members_only_terminate_is_not_called_unschedulable() -> None:
+def test_a_gang_whose_members_only_terminate_is_not_unschedulable() -> None:
     h = _cluster(min_member=2)
     h.pod("p0", node="n1")
     h.pod("p1", node="n1")
@@ -276,7 +276,7 @@ def _one_short() -> Harness:
     return h
 
 
-def test_a_session_that_passes_over_a_job_whose_refusal_stands_counts_as_a_retry_too() -> None:
+def test_a_session_that_skips_an_unchanged_refusal_counts_as_a_retry() -> None:
     h = _one_short()
     gang: Gang = h.plugin("gang")
 

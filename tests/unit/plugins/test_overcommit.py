@@ -1,4 +1,4 @@
-"""Overcommit: plugins reference §10."""
+"""Overcommit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _ask(h: Harness, name: str, min_resources: dict[str, str] | None) -> None:
     h.group(name, phase="Pending", min_resources=min_resources)
 
 
-def test_admission_stops_where_the_promises_fill_what_is_idle() -> None:
+def test_admission_stops_when_reservations_fill_the_idle_amounts() -> None:
     h = _cluster()
     h.group("admitted", phase="Inqueue", min_resources={"cpu": "1"})
     _ask(h, "big", {"cpu": "3"})
@@ -86,7 +86,7 @@ def test_only_requested_resources_count() -> None:
     )
 
 
-def test_a_resource_nobody_offers_is_overused() -> None:
+def test_a_resource_without_nodes_is_overused() -> None:
     h = _cluster()
     _ask(h, "a", {"example.com/fpga": "1"})
     h.session()
@@ -94,7 +94,7 @@ def test_a_resource_nobody_offers_is_overused() -> None:
     assert refusal.message == "resource in cluster is overused: overused example.com/fpga"
 
 
-def test_promises_to_partly_placed_groups_count_cards_in_the_same_unit_as_requests() -> None:
+def test_reservations_of_partly_placed_jobs_count_cards_in_the_same_unit_as_requests() -> None:
     h = _cluster(used="0", **{"nvidia.com/gpu": 10})
     h.group("partly", phase="Running", min_member=1, min_resources={"nvidia.com/gpu": "8"})
     h.pod("p0", group="partly", node="n1", requests={"nvidia.com/gpu": 2})
@@ -117,7 +117,7 @@ def test_a_running_group_below_its_minimum_reserves_nothing() -> None:
     assert h.plugin("overcommit").job_enqueueable(h.job("a")) is Vote.PERMIT
 
 
-def test_gated_pods_release_their_part_of_the_promise() -> None:
+def test_gated_pods_release_their_part_of_the_reservation() -> None:
     h = _cluster(used="0")
     h.group("gated", phase="Inqueue", min_resources={"cpu": "10"})
     h.pod("gated", group="gated", requests={"cpu": "6"}, schedulingGates=[{"name": "wait"}])
@@ -134,7 +134,7 @@ def test_what_a_group_holds_already_is_not_asked_for_twice() -> None:
     assert h.plugin("overcommit").job_enqueueable(h.job("fell-back")) is Vote.PERMIT
 
 
-def test_refused_groups_stay_pending_and_are_told_once() -> None:
+def test_refused_groups_stay_pending_and_are_reported_once() -> None:
     h = _cluster(used="0")
     _ask(h, "a", {"cpu": "13"})
     h.step()
@@ -148,7 +148,7 @@ def test_refused_groups_stay_pending_and_are_told_once() -> None:
         pytest.param("", 1.2, False, id="default"),
         pytest.param("overcommit-factor: 1.5", 1.5, False, id="float"),
         pytest.param("overcommit-factor: 2", 2.0, False, id="integer"),
-        pytest.param("overcommit-factor: 0.8", 1.2, True, id="10.3 below 1"),
+        pytest.param("overcommit-factor: 0.8", 1.2, True, id="below 1"),
         pytest.param("overcommit-factor: '1.5'", 1.2, True, id="a string is no number"),
         pytest.param("overcommit-factor: .inf", 1.2, True, id="infinite"),
     ],

@@ -1,4 +1,4 @@
-"""Priority: plugins reference §1."""
+"""Priority: orders, starving jobs and victims."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_job_starves_while_any_member_is_not_placed() -> None:
     assert Priority().job_starving(h.job("g"))
 
 
-def test_promised_and_ended_members_are_placed() -> None:
+def test_nominated_and_finished_members_are_placed() -> None:
     """Example 1.5: 2 Running, 1 Succeeded, 1 Pipelined, 1 Pending."""
     h = Harness(_CONF)
     h.queue("q")

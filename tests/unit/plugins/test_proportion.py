@@ -1,4 +1,4 @@
-"""Proportion's hooks: plugins reference §6. The division itself is tested in test_proportion_filling.py."""
+"""Proportion's hooks. test_proportion_filling.py tests the division."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_queues_are_ordered_by_priority_then_share_of_deserved() -> None:
     assert keys["half"] == (0, 0.5)
 
 
-def test_shares_follow_placements_and_promises() -> None:
+def test_shares_follow_placements_and_nominations() -> None:
     h = _cluster("8")
     h.queue("q")
     _work(h, "q", waits=4)
@@ -192,7 +192,7 @@ def test_a_queue_is_overused_when_all_it_asks_for_is_reached_pods_aside() -> Non
     assert overused == {"empty": True, "reached": True, "room": False}
 
 
-def test_allocatable_counts_placements_and_promises_of_the_session() -> None:
+def test_allocatable_counts_placements_and_nominations_of_the_session() -> None:
     h = _cluster("3")
     h.queue("q")
     _work(h, "q", runs=1, waits=4)
@@ -254,7 +254,7 @@ def test_reclaim_takes_from_a_queue_while_it_is_above_deserved() -> None:
     assert causes == {"rich-runs2": "deserved"}
 
 
-def test_reclaim_leaves_a_guarantee_whole() -> None:
+def test_reclaim_keeps_a_guarantee() -> None:
     h = _cluster("8")
     h.queue("rich", guarantee={"cpu": "4"})
     h.queue("poor")
@@ -267,7 +267,7 @@ def test_reclaim_leaves_a_guarantee_whole() -> None:
     assert causes == {"rich-runs1": "guarantee", "rich-runs2": "guarantee"}
 
 
-def test_w34_a_queue_gives_up_only_pods_that_it_could_not_take_back() -> None:
+def test_victims_are_only_pods_their_queue_cannot_reclaim() -> None:
     h = _cluster("8", memory="8Gi")
     h.queue("rich")
     h.queue("poor")
@@ -287,7 +287,7 @@ def test_w34_a_queue_gives_up_only_pods_that_it_could_not_take_back() -> None:
     statement.discard()
 
 
-def test_w10_what_a_queue_deserves_is_safe_behind_a_permissive_tier() -> None:
+def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
     h = Harness("""
 actions: "allocate"
 tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: proportion}]}]
@@ -377,7 +377,7 @@ def test_a_group_without_minimum_resources_is_admitted_unless_the_queue_is_close
     )
 
 
-def test_promises_count_cards_in_the_same_unit_as_requests() -> None:
+def test_reservations_count_cards_in_the_same_unit_as_requests() -> None:
     h = _cluster(resources={"nvidia.com/gpu": 8})
     h.queue("q")
     h.group("partly", phase="Running", min_resources={"nvidia.com/gpu": "6"})
@@ -427,7 +427,7 @@ def test_series_of_every_queue_are_there() -> None:
     assert {key: samples[key] for key in expected} == expected
 
 
-def test_what_admitted_jobs_were_promised_is_a_series() -> None:
+def test_reservations_are_a_series() -> None:
     h = _cluster("8", resources={"nvidia.com/gpu": 8})
     h.queue("q")
     h.group("g", queue="q", phase="Inqueue", min_member=2, min_resources={"cpu": "6", "nvidia.com/gpu": "3"})

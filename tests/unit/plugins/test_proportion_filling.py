@@ -1,4 +1,4 @@
-"""Weighted shares: the exact fill, the rounds of the reference, and where the two must agree."""
+"""Weighted shares: the exact fill, the iterative rounds, and their agreement."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("6.1 a small request is met, the rest goes on", 10_000, [1, 1], [2000, 20_000], [0, 0], [None, None],
+    Case("a small request is met, the rest goes on", 10_000, [1, 1], [2000, 20_000], [0, 0], [None, None],
          [2000, 8000], [2000, 8000]),
-    Case("6.2 by weight", 12_000, [1, 2], [20_000, 20_000], [0, 0], [None, None], [4000, 8000], [4000, 8000]),
-    Case("6.3 no more than the capability", 10_000, [1, 1], [20_000, 20_000], [0, 0], [3000, None],
+    Case("by weight", 12_000, [1, 2], [20_000, 20_000], [0, 0], [None, None], [4000, 8000], [4000, 8000]),
+    Case("no more than the capability", 10_000, [1, 1], [20_000, 20_000], [0, 0], [3000, None],
          [3000, 7000], [3000, 7000]),
-    Case("6.4 a guarantee is kept free", 10_000, [1, 1], [0, 20_000], [4000, 0], [None, None],
+    Case("a guarantee is kept free", 10_000, [1, 1], [0, 20_000], [4000, 0], [None, None],
          [4000, 6000], [4000, 6000]),
-    Case("6.5 cpu", 8000, [1, 3], [8000, 2000], [0, 0], [None, None], [6000, 2000], [6000, 2000]),
-    Case("6.5 gpu", 8000, [1, 3], [1000, 8000], [0, 0], [None, None], [1000, 7000], [1000, 7000]),
-    Case("6.6 three queues", 10_000, [1, 2, 1], [1000, 3000, 20_000], [0, 0, 0], [None, None, None],
+    Case("cpu", 8000, [1, 3], [8000, 2000], [0, 0], [None, None], [6000, 2000], [6000, 2000]),
+    Case("gpu", 8000, [1, 3], [1000, 8000], [0, 0], [None, None], [1000, 7000], [1000, 7000]),
+    Case("three queues", 10_000, [1, 2, 1], [1000, 3000, 20_000], [0, 0, 0], [None, None, None],
          [1000, 3000, 6000], [1000, 3000, 6000]),
-    Case("6.9 a guarantee is no head start", 20_000, [1, 1, 2], [20_000, 20_000, 2000], [6000, 0, 0],
+    Case("a guarantee is no head start", 20_000, [1, 1, 2], [20_000, 20_000, 2000], [6000, 0, 0],
          [None, None, None], [9000, 9000, 2000], [9500, 8500, 2000]),
-    Case("6.10 a guarantee does not oversubscribe", 12_000, [1, 1, 1], [20_000] * 3, [6000, 0, 0],
+    Case("a guarantee does not oversubscribe", 12_000, [1, 1, 1], [20_000] * 3, [6000, 0, 0],
          [None, None, None], [6000, 3000, 3000], [6000, 4000, 4000]),
 ]  # fmt: skip
 
@@ -112,7 +112,7 @@ _QUEUE = st.tuples(st.integers(1, 50), st.integers(0, 40), st.integers(0, 200))
 
 
 @given(st.integers(0, 1000), st.lists(_QUEUE, min_size=1, max_size=8))
-def test_everyone_stands_at_one_common_level(total: int, queues: list[tuple[int, int, int]]) -> None:
+def test_all_entries_share_one_level(total: int, queues: list[tuple[int, int, int]]) -> None:
     weights = [weight for weight, _, _ in queues]
     floors = [floor for _, floor, _ in queues]
     tops = [max(floor, ceiling) for _, floor, ceiling in queues]

@@ -1,4 +1,4 @@
-"""Resourcequota: plugins reference §12."""
+"""Admission by ResourceQuotas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _message(h: Harness, name: str) -> str:
     return answer.message
 
 
-def test_12_1_and_12_2_what_was_admitted_counts_against_the_next() -> None:
+def test_what_was_admitted_counts_against_the_next() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "6"})
     _ask(h, "first", cpu="3")
@@ -74,7 +74,7 @@ def test_12_1_and_12_2_what_was_admitted_counts_against_the_next() -> None:
     )
 
 
-def test_12_3_only_names_that_the_quota_limits_count() -> None:
+def test_only_names_that_the_quota_limits_count() -> None:
     h = _cluster()
     _quota(h, {"pods": "5"}, {"pods": "5"})
     _ask(h, "a", cpu="100")
@@ -82,7 +82,7 @@ def test_12_3_only_names_that_the_quota_limits_count() -> None:
     assert _vote(h, "a") is Vote.PERMIT
 
 
-def test_12_4_every_quota_of_the_namespace_must_have_room() -> None:
+def test_the_job_must_fit_every_quota_of_the_namespace() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"}, name="one")
     _quota(h, {"memory": "1Gi"}, {"memory": "1Gi"}, name="two")
@@ -184,7 +184,7 @@ def test_of_jobs_whose_pods_exist_together_beyond_the_quota_as_many_are_admitted
     ]
 
 
-def test_a_job_whose_pods_are_more_than_its_minimum_is_asked_for_all_of_them() -> None:
+def test_a_job_whose_pods_are_more_than_its_minimum_needs_all_of_them() -> None:
     h = _cluster()
     _quota(h, {"cpu": "4"}, {"cpu": "6"})
     _ask(h, "a", cpu="3")
@@ -206,7 +206,7 @@ def test_an_ended_pod_counts_as_an_object_only() -> None:
     assert "requested: pods=1" in _message(h, "a")
 
 
-def test_what_was_promised_in_earlier_sessions_stands_until_the_pods_exist() -> None:
+def test_reservations_of_earlier_sessions_last_until_the_pods_exist() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"})
     _ask(h, "first", cpu="8")
@@ -224,7 +224,7 @@ def test_what_was_promised_in_earlier_sessions_stands_until_the_pods_exist() -> 
     assert h.job("next").phase is PodGroupPhase.INQUEUE
 
 
-def test_a_job_that_is_gone_is_promised_nothing() -> None:
+def test_a_deleted_job_reserves_nothing() -> None:
     h = _cluster()
     _quota(h, {"cpu": "10"}, {"cpu": "0"})
     _ask(h, "first", cpu="8")
@@ -235,7 +235,7 @@ def test_a_job_that_is_gone_is_promised_nothing() -> None:
     assert h.job("next").phase is PodGroupPhase.INQUEUE
 
 
-def test_room_in_a_quota_wakes_and_other_quotas_do_not_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_freed_quota_wakes_and_other_quotas_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     h = _cluster()
     _quota(h, {"cpu": "1"}, {"cpu": "1"})
     _ask(h, "a", cpu="1")
@@ -268,7 +268,7 @@ def test_the_same_quota_again_is_no_change() -> None:
     assert h.step().idle
 
 
-def test_nobody_who_does_not_ask_for_quotas_is_woken_by_them() -> None:
+def test_without_the_plugin_quotas_wake_nothing() -> None:
     h = Harness('actions: "enqueue"\ntiers: [{plugins: [{name: gang}]}]')
     h.queue("q")
     h.settle()

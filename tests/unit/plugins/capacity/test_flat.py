@@ -1,4 +1,4 @@
-"""Capacity without a tree: attributes, orders, quotas, admission (plugins reference §7.1, §7.2)."""
+"""Capacity without a tree: attributes, orders, quotas, admission."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.plugins.capacity.clusters import GPU, capacity, cluster, figures
 # --- attributes -------------------------------------------------------------------------------------------------------
 
 
-def test_7_1_real_capability_leaves_the_guarantees_of_others_alone() -> None:
+def test_real_capability_excludes_the_guarantees_of_others() -> None:
     h = cluster()
     h.queue("a", guarantee={"cpu": "2"}, capability={"cpu": "8"})
     h.queue("b", guarantee={"cpu": "3"})
@@ -27,7 +27,7 @@ def test_7_1_real_capability_leaves_the_guarantees_of_others_alone() -> None:
     assert figures(h, "real_capacity_milli_cpu") == {"a": 7000, "b": 8000}
 
 
-def test_7_2_deserved_is_cut_to_what_the_queue_may_have_and_raised_to_its_guarantee() -> None:
+def test_deserved_is_capped_by_real_capability_and_raised_to_the_guarantee() -> None:
     h = cluster()
     h.queue("a", guarantee={"cpu": "2"}, capability={"cpu": "8"}, deserved={"cpu": "9"})
     h.queue("b", guarantee={"cpu": "3"})
@@ -92,7 +92,7 @@ def test_queues_are_ordered_by_priority_then_share_of_deserved() -> None:
     assert figures(h, "share") == {"full": 1, "half": 0.5, "idle": 0, "nothing": 0, "urgent": 1}
 
 
-def test_shares_follow_placements_and_promises() -> None:
+def test_shares_follow_placements_and_nominations() -> None:
     h = cluster("8")
     h.queue("q", deserved={"cpu": "4"})
     work(h, "q", waits=4)
@@ -160,11 +160,11 @@ def test_a_closed_queue_gets_nothing(hook: str) -> None:
 @pytest.mark.parametrize(
     "asks, refusal",
     [
-        pytest.param("2", insufficient("preemptive", Figures("cpu", 2000, 5000, 4000)), id="7.6 beyond deserved"),
-        pytest.param("1", None, id="7.6 within deserved"),
+        pytest.param("2", insufficient("preemptive", Figures("cpu", 2000, 5000, 4000)), id="beyond deserved"),
+        pytest.param("1", None, id="within deserved"),
     ],
 )
-def test_7_6_a_queue_may_take_back_up_to_what_it_deserves(asks: str, refusal: Refusal | None) -> None:
+def test_a_queue_reclaims_up_to_its_deserved_amount(asks: str, refusal: Refusal | None) -> None:
     h = cluster()
     h.queue("q", deserved={"cpu": "4"})
     work(h, "q", runs=3)
@@ -203,7 +203,7 @@ def test_a_queue_takes_nothing_back_beyond_its_capability() -> None:
     assert refusal == insufficient("preemptive", Figures("memory", 2 * gi, 2 * gi, gi), "insufficient memory")
 
 
-def test_nobody_takes_what_others_are_guaranteed_and_do_not_use() -> None:
+def test_unused_guarantees_are_not_available_to_others() -> None:
     """Two queues are each within their real capability of 6; together they would use up the third one's 4."""
     h = cluster("10")
     h.queue("a")
@@ -242,7 +242,7 @@ def test_a_full_cluster_hands_guarantees_to_their_owners() -> None:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def test_7_3_admission_counts_allocated_and_admitted_but_not_elastic() -> None:
+def test_admission_counts_allocated_and_admitted_but_not_elastic() -> None:
     h = cluster("20")
     h.queue("q", capability={"cpu": "7"})
     h.group("elastic", phase="Running", min_resources={"cpu": "3"})
@@ -259,7 +259,7 @@ def test_7_3_admission_counts_allocated_and_admitted_but_not_elastic() -> None:
     assert plugin.job_enqueueable(h.job("small")) == insufficient("job_enqueueable", Figures("cpu", 1000, 8000, 7000))
 
 
-def test_w15_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
+def test_a_queue_below_its_limit_admits_though_the_cluster_is_full() -> None:
     h = cluster("4")
     h.queue("q", deserved={"cpu": "2"})
     h.queue("rich")
@@ -309,7 +309,7 @@ def test_a_group_without_minimum_resources_is_admitted_unless_the_queue_is_close
     assert capacity(h).job_enqueueable(h.job("a")) == expected
 
 
-def test_promises_count_cards_in_the_same_unit_as_requests() -> None:
+def test_reservations_count_cards_in_the_same_unit_as_requests() -> None:
     h = cluster(resources={GPU: 8})
     h.queue("q")
     h.group("partly", phase="Running", min_resources={GPU: "6"})
@@ -398,7 +398,7 @@ def test_series_of_every_queue_are_there() -> None:
 
 
 @pytest.mark.parametrize(("tree", "above"), [(False, 0), (True, 4000)])
-def test_what_admitted_jobs_were_promised_is_a_series_of_all_queues_above_too(tree: bool, above: int) -> None:
+def test_reservations_are_a_series_of_all_ancestors_too(tree: bool, above: int) -> None:
     h = cluster("8", tree=tree)
     h.queue("team")
     h.queue("q", parent="team")

@@ -1,4 +1,4 @@
-"""Whom capacity lets a queue take room back from (plugins reference §7.2, §28; W-10, W-34)."""
+"""Victims of capacity's reclaim."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("7.4 down to deserved", [{"cpu": 2}] * 3, [0], {"cpu": 4}, {"cpu": 3}),
-    Case("7.5 never below the guarantee", [{"cpu": 2}] * 3, [], {"cpu": 4}, {"cpu": 5}, cause="guarantee"),
+    Case("down to deserved", [{"cpu": 2}] * 3, [0], {"cpu": 4}, {"cpu": 3}),
+    Case("never below the guarantee", [{"cpu": 2}] * 3, [], {"cpu": 4}, {"cpu": 5}, cause="guarantee"),
     Case("a guarantee of something else protects nothing", [{"cpu": 2}] * 3, [0], {"cpu": 4}, {GPU: 2}),
-    Case("7.9 below deserved though it has no cards", [{"cpu": 2}], [], {"cpu": 4, GPU: 2}),
-    Case("W-34: not a pod whose going would let an earlier one come back", [{"cpu": 1}, {"cpu": 3}, {"cpu": 1}], [0, 2],
+    Case("below deserved though it has no cards", [{"cpu": 2}], [], {"cpu": 4, GPU: 2}),
+    Case("not a pod whose eviction entitles its queue to the first", [{"cpu": 1}, {"cpu": 3}, {"cpu": 1}], [0, 2],
          {"cpu": 3}),
     Case("at deserved", [{"cpu": 2}] * 2, [], {"cpu": 4}),
     Case("everything when nothing is deserved", [{"cpu": 2}] * 2, [0, 1]),
@@ -102,7 +102,7 @@ def test_what_a_statement_took_is_gone_until_it_is_undone() -> None:
     assert reclaim(h, "poor-waits0", ["rich-runs1", "rich-runs2"])[0] == ["rich-runs1"]
 
 
-def test_promises_of_a_queue_do_not_cost_it_running_pods() -> None:
+def test_nominations_of_a_queue_do_not_cost_it_running_pods() -> None:
     h = cluster("20")
     h.queue("rich", deserved={"cpu": "2"})
     h.queue("poor", deserved={"cpu": "9"})
@@ -123,9 +123,7 @@ def test_promises_of_a_queue_do_not_cost_it_running_pods() -> None:
     ],
 )
 @pytest.mark.parametrize("requests", [{"cpu": 1}, {"cpu": 2, "memory": "2Gi"}, {"memory": "1Gi", GPU: 1}], ids=str)
-def test_w34_a_queue_can_never_take_back_the_very_pod_it_gave_up(
-    deserved: dict[str, str] | None, requests: dict[str, Any]
-) -> None:
+def test_a_queue_never_reclaims_its_own_victim(deserved: dict[str, str] | None, requests: dict[str, Any]) -> None:
     h = cluster("20", memory="20Gi", resources={GPU: 8})
     h.queue("rich", deserved=deserved)
     h.queue("poor", deserved={"cpu": 9, "memory": "9Gi", GPU: 9})
@@ -143,7 +141,7 @@ def test_w34_a_queue_can_never_take_back_the_very_pod_it_gave_up(
         assert capacity(h).preemptive(session.queues["rich"], h.task(name)) is not None
 
 
-def test_w10_what_a_queue_deserves_is_safe_behind_a_permissive_tier() -> None:
+def test_deserved_amounts_are_protected_behind_a_permissive_tier() -> None:
     h = Harness("""
 actions: "allocate"
 tiers: [{plugins: [{name: conformance}]}, {plugins: [{name: capacity}]}]

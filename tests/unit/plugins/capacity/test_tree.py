@@ -1,4 +1,4 @@
-"""Capacity with `enableHierarchy` (plugins reference §7.3 and §28)."""
+"""Capacity with `enableHierarchy`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _company(h: Harness, *, root: bool = True, **eng: Any) -> None:
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_7_7_a_leaf_is_limited_by_every_queue_above_it(root: bool) -> None:
+def test_a_leaf_is_limited_by_every_queue_above_it(root: bool) -> None:
     h = cluster(tree=True)
     _company(h, root=root, capability={"cpu": "6"})
     work(h, "a", runs=1)
@@ -201,7 +201,7 @@ def _shares(h: Harness) -> None:
     work(h, "c", runs=9)
 
 
-def test_7_8_leaves_are_compared_where_their_ways_part() -> None:
+def test_leaves_are_compared_below_their_lowest_common_ancestor() -> None:
     h = cluster("40", tree=True)
     _shares(h)
     session = h.session()
@@ -284,7 +284,7 @@ def test_ancestors_may_have_to_be_above_deserved_too(level: int, victims: list[s
     assert reclaim(h, "c-waits0", ["a-runs0", "a-runs1"]) == (victims, protected)
 
 
-def test_room_below_a_full_queue_is_made_below_it() -> None:
+def test_victims_for_a_full_subtree_are_inside_it() -> None:
     h = cluster("20", tree=True)
     _company(h, capability={"cpu": "4"})
     h.queue("a", parent="eng", deserved={"cpu": "2"})

@@ -1,4 +1,4 @@
-"""What may be wrong with a tree of queues, and whom it stops (plugins reference §7.3, Better; §28; W-26)."""
+"""Faults in the tree of queues, and the queues they stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOST = "the queue lost has invalid parent queue nobody"
     "queue, message",
     [("x", _CYCLE), ("y", _CYCLE), ("z", _CYCLE), ("below", _CYCLE), ("lost", _LOST), ("child", _LOST), ("well", None)],
 )
-def test_w26_a_fault_stops_the_queues_it_is_about_and_no_others(queue: str, message: str | None) -> None:
+def test_a_fault_stops_only_the_queues_concerned(queue: str, message: str | None) -> None:
     h = cluster(tree=True)
     _broken(h)
     work(h, queue, runs=1, waits=1)
@@ -59,7 +59,7 @@ def test_w26_a_fault_stops_the_queues_it_is_about_and_no_others(queue: str, mess
     assert figures(h, "real_capacity_milli_cpu")["well"] == 10_000  # guarantees of queues at fault hold back nobody
 
 
-def test_faults_are_told_on_their_queues() -> None:
+def test_faults_emit_events_on_their_queues() -> None:
     h = cluster(tree=True)
     _broken(h)
     h.step()
@@ -99,7 +99,7 @@ def test_faults_are_told_on_their_queues() -> None:
         pytest.param({}, {"capability": {"cpu": "800"}}, {"deserved": {"cpu": "9"}}, None, id="a small cluster"),
     ],
 )  # fmt: skip
-def test_amounts_that_do_not_fit_are_told_and_stop_nobody(
+def test_inconsistent_amounts_are_reported_and_stop_no_queue(
     eng: dict[str, Any], a: dict[str, Any], b: dict[str, Any], message: str | None
 ) -> None:
     h = cluster(tree=True)

@@ -90,11 +90,11 @@ def test_what_was_borrowed_comes_back_and_stays(
     fill(h)
     result, victims = _run(h)
     assert result == placed
-    # Each pod made room once, and none of them took it back (W-34).
+    # Each pod made room once, and none of them took it back.
     assert len(victims) == len(set(victims)) == 10 - placed["borrows"]
 
 
-def test_the_nearest_queue_in_the_tree_gives_up_room_first() -> None:
+def test_victims_come_from_the_nearest_queue_first() -> None:
     h = _cluster(tree=True)
     h.queue("eng", deserved={"cpu": "4"})
     h.queue("a", parent="eng", deserved={"cpu": "3"})
@@ -108,7 +108,7 @@ def test_the_nearest_queue_in_the_tree_gives_up_room_first() -> None:
     assert {victim[0] for victim in victims} == {"b"}
 
 
-def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nobody() -> None:
+def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nothing() -> None:
     h = _cluster()
     h.queue("borrows", deserved={"cpu": "7"})
     h.queue("comes", deserved={"cpu": "4"})
@@ -122,7 +122,7 @@ def test_a_gang_comes_for_all_of_its_minimum_or_evicts_nobody() -> None:
     assert _run(h)[0] == {"borrows": 6, "comes": 4}
 
 
-def test_room_kept_for_a_guarantee_does_not_keep_others_from_what_they_deserve() -> None:
+def test_a_guarantee_does_not_reduce_the_deserved_amount_of_others() -> None:
     h = _cluster()
     for name in ("borrows", "comes"):
         h.queue(name, deserved={"cpu": "3"})

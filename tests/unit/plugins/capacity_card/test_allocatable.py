@@ -1,4 +1,4 @@
-"""Vectors 50 to 70d of the capacity-card reference: one pod, its charge, the plain limit."""
+"""The quota check of single pods, and their charge."""
 
 from __future__ import annotations
 
@@ -132,7 +132,6 @@ def test_one_pod_is_checked_against_what_is_allocated(
 
 
 def test_reservations_play_no_role(harness: Callable[..., Harness]) -> None:
-    """Vector 51."""
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 3})
@@ -232,7 +231,6 @@ def test_inferred_cards_are_charged_like_named_ones(harness: Callable[..., Harne
 
 
 def test_pipelined_pods_are_charged_the_card_of_their_node(harness: Callable[..., Harness]) -> None:
-    """Vector 59 (R43)."""
     h = harness()
     nodes(h, "B")
     h.queue("q", cards={"A": 2, "B": 3})
@@ -248,7 +246,6 @@ def test_pipelined_pods_are_charged_the_card_of_their_node(harness: Callable[...
 
 
 def test_a_running_multi_card_pod_is_charged_its_nodes_card(harness: Callable[..., Harness]) -> None:
-    """Vector 60."""
     h = harness()
     nodes(h, "A", "B")
     h.queue("q", cards={"A": 2, "B": 3})
@@ -266,7 +263,6 @@ def test_a_running_multi_card_pod_is_charged_its_nodes_card(harness: Callable[..
 def test_the_recorded_card_counts_when_the_pod_accepts_it(
     harness: Callable[..., Harness], assigned: str, expected: dict[str, int]
 ) -> None:
-    """R3, §13.4."""
     h = harness()
     h.node(
         "n",
@@ -285,7 +281,6 @@ def test_the_recorded_card_counts_when_the_pod_accepts_it(
 
 
 def test_counts_are_summed_over_containers(harness: Callable[..., Harness]) -> None:
-    """Vector 64."""
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 9})
@@ -297,7 +292,6 @@ def test_counts_are_summed_over_containers(harness: Callable[..., Harness]) -> N
 
 
 def test_the_largest_init_step_counts(harness: Callable[..., Harness]) -> None:
-    """Vector 70d."""
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 9})
@@ -315,8 +309,7 @@ def test_the_largest_init_step_counts(harness: Callable[..., Harness]) -> None:
 
 
 @pytest.mark.parametrize("unlimited", [True, False])
-def test_card_pods_are_exempt_from_cpu_quota_only_when_told(harness: Callable[..., Harness], unlimited: bool) -> None:
-    """Vector 66."""
+def test_card_pods_are_exempt_from_cpu_quota_only_by_argument(harness: Callable[..., Harness], unlimited: bool) -> None:
     h = harness({"cardUnlimitedCpuMemory": unlimited})
     nodes(h, "A")
     h.queue("q", cards={"A": 2}, capability={"cpu": "4"})
@@ -332,7 +325,6 @@ def test_card_pods_are_exempt_from_cpu_quota_only_when_told(harness: Callable[..
 
 @pytest.mark.parametrize("unlimited", [True, False])
 def test_cpu_pods_keep_their_cpu_quota(harness: Callable[..., Harness], unlimited: bool) -> None:
-    """Vector 67."""
     h = harness({"cardUnlimitedCpuMemory": unlimited})
     nodes(h, "A")
     h.queue("q", capability={"cpu": "4"})
@@ -347,7 +339,7 @@ def test_cpu_pods_keep_their_cpu_quota(harness: Callable[..., Harness], unlimite
 
 
 def test_unnamed_card_pods_are_exempt_too(harness: Callable[..., Harness]) -> None:
-    """§4.2 rule 6: with or without `card.name`."""
+    """With or without `card.name`."""
     h = harness({"cardUnlimitedCpuMemory": True})
     nodes(h, "A")
     h.queue("q", capability={"cpu": "4"})
@@ -356,7 +348,7 @@ def test_unnamed_card_pods_are_exempt_too(harness: Callable[..., Harness]) -> No
     assert check(h) is None
 
 
-def test_memory_is_told_in_mebibytes_without_exponent(harness: Callable[..., Harness]) -> None:
+def test_memory_is_reported_in_mebibytes_without_exponent(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A")
     h.queue("q", capability={"memory": "1Mi"})
@@ -372,7 +364,6 @@ def test_memory_is_told_in_mebibytes_without_exponent(harness: Callable[..., Har
 
 
 def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness]) -> None:
-    """Vector 68."""
     h = harness()
     nodes(h, "A", "B")
     h.queue("q", cards={"A": 4, "B": 4})
@@ -390,7 +381,6 @@ def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness
 
 
 def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness]) -> None:
-    """Vector 69."""
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 3}, capability={GPU: 1})
@@ -403,7 +393,6 @@ def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness])
     ("written", "read"), [(" A | B ", "A|B"), ("A|A", "A"), ("A|B|A", "A|B")], ids=["spaces", "twice", "thrice"]
 )
 def test_card_names_are_normalised(harness: Callable[..., Harness], written: str, read: str) -> None:
-    """Vector 70a."""
     h = harness()
     nodes(h, "A", "B")
     h.queue("q")
@@ -413,7 +402,6 @@ def test_card_names_are_normalised(harness: Callable[..., Harness], written: str
 
 
 def test_the_misspelt_key_is_an_alias(harness: Callable[..., Harness]) -> None:
-    """Vector 70c (R1)."""
     h = harness()
     nodes(h, "A", "B")
     h.queue("q")

@@ -1,4 +1,4 @@
-"""Arguments of the plugin (capacity-card reference §5)."""
+"""Arguments of the plugin."""
 
 from __future__ import annotations
 

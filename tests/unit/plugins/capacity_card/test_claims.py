@@ -1,4 +1,4 @@
-"""Job-mode arithmetic against a search over all assignments (capacity-card reference §6.4)."""
+"""Multi-card admission against a search over all assignments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_claims_pass_exactly_when_all_can_be_met(
 
 @given(limits=per_card, used=per_card, claims=claimed, asked=st.sampled_from(SETS))
 @settings(max_examples=100, deadline=None)
-def test_only_sets_with_an_asked_card_are_told(
+def test_only_sets_with_a_requested_card_are_reported(
     limits: dict[str, int], used: dict[str, int], claims: list[tuple[frozenset[str], int]], asked: frozenset[str]
 ) -> None:
     admission = MultiCardAdmission(used, claims, limits.__getitem__)
@@ -56,7 +56,7 @@ def test_only_sets_with_an_asked_card_are_told(
         assert overdraft is None or (overdraft.cards & asked and overdraft.total > overdraft.limit)
 
 
-def test_the_smallest_violated_set_is_told() -> None:
+def test_the_smallest_violated_set_is_reported() -> None:
     claims = [({"A", "B"}, 4), ({"B", "C"}, 4)]
     limits = {"A": 2, "B": 1, "C": 9}
     assert MultiCardAdmission({}, claims, limits.__getitem__).overdraft("A") == Overdraft(frozenset("AB"), 4, 3)

@@ -1,4 +1,4 @@
-"""Vectors 17 to 48 of the capacity-card reference: job mode against limit x overCommitFactor."""
+"""Admission of jobs against limit x overCommitFactor."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_job_without_pods_is_judged_by_what_it_announces(harness: Callable[...
     assert verdict(h) == case.expected
 
 
-def test_a_queue_without_any_capability_says_so_in_a_second_event(harness: Callable[..., Harness]) -> None:
+def test_a_queue_without_any_capability_adds_a_second_event(harness: Callable[..., Harness]) -> None:
     h = harness()
     cluster_of_everything(h)
     h.queue("q")
@@ -179,7 +179,6 @@ def test_a_refusal_carries_its_numbers(harness: Callable[..., Harness]) -> None:
 
 
 def test_alternatives_of_different_resources_are_refused(harness: Callable[..., Harness]) -> None:
-    """Vector 42."""
     h = harness()
     h.gpu_node("n1", card="4090")
     h.gpu_node("n2", card="H20", resources={"nvidia.com/mig-1g.24gb": 2})
@@ -196,7 +195,6 @@ def test_alternatives_of_different_resources_are_refused(harness: Callable[..., 
 
 
 def test_nothing_enters_a_closed_queue(harness: Callable[..., Harness]) -> None:
-    """Vector 46."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"H200": 3}, state="Closed")
@@ -206,7 +204,7 @@ def test_nothing_enters_a_closed_queue(harness: Callable[..., Harness]) -> None:
 
 
 def test_an_unchanged_refusal_is_written_once(harness: Callable[..., Harness]) -> None:
-    """§13.7: retrying with unchanged input writes no second event."""
+    """Retrying with unchanged input writes no second event."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 1})

@@ -1,4 +1,4 @@
-"""Invariants of §13.7: whatever happens, the books equal what a fresh look at the pods gives."""
+"""Invariant: after any history the ledger equals a rebuild from the pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is malformed and what must never crash (capacity-card reference §2.3, §13)."""
+"""Malformed objects: reported, contained, never a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def allocated(h: Harness, queue: str = "q") -> dict[str, int]:
      '{"":1}', '{"H200":1,"H200":1}', "7", '"x"', "{", '{"H200":1e2}', "\x00", "[" * 5000],
 )  # fmt: skip
 def test_a_malformed_quota_voids_all_cards_and_nothing_else(harness: Callable[..., Harness], text: str) -> None:
-    """Vectors 2, 3 and §13.2."""
     h = harness()
     h.gpu_node("n1", card="A")
     h.queue("q", cards=text, capability={"cpu": "4"})
@@ -68,7 +67,6 @@ def test_a_malformed_quota_voids_all_cards_and_nothing_else(harness: Callable[..
 
 @pytest.mark.parametrize("text", ["{}", "", "null", None])
 def test_an_empty_quota_is_no_mistake(harness: Callable[..., Harness], text: str | None) -> None:
-    """Vector 4."""
     h = harness()
     h.gpu_node("n1", card="A")
     h.queue("q", cards=text)
@@ -76,8 +74,7 @@ def test_an_empty_quota_is_no_mistake(harness: Callable[..., Harness], text: str
     assert h.event_messages("Queue", "q") == []
 
 
-def test_a_malformed_label_is_told_to_its_node(harness: Callable[..., Harness]) -> None:
-    """Vector 10."""
+def test_a_malformed_label_emits_an_event_on_its_node(harness: Callable[..., Harness]) -> None:
     h = harness()
     h.gpu_node("n1", card="H200", labels={"nvidia.com/gpu.replicas": "two"}, resources={"nvidia.com/gpu.shared": 8})
     h.step()
@@ -92,7 +89,7 @@ def test_a_malformed_label_is_told_to_its_node(harness: Callable[..., Harness]) 
     assert [s.value for s in plugin.metrics() if s.labels.get("reason") == "InvalidCardLabel"] == [0]
 
 
-def test_invalid_service_types_are_told_and_count_as_unknown(harness: Callable[..., Harness]) -> None:
+def test_invalid_service_types_are_reported_and_count_as_unknown(harness: Callable[..., Harness]) -> None:
     h = harness({"podOwnerReferenceToServiceType": {"ReplicaSet": "inference"}})
     h.gpu_node("n1", card="H200", count=16)
     h.queue("q", cards={"H200": 16})
@@ -125,7 +122,7 @@ def test_invalid_service_types_are_told_and_count_as_unknown(harness: Callable[.
 
 
 def test_hooks_before_the_first_session_refuse(harness: Callable[..., Harness]) -> None:
-    """§6: not ready."""
+    """Not ready."""
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.plugins.capacity_card import CapacityCard
 
@@ -149,7 +146,7 @@ def test_hooks_before_the_first_session_refuse(harness: Callable[..., Harness]) 
     ids=str,
 )  # fmt: skip
 def test_odd_pods_never_stop_the_session(harness: Callable[..., Harness], annotations: dict[str, str]) -> None:
-    """§13.3, §13.4: a running and a waiting pod of every odd kind beside a good one."""
+    """A running and a waiting pod of every odd kind beside a good one."""
     h = harness()
     h.gpu_node("n1", card="A")
     h.queue("q", cards={"A": 4})
@@ -170,7 +167,6 @@ def test_odd_pods_never_stop_the_session(harness: Callable[..., Harness], annota
 
 @pytest.mark.parametrize("amounts", [{GPU: "-3"}, {GPU: "0"}, {GPU: "99999999999999999999"}, {GPU: "x"}, {}], ids=str)
 def test_odd_nodes_never_stop_the_session(harness: Callable[..., Harness], amounts: dict[str, Any]) -> None:
-    """§13.1."""
     h = harness()
     h.gpu_node("n1", card="A")
     labels = {"nvidia.com/gpu.product": "A", "nvidia.com/gpu.memory": "9" * 400, "nvidia.com/gpu.replicas": "-"}
@@ -183,8 +179,8 @@ def test_odd_nodes_never_stop_the_session(harness: Callable[..., Harness], amoun
     assert set(h.binds) == {"p"}
 
 
-def test_pods_that_run_on_unknown_cards_are_charged_cpu_and_told(harness: Callable[..., Harness]) -> None:
-    """§4.5: never failing, always reported; charged in full once the card is known."""
+def test_pods_that_run_on_unknown_cards_are_charged_cpu_and_reported(harness: Callable[..., Harness]) -> None:
+    """Never failing, always reported; charged in full once the card is known."""
     h = harness()
     h.node("n1", cpu="64")
     h.queue("q", cards={"A": 4})
@@ -201,7 +197,6 @@ def test_pods_that_run_on_unknown_cards_are_charged_cpu_and_told(harness: Callab
 
 
 def test_unknown_releases_are_counted_and_change_nothing(harness: Callable[..., Harness]) -> None:
-    """§13.5."""
     from capcard_sched.framework.api.plugin import Placement
 
     h = harness()

@@ -1,4 +1,4 @@
-"""preempt inside a queue whose quota is full: its victims free quota and nodes (capacity-card reference §12)."""
+"""preempt inside a queue whose quota is full: victims free quota and nodes."""
 
 from __future__ import annotations
 

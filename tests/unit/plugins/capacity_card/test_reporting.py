@@ -1,4 +1,4 @@
-"""Series and annotations (capacity-card reference §8, §9)."""
+"""Metrics and annotations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def running(
 
 
 def test_usage_is_published_on_queues_when_asked_for(harness: Callable[..., Harness]) -> None:
-    """§9."""
     h = harness({"publishCardUsage": True})
     h.gpu_node("n1", card="H200", count=16)
     h.queue("q", cards={"H200": 16, "A": 1})
@@ -53,7 +52,6 @@ def test_usage_is_not_published_otherwise(harness: Callable[..., Harness]) -> No
 
 
 def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[..., Harness]) -> None:
-    """§8."""
     h = harness()
     h.gpu_node("n1", card="A", count=16, cpu="64", memory="64Gi")
     h.queue("q", cards={"A": 8}, capability={"cpu": "10"})
@@ -104,10 +102,10 @@ def test_series_follow_the_ledger_and_end_with_their_queue(harness: Callable[...
 
 
 @pytest.mark.parametrize("gone", ["lender", "taker"])
-def test_evictions_are_no_longer_told_when_a_queue_of_the_pair_is_gone(
+def test_eviction_series_are_dropped_when_a_queue_of_the_pair_is_gone(
     harness: Callable[..., Harness], gone: str
 ) -> None:
-    """§8: series of a deleted queue are removed."""
+    """Series of a deleted queue are removed."""
     h = harness()
     h.queue("lender")
     h.queue("taker")
@@ -120,8 +118,8 @@ def test_evictions_are_no_longer_told_when_a_queue_of_the_pair_is_gone(
     assert [s for s in plugin.metrics() if s.name == "capacity_card_evictions_total"] == []
 
 
-def test_a_card_that_is_promised_or_held_and_has_no_node_left_totals_zero(harness: Callable[..., Harness]) -> None:
-    """§8: a series that is absent compares with nothing, and `quota > total` would not show."""
+def test_a_limited_or_held_card_without_a_node_totals_zero(harness: Callable[..., Harness]) -> None:
+    """A series that is absent compares with nothing, and `quota > total` would not show."""
     h = harness()
     h.gpu_node("n1", card="A", count=4)
     h.queue("q", cards={"A": 4, "never-there": 1})
@@ -141,8 +139,8 @@ def test_a_card_that_is_promised_or_held_and_has_no_node_left_totals_zero(harnes
     assert totals() == {"A": 0}, "two are held"
 
 
-def test_a_queue_without_any_capability_is_told_what_each_action_denies() -> None:
-    """§6.1, §6.8: the refusals are word for word the same, what follows them is not."""
+def test_a_queue_without_any_capability_names_the_verb_of_each_action() -> None:
+    """The refusals are word for word the same, what follows them is not."""
     h = Harness(CONF.replace("enqueue, allocate", "enqueue, allocate, reclaim").replace("{arguments}", "{}"))
     h.gpu_node("n1", card="A", count=4)
     h.queue("lender", cards={"A": 4})

@@ -1,4 +1,4 @@
-"""Vectors 18 to 49 of the capacity-card reference at admission, with pods, reservations and elastic amounts."""
+"""Admission with pods, reservations and elastic amounts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.unit.plugins.capacity_card.admission import cluster_of_everything, cp
 
 
 def test_permitted_jobs_reserve_for_later_ones_of_the_same_session(harness: Callable[..., Harness]) -> None:
-    """Vector 21."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 5})
@@ -26,7 +25,7 @@ def test_permitted_jobs_reserve_for_later_ones_of_the_same_session(harness: Call
 
 
 def test_a_vote_alone_reserves_nothing(harness: Callable[..., Harness]) -> None:
-    """R22: another plugin may still reject."""
+    """Another plugin may still reject."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 5})
@@ -48,7 +47,6 @@ def test_a_vote_alone_reserves_nothing(harness: Callable[..., Harness]) -> None:
 def test_pods_beyond_the_minimum_do_not_block_admission(
     harness: Callable[..., Harness], arguments: dict[str, Any], expected: tuple[str, str] | None
 ) -> None:
-    """Vector 22."""
     h = harness(arguments)
     cluster_of_everything(h)
     h.queue("q", cards={"A": 8})
@@ -69,7 +67,6 @@ def test_pods_beyond_the_minimum_do_not_block_admission(
 def test_unset_capability_means_what_the_cluster_has_left(
     harness: Callable[..., Harness], guarantee: dict[str, str] | None, asked: int, expected: tuple[str, str] | None
 ) -> None:
-    """Vectors 27, 28 (R15)."""
     h = harness()
     h.node("n1", cpu="8")
     h.queue("q", capability={"memory": "1Ti"})
@@ -80,7 +77,7 @@ def test_unset_capability_means_what_the_cluster_has_left(
 
 
 def test_card_pods_never_starve_cpu_jobs_when_exempt(harness: Callable[..., Harness]) -> None:
-    """Vector 32 (R16): the argument applies from the first sum on."""
+    """The argument applies from the first sum on."""
     h = harness({"cardUnlimitedCpuMemory": True})
     cluster_of_everything(h)
     h.queue("q", cards={"A": 8}, capability={"cpu": "4"})
@@ -92,7 +89,6 @@ def test_card_pods_never_starve_cpu_jobs_when_exempt(harness: Callable[..., Harn
 
 
 def test_existing_pods_decide_over_the_annotation(harness: Callable[..., Harness]) -> None:
-    """Vector 43."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"H200": 8})
@@ -115,7 +111,7 @@ def test_the_annotation_holds_the_place_of_pods_still_to_come(harness: Callable[
 
 @pytest.mark.parametrize("key", ["nosuch|A", "A|nosuch", "A"])
 def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Callable[..., Harness], key: str) -> None:
-    """R5: the pod asks for what the annotation asks for, though no node offers one of its cards."""
+    """The pod asks for what the annotation asks for, though no node offers one of its cards."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 2})
@@ -125,7 +121,7 @@ def test_pods_that_came_count_also_when_an_alternative_is_unknown(harness: Calla
     assert verdict(h) is None
 
 
-def test_a_malformed_request_with_pods_is_ignored_and_told_once(harness: Callable[..., Harness]) -> None:
+def test_a_malformed_request_with_pods_is_ignored_and_reported_once(harness: Callable[..., Harness]) -> None:
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"H200": 8})
@@ -143,7 +139,6 @@ def test_a_malformed_request_with_pods_is_ignored_and_told_once(harness: Callabl
 def test_a_deployment_larger_than_its_quota_fills_it(
     harness: Callable[..., Harness], arguments: dict[str, Any], bound: int
 ) -> None:
-    """Vector 44 (R14)."""
     h = harness(arguments)
     h.gpu_node("n1", card="H200", count=16)
     h.queue("q", cards={"H200": 8})
@@ -160,8 +155,7 @@ def test_a_deployment_larger_than_its_quota_fills_it(
         assert h.pod_message(name) == expected[1]
 
 
-def test_pods_of_a_refused_job_are_told_the_same(harness: Callable[..., Harness]) -> None:
-    """Vector 45 (R26)."""
+def test_pods_of_a_refused_job_have_the_same_reason(harness: Callable[..., Harness]) -> None:
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"NVIDIA-H200": 3})
@@ -192,7 +186,6 @@ def test_overcommit_admits_pods_that_the_plain_limit_then_holds(harness: Callabl
 
 
 def test_shares_of_cards_are_cards_of_their_own(harness: Callable[..., Harness]) -> None:
-    """Vector 49."""
     card = "NVIDIA-A100-80GB/mps-80g*1/8"
     h = harness()
     h.node(
@@ -216,7 +209,6 @@ def test_shares_of_cards_are_cards_of_their_own(harness: Callable[..., Harness])
 
 
 def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> None:
-    """Vector 18, end to end."""
     h = harness()
     h.gpu_node("n1", card="A100", count=8)
     h.queue("q", cards={"A100": 5}, capability={"cpu": "100", "memory": "500Gi"})
@@ -236,7 +228,6 @@ def test_a_whole_gang_is_admitted_and_bound(harness: Callable[..., Harness]) -> 
 def test_cpu_beyond_min_resources_is_elastic(
     harness: Callable[..., Harness], asked: int, expected: tuple[str, str] | None
 ) -> None:
-    """Vector 70e."""
     h = harness()
     h.node("n1", cpu="64")
     h.queue("q", capability={"cpu": "10"})
@@ -287,7 +278,7 @@ def test_a_gang_that_lost_a_pod_may_enter_again(harness: Callable[..., Harness])
 
 
 def test_gated_pods_reserve_nothing(harness: Callable[..., Harness]) -> None:
-    """R44: the cards of gated pods are left out of what an admitted job has coming to it."""
+    """The cards of gated pods are left out of what an admitted job has coming to it."""
     h = harness()
     cluster_of_everything(h)
     h.queue("q", cards={"A": 8})

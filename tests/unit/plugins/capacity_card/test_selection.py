@@ -1,4 +1,4 @@
-"""Vectors 52 to 70j of the capacity-card reference about nodes: which alternative, where, in what order."""
+"""Alternatives of multi-card pods: nodes, order and node filter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def scores(h: Harness, pod: str = "p") -> list[float] | None:
 
 
 def test_a_pod_goes_where_its_queue_has_quota(harness: Callable[..., Harness]) -> None:
-    """Vector 52."""
     h = harness()
     nodes(h, "A", "B", count=8)
     h.queue("q", cards={"A": 2, "B": 3})
@@ -80,7 +79,6 @@ def test_a_pod_goes_where_its_queue_has_quota(harness: Callable[..., Harness]) -
 
 
 def test_the_first_alternative_is_preferred_and_recorded(harness: Callable[..., Harness]) -> None:
-    """Vector 53."""
     h = harness()
     nodes(h, "A", "B", count=8)
     h.queue("q", cards={"A": 2, "B": 3})
@@ -97,7 +95,6 @@ def test_the_first_alternative_is_preferred_and_recorded(harness: Callable[..., 
 
 @pytest.mark.parametrize("groups", [1, 4], ids=["one gang", "four jobs"])
 def test_alternatives_are_used_up_in_order(harness: Callable[..., Harness], groups: int) -> None:
-    """Vector 54."""
     h = harness()
     nodes(h, "A", "B", count=8)
     h.queue("q", cards={"A": 2, "B": 3})
@@ -125,7 +122,6 @@ def test_a_gang_never_overdraws_an_alternative(harness: Callable[..., Harness]) 
 
 
 def test_preference_halves_with_every_alternative(harness: Callable[..., Harness]) -> None:
-    """Vector 57."""
     h = harness({"nodeOrderWeight": 2})
     nodes(h, "A", "B", "V")
     h.node("plain")
@@ -136,7 +132,6 @@ def test_preference_halves_with_every_alternative(harness: Callable[..., Harness
 
 
 def test_a_single_card_pod_has_no_preference_but_needs_its_card(harness: Callable[..., Harness]) -> None:
-    """Vector 58."""
     h = harness()
     nodes(h, "A", "B")
     h.queue("q", cards={"A": 2})
@@ -172,7 +167,7 @@ def test_nodes_without_any_alternative_are_out_for_good(harness: Callable[..., H
 
 
 def test_unknown_alternatives_do_not_stop_a_pod(harness: Callable[..., Harness]) -> None:
-    """Vector 63 (R5), end to end."""
+    """Vector 63, end to end."""
     h = harness()
     nodes(h, "4090D")
     h.queue("q", cards={"4090D": 1})
@@ -185,7 +180,6 @@ def test_unknown_alternatives_do_not_stop_a_pod(harness: Callable[..., Harness])
 
 
 def test_a_gang_beyond_the_plain_limit_is_undone_whole(harness: Callable[..., Harness]) -> None:
-    """Vector 70h."""
     h = harness({"overCommitFactor": 2})
     nodes(h, "A")
     h.queue("q", cards={"A": 3})
@@ -201,8 +195,7 @@ def test_a_gang_beyond_the_plain_limit_is_undone_whole(harness: Callable[..., Ha
     assert h.pod_message("g-p-3") == scalar("A", 1000, 4000, 3000)[1]
 
 
-def test_scale_in_of_one_deployment_makes_room_for_another(harness: Callable[..., Harness]) -> None:
-    """Vector 70i."""
+def test_scale_in_of_one_deployment_frees_quota_for_another(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A")
     h.queue("q", cards={"A": 8})
@@ -221,8 +214,7 @@ def test_scale_in_of_one_deployment_makes_room_for_another(harness: Callable[...
     assert h.binds == {"d2-p-0": "n-a", "d2-p-1": "n-a"}
 
 
-def test_a_pod_that_fits_nowhere_is_told_why(harness: Callable[..., Harness]) -> None:
-    """Vector 70j."""
+def test_a_pod_that_fits_nowhere_has_a_reason(harness: Callable[..., Harness]) -> None:
     h = harness()
     h.gpu_node("n1", card="4090", count=8)
     h.gpu_node("n2", card="NVIDIA-H200", count=1)
@@ -256,7 +248,7 @@ def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness])
 
 
 class TestSameCardForAllPods:
-    """`multiCardJobMode: single` (R18)."""
+    """`multiCardJobMode: single`."""
 
     def test_the_first_pod_fixes_the_card_of_the_rest(self, harness: Callable[..., Harness]) -> None:
         h = harness({"multiCardJobMode": "single"})

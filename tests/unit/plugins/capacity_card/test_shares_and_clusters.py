@@ -1,4 +1,4 @@
-"""Vectors 1, 16 and 71 to 81 of the capacity-card reference: clusters and quotas that change, and shares."""
+"""Changing clusters and quotas, and the shares of queues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ def order(h: Harness) -> list[str]:
 
 
 def test_more_quota_than_cards_is_held_by_the_nodes(harness: Callable[..., Harness]) -> None:
-    """Vector 71."""
     h = harness()
     h.gpu_node("n1", count=10)
     h.queue("q", cards={"NVIDIA-H200": 6})
@@ -54,7 +53,6 @@ def test_more_quota_than_cards_is_held_by_the_nodes(harness: Callable[..., Harne
 
 
 def test_a_lost_node_leaves_running_pods_charged(harness: Callable[..., Harness]) -> None:
-    """Vector 72."""
     h = harness()
     h.gpu_node("n1", card="H200", count=4)
     h.gpu_node("n2", card="H200", count=4)
@@ -78,7 +76,6 @@ def test_a_lost_node_leaves_running_pods_charged(harness: Callable[..., Harness]
 
 
 def test_a_card_is_known_as_long_as_a_pod_holds_it(harness: Callable[..., Harness]) -> None:
-    """Vector 73 (R12)."""
     h = harness()
     h.gpu_node("n1", card="H200")
     h.gpu_node("n2", card="other")
@@ -106,7 +103,7 @@ def test_a_card_is_known_as_long_as_a_pod_holds_it(harness: Callable[..., Harnes
 
 
 def test_a_recorded_card_counts_though_no_node_ever_offered_it(harness: Callable[..., Harness]) -> None:
-    """R3: a scheduler that starts after the last node of a card went charges its pods that card, and no other."""
+    """A scheduler that starts after the last node of a card went charges its pods that card, and no other."""
     h = harness()
     h.gpu_node("n1", card="B", count=4)
     h.queue("q", cards={"A": 2, "B": 1})
@@ -123,7 +120,6 @@ def test_a_recorded_card_counts_though_no_node_ever_offered_it(harness: Callable
 
 
 def test_a_resliced_node_leaves_the_quota_alone(harness: Callable[..., Harness]) -> None:
-    """Vector 74."""
     h = harness()
     slices = {"nvidia.com/mig-1g.18gb": 3, "nvidia.com/mig-3g.71gb": 1}
     h.gpu_node("n1", card="H200", count=7, resources=slices)
@@ -143,7 +139,6 @@ def test_a_resliced_node_leaves_the_quota_alone(harness: Callable[..., Harness])
 
 
 def test_a_lowered_quota_blocks_only_new_pods(harness: Callable[..., Harness]) -> None:
-    """Vector 75."""
     h = harness()
     h.gpu_node("n1", card="H200", count=16)
     h.queue("q", cards={"H200": 8})
@@ -159,7 +154,6 @@ def test_a_lowered_quota_blocks_only_new_pods(harness: Callable[..., Harness]) -
 
 
 def test_priority_of_queues_comes_before_their_share(harness: Callable[..., Harness]) -> None:
-    """Vector 76."""
     h = harness()
     h.gpu_node("n1", card="H200", count=64)
     h.queue("high", cards={"H200": 10}, priority=80000)
@@ -171,7 +165,6 @@ def test_priority_of_queues_comes_before_their_share(harness: Callable[..., Harn
 
 
 def test_the_lower_share_is_served_first(harness: Callable[..., Harness]) -> None:
-    """Vector 77."""
     h = harness()
     h.gpu_node("n1", card="H200", count=64)
     h.queue("a", cards={"H200": 4})
@@ -184,7 +177,6 @@ def test_the_lower_share_is_served_first(harness: Callable[..., Harness]) -> Non
 
 
 def test_the_most_used_dimension_is_the_share(harness: Callable[..., Harness]) -> None:
-    """Vector 78."""
     h = harness()
     h.gpu_node("n1", card="H200", cpu="200", count=8)
     h.gpu_node("n2", card="H100", cpu="200", count=8)
@@ -202,7 +194,6 @@ def test_the_most_used_dimension_is_the_share(harness: Callable[..., Harness]) -
 
 
 def test_nothing_deserved_means_no_share(harness: Callable[..., Harness]) -> None:
-    """Vector 79."""
     h = harness()
     h.node("n1", cpu="10")
     h.queue("q")
@@ -213,7 +204,6 @@ def test_nothing_deserved_means_no_share(harness: Callable[..., Harness]) -> Non
 
 
 def test_guarantees_of_others_are_out_of_reach(harness: Callable[..., Harness]) -> None:
-    """Vector 80."""
     h = harness()
     h.node("n1", cpu="10")
     h.queue("a", guarantee={"cpu": "2"})
@@ -232,7 +222,6 @@ def test_guarantees_of_others_are_out_of_reach(harness: Callable[..., Harness]) 
 
 
 def test_cards_may_be_handed_out_twice(harness: Callable[..., Harness]) -> None:
-    """Vector 81."""
     h = harness()
     h.gpu_node("n1", card="H200", count=8)
     h.queue("a", cards={"H200": 8})
@@ -245,7 +234,7 @@ def test_cards_may_be_handed_out_twice(harness: Callable[..., Harness]) -> None:
 
 
 def test_quota_is_read_per_card(harness: Callable[..., Harness]) -> None:
-    """Vector 1: quotas are limits, not an inventory; other cards have none."""
+    """Quotas are limits, not an inventory; other cards have none."""
     h = harness()
     h.queue("q", cards={"NVIDIA-H200": 3, "NVIDIA-H800/mps-80g*1/2": 2})
     h.step()
@@ -255,7 +244,7 @@ def test_quota_is_read_per_card(harness: Callable[..., Harness]) -> None:
 
 
 def test_every_known_node_counts(harness: Callable[..., Harness]) -> None:
-    """Vector 16: cordoned nodes too; a node without cards contributes nothing."""
+    """Cordoned nodes too; a node without cards contributes nothing."""
     h = harness()
     h.gpu_node("n1", card="H200")
     h.gpu_node("n2", card="H200", unschedulable=True)
@@ -268,7 +257,7 @@ def test_every_known_node_counts(harness: Callable[..., Harness]) -> None:
 
 
 def test_a_card_known_by_two_resources_is_asked_for_by_either(harness: Callable[..., Harness]) -> None:
-    """§3.3: one node renames its resources."""
+    """One node renames its resources."""
     h = harness()
     h.gpu_node("n1", card="H200", count=2)
     labels = {"nvidia.com/gpu.product": "H200", "nvidia.com/gpu.memory": "1024"}

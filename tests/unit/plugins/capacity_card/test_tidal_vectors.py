@@ -1,4 +1,4 @@
-"""The vectors of the tidal reference §11 and of the capacity-card reference §10.5, whole sessions each."""
+"""Tidal reclaim, whole sessions: one line per cluster, its victims and its refusals."""
 
 from __future__ import annotations
 
@@ -58,103 +58,103 @@ ON_TWO = "g:T2x4#n1,n2 i:I4 j:I4#n2 r:I4"
 @pytest.mark.parametrize(
     ("scene", "victims", "failed", "conf", "arguments", "nodes", "pods"),
     [
-        vector("1 the newest", "a:T4 b:T4 r:I4", ["b"]),
-        vector("2 the lower priority", "a:T4@20000 b:T4@40000 r:I4", ["a"]),
-        vector("3 priority does not filter", "a:T4@80000 i:I4 r:I4@20000", ["a"]),
+        vector("the newest", "a:T4 b:T4 r:I4", ["b"]),
+        vector("the lower priority", "a:T4@20000 b:T4@40000 r:I4", ["a"]),
+        vector("priority does not filter", "a:T4@80000 i:I4 r:I4@20000", ["a"]),
         vector(
-            "4 unless asked to", "a:T4@80000 i:I4 r:I4@20000", [], "1 priority, 1 service-type",
+            "unless asked to", "a:T4@80000 i:I4 r:I4@20000", [], "1 priority, 1 service-type",
             reclaimRequiresHigherPriority=True,
         ),
-        vector("5 inference is safe", "i:I4 j:I4 r:I4", [], "2 service-type"),
-        vector("6 training takes nothing", "a:T4 b:T4 r:T4", []),
-        vector("7 unknown may take", "a:T4 b:T4 r:U4", ["b"]),
-        vector("7 strict: not", "a:T4 b:T4 r:U4", [], strictServiceType=True),
+        vector("inference is safe", "i:I4 j:I4 r:I4", [], "2 service-type"),
+        vector("training takes nothing", "a:T4 b:T4 r:T4", []),
+        vector("unknown may take", "a:T4 b:T4 r:U4", ["b"]),
+        vector("strict: not", "a:T4 b:T4 r:U4", [], strictServiceType=True),
         vector(
-            "8 unknown is safe", "a:U4 b:U4 r:I4", [], "2 service-type",
+            "unknown is safe", "a:U4 b:U4 r:I4", [], "2 service-type",
             pods={"a": {"owner_kind": "StatefulSet"}, "b": {"owner_kind": "StatefulSet"}},
         ),
         vector(
-            "9 a wrong word does not fall through", "a:U8 r:I4", [], "1 service-type",
+            "a wrong word does not fall through", "a:U8 r:I4", [], "1 service-type",
             pods={"a": {"owner_kind": "Job", "notes": {"volcano.sh/service.type": "infer"}}},
         ),
         vector(
-            "10 owners say it", "a:U8 r:U4", ["a"],
+            "owners say it", "a:U8 r:U4", ["a"],
             pods={"a": {"owner_kind": "Job"}, "r": {"owner_kind": "ReplicaSet"}},
         ),
-        vector("11 the annotation wins", "a:T8 r:I4", ["a"], pods={"a": {"owner_kind": "ReplicaSet"}}),
+        vector("the annotation wins", "a:T8 r:I4", ["a"], pods={"a": {"owner_kind": "ReplicaSet"}}),
         vector(
-            "12 the pod says no", "a:T8 r:I4", [], "1 not-preemptable",
+            "the pod says no", "a:T8 r:I4", [], "1 not-preemptable",
             pods={"a": {"annotations": NOT_PREEMPTABLE}},
         ),
         vector(
-            "13 it says nonsense", "a:T8 r:I4", [], "1 not-preemptable",
+            "it says nonsense", "a:T8 r:I4", [], "1 not-preemptable",
             pods={"a": {"annotations": {"volcano.sh/preemptable": "yes"}}},
         ),
-        vector("14 its group says no", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}}),
+        vector("its group says no", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}}),
         vector(
-            "14 the pod's yes wins", "a:T8 r:I4", ["a"],
+            "the pod's yes wins", "a:T8 r:I4", ["a"],
             pods={"a": {"notes": NOT_PREEMPTABLE, "annotations": {"volcano.sh/preemptable": "true"}}},
         ),
         vector(
-            "15 the queue says no", "a:T8 r:I4", [], "1 queue-not-reclaimable",
+            "the queue says no", "a:T8 r:I4", [], "1 queue-not-reclaimable",
             conf={"training": {"reclaimable": False}},
         ),
         vector(
-            "16 it says nothing", "a:T8 r:I4", ["a"], conf={"training": {"reclaimable": None, "priority": None}},
+            "it says nothing", "a:T8 r:I4", ["a"], conf={"training": {"reclaimable": None, "priority": None}},
         ),
-        vector("17 it is closed", "a:T8 r:I4", ["a"], conf={"training": {"state": "Closed"}}),
-        vector("19 the same queue", "a:T8 r:I4", [], "1 same-queue", pods={"a": {"queue": "qi"}}),
+        vector("it is closed", "a:T8 r:I4", ["a"], conf={"training": {"state": "Closed"}}),
+        vector("the same queue", "a:T8 r:I4", [], "1 same-queue", pods={"a": {"queue": "qi"}}),
         vector(
-            "22 no quota of that card", "a:T8 r:I4", [], conf={"quotas": {"NVIDIA-H20": 8}},
+            "no quota of that card", "a:T8 r:I4", [], conf={"quotas": {"NVIDIA-H20": 8}},
         ),
         vector(
-            "29 slices of the same profile", " ".join(f"g{i}:T0" for i in range(1, 8)) + " r:I0", ["g7", "g6"],
+            "slices of the same profile", " ".join(f"g{i}:T0" for i in range(1, 8)) + " r:I0", ["g7", "g6"],
             pods={**{f"g{i}": on_slices(1) for i in range(1, 8)}, "r": on_slices(2)},
         ),
         vector(
-            "30 whole cards free no slice", "a:T8 i:I0 j:I0 r:I0", [], "2 service-type, 1 no-use",
+            "whole cards free no slice", "a:T8 i:I0 j:I0 r:I0", [], "2 service-type, 1 no-use",
             pods={"i": on_slices(4), "j": on_slices(3), "r": on_slices(1)},
         ),
         vector(
-            "31 shares of a card", "a:T0 b:T0 r:I0", ["b", "a"], nodes={"n1": "mps"},
+            "shares of a card", "a:T0 b:T0 r:I0", ["b", "a"], nodes={"n1": "mps"},
             pods={"a": shared(2), "b": shared(2), "r": shared(3)},
         ),
-        vector("32 what is free counts", "a:T2 b:T2 i:I2 r:I4", ["b"]),
-        vector("34 whoever is not needed stays", "a:T2@20000 b:T4@40000 i:I2 r:I4", ["b"]),
-        vector("35 a gang goes whole", ON_TWO, ["g-1", "g-0"], nodes=2),
-        vector("35p or by its policy", ON_TWO, ["g-0"], nodes=2, gangEviction="policy"),
-        vector("36 its spare members first", f"{ELASTIC} r:I4", ["e-3", "e-2"]),
-        vector("37 then all of it", f"{ELASTIC} r:I6", ["e-3", "e-2", "e-1", "e-0"]),
-        vector("37p or by its policy", f"{ELASTIC} r:I6", ["e-3", "e-2", "e-1"], gangEviction="policy"),
+        vector("what is free counts", "a:T2 b:T2 i:I2 r:I4", ["b"]),
+        vector("whoever is not needed stays", "a:T2@20000 b:T4@40000 i:I2 r:I4", ["b"]),
+        vector("a gang goes whole", ON_TWO, ["g-1", "g-0"], nodes=2),
+        vector("or by its policy", ON_TWO, ["g-0"], nodes=2, gangEviction="policy"),
+        vector("its spare members first", f"{ELASTIC} r:I4", ["e-3", "e-2"]),
+        vector("then all of it", f"{ELASTIC} r:I6", ["e-3", "e-2", "e-1", "e-0"]),
+        vector("or by its policy", f"{ELASTIC} r:I6", ["e-3", "e-2", "e-1"], gangEviction="policy"),
         vector(
-            "38 a job that ends by losing one", f"{ELASTIC} r:I2", ["e-3", "e-2", "e-1", "e-0"],
+            "a job that ends by losing one", f"{ELASTIC} r:I2", ["e-3", "e-2", "e-1", "e-0"],
             pods={"e": {"notes": {"volcano.sh/evict-scope": "job"}}},
         ),
         vector(
-            "39 one of the gang says no", "g:T2x4 r:I4", [], "1 gang, 1 not-preemptable",
+            "one of the gang says no", "g:T2x4 r:I4", [], "1 gang, 1 not-preemptable",
             pods={"g": {"each": [{}, {"annotations": NOT_PREEMPTABLE}]}},
         ),
-        vector("40 one of the gang is not there yet", "g:T2x4 r:I4", [], "1 gang, 1 not-running",
+        vector("one of the gang is not there yet", "g:T2x4 r:I4", [], "1 gang, 1 not-running",
                pods={"g": {"each": [{}, {"phase": "Pending"}]}}),
-        vector("41 with gang's switch on no gang is broken", "g:T2x4 r:I4", [], "2 gang", conf={"gang": True}),
-        vector("41 on two nodes", ON_TWO, [], "2 gang, 2 service-type", nodes=2, conf={"gang": True}),
-        vector("42 not even for more", f"{ELASTIC} r:I6", [], "2 gang, 1 not enough", conf={"gang": True}),
-        vector("46 the node of the lower priority", "a:T8@40000 b:T8@20000#n2 r:I4", ["b"], nodes=2),
-        vector("47 the node of fewer jobs", "a:T2 b:T2 i:I4 c:T4#n2 j:I4#n2 r:I4", ["c"], nodes=2),
+        vector("with gang's switch on no gang is broken", "g:T2x4 r:I4", [], "2 gang", conf={"gang": True}),
+        vector("on two nodes", ON_TWO, [], "2 gang, 2 service-type", nodes=2, conf={"gang": True}),
+        vector("not even for more", f"{ELASTIC} r:I6", [], "2 gang, 1 not enough", conf={"gang": True}),
+        vector("the node of the lower priority", "a:T8@40000 b:T8@20000#n2 r:I4", ["b"], nodes=2),
+        vector("the node of fewer jobs", "a:T2 b:T2 i:I4 c:T4#n2 j:I4#n2 r:I4", ["c"], nodes=2),
         vector(
-            "52 the cluster's own pods", "a:T8 r:I4", [], "1 system-critical", pods={"a": {"namespace": "kube-system"}},
+            "the cluster's own pods", "a:T8 r:I4", [], "1 system-critical", pods={"a": {"namespace": "kube-system"}},
         ),
         vector(
-            "52 where the queue is looked at first", "a:T8 r:I4", [], "1 same-queue",
+            "where the queue is looked at first", "a:T8 r:I4", [], "1 same-queue",
             pods={"a": {"namespace": "kube-system", "queue": "qi"}},
         ),
         vector(
-            "53 cpu alone frees no card", "c:T0 i:I4 r:I4", [], "1 no-use, 1 service-type",
+            "cpu alone frees no card", "c:T0 i:I4 r:I4", [], "1 no-use, 1 service-type",
             pods={"c": {"card": None, "requests": {"cpu": "189"}}, "i": {"requests": {"cpu": "3"}},
                   "r": {"requests": {"cpu": "1"}}},
         ),
         vector(
-            "60 without a voice no tide", "a:T8 r:I4", [], "1 reclaimable",
+            "without a voice no tide", "a:T8 r:I4", [], "1 reclaimable",
             conf={"switches": ", enableReclaimable: false"},
         ),
     ],
@@ -175,7 +175,7 @@ def test_tidal_vector(
     assert (told.victims, told.failed) == (victims, failed)
 
 
-# --- vectors 82 to 99 of the capacity-card reference ------------------------------------------------------------------
+# --- card quotas, service types and eviction units --------------------------------------------------------------------
 
 WORKERS = "w:T2x4"
 
@@ -183,55 +183,55 @@ WORKERS = "w:T2x4"
 @pytest.mark.parametrize(
     ("scene", "victims", "failed", "conf", "arguments", "nodes", "pods"),
     [
-        vector("82 the last worker, by policy", f"{WORKERS} r:I4", ["w-1"], gangEviction="policy"),
-        vector("82 both workers, whole", f"{WORKERS} r:I4", ["w-1", "w-0"]),
-        vector("83 training takes no training", "a:T8 r:T4", []),
-        vector("83 training takes no inference", "i:I8 r:T4", []),
-        vector("84 inference takes no inference", "i:I8 r:I4", [], "1 service-type"),
+        vector("the last worker, by policy", f"{WORKERS} r:I4", ["w-1"], gangEviction="policy"),
+        vector("both workers, whole", f"{WORKERS} r:I4", ["w-1", "w-0"]),
+        vector("training takes no training", "a:T8 r:T4", []),
+        vector("training takes no inference", "i:I8 r:T4", []),
+        vector("inference takes no inference", "i:I8 r:I4", [], "1 service-type"),
         vector(
-            "85 other words and kinds are safe", "a:U4 b:U4 r:I4", [], "2 service-type",
+            "other words and kinds are safe", "a:U4 b:U4 r:I4", [], "2 service-type",
             pods={"a": {"notes": {"volcano.sh/service.type": "batch"}}, "b": {"owner_kind": "DaemonSet"}},
         ),
-        vector("86 a ReplicaSet's pod may take", "a:T8 r:U4", ["a"], pods={"r": {"owner_kind": "ReplicaSet"}}),
-        vector("87 unknown may take", "a:T8 r:U4", ["a"], pods={"r": {"owner_kind": "StatefulSet"}}),
+        vector("a ReplicaSet's pod may take", "a:T8 r:U4", ["a"], pods={"r": {"owner_kind": "ReplicaSet"}}),
+        vector("unknown may take", "a:T8 r:U4", ["a"], pods={"r": {"owner_kind": "StatefulSet"}}),
         vector(
-            "87 unknown may not, when strict", "a:T8 r:U4", [], pods={"r": {"owner_kind": "StatefulSet"}},
+            "unknown may not, when strict", "a:T8 r:U4", [], pods={"r": {"owner_kind": "StatefulSet"}},
             strictServiceType=True,
         ),
         vector(
-            "88 a queue that is not reclaimable", "a:T8 r:I4", [], "1 queue-not-reclaimable",
+            "a queue that is not reclaimable", "a:T8 r:I4", [], "1 queue-not-reclaimable",
             conf={"training": {"reclaimable": False}},
         ),
         vector(
-            "88 a pod that is not preemptable", "a:T8 r:I4", [], "1 not-preemptable",
+            "a pod that is not preemptable", "a:T8 r:I4", [], "1 not-preemptable",
             pods={"a": {"labels": NOT_PREEMPTABLE}},
         ),
         vector(
-            "89 a job that is not (R2)", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}},
+            "a job that is not", "a:T8 r:I4", [], "1 not-preemptable", pods={"a": {"notes": NOT_PREEMPTABLE}},
         ),
         vector(
-            "90 nobody holds that card", "i:I8 c:T0 t:T8#n2 r:I2", [], "1 no-use, 1 service-type",
+            "nobody holds that card", "i:I8 c:T0 t:T8#n2 r:I2", [], "1 no-use, 1 service-type",
             nodes={"n1": H200, "n2": "NVIDIA-GeForce-RTX-4090"},
             pods={"c": {"card": None}, "t": {"card": "NVIDIA-GeForce-RTX-4090"}},
         ),
         vector(
-            "91 an alternative without quota", "t:T8 u:T8#n2 r:I2", ["t"], nodes={"n1": H200, "n2": "H100"},
+            "an alternative without quota", "t:T8 u:T8#n2 r:I2", ["t"], nodes={"n1": H200, "n2": "H100"},
             conf={"quotas": {H200: 8, "H100": 1}}, pods={"u": {"card": "H100"}, "r": {"card": f"H100|{H200}"}},
         ),
-        vector("92 free cards first", "t1:T4@20000 t2:T2@40000 r:I4", ["t1"]),
-        vector("93 the lower priority", "t1:T4@40000 t2:T4@20000 r:I4", ["t2"]),
-        vector("95 all victims are not enough", "i:I5 a:T3 r:I4", [], "1 not enough, 1 service-type"),
-        vector("96 equal priorities", "a:T8@40000 r:I4@40000", ["a"]),
+        vector("free cards first", "t1:T4@20000 t2:T2@40000 r:I4", ["t1"]),
+        vector("the lower priority", "t1:T4@40000 t2:T4@20000 r:I4", ["t2"]),
+        vector("all victims are not enough", "i:I5 a:T3 r:I4", [], "1 not enough, 1 service-type"),
+        vector("equal priorities", "a:T8@40000 r:I4@40000", ["a"]),
         vector(
-            "96 higher required", "a:T8@40000 r:I4@40000", [], "1 priority", reclaimRequiresHigherPriority=True,
+            "higher required", "a:T8@40000 r:I4@40000", [], "1 priority", reclaimRequiresHigherPriority=True,
         ),
         vector(
-            "99 cpu takes no cards", "a:T4 c:T0 r:I0", ["c"],
+            "cpu takes no cards", "a:T4 c:T0 r:I0", ["c"],
             pods={"a": {"requests": {"cpu": "100"}}, "c": {"card": None, "requests": {"cpu": "90"}},
                   "r": {"card": None, "requests": {"cpu": "4"}}},
         ),
         vector(
-            "99 not even when nothing else is there", "a:T4 r:I0", [], "1 no-use",
+            "not even when nothing else is there", "a:T4 r:I0", [], "1 no-use",
             pods={"a": {"requests": {"cpu": "190"}}, "r": {"card": None, "requests": {"cpu": "4"}}},
         ),
     ],
@@ -252,7 +252,7 @@ def test_capacity_card_vector(
     assert (told.victims, told.failed) == (victims, failed)
 
 
-def test_82_and_then_the_pod_is_bound_where_the_worker_was() -> None:
+def test_and_then_the_pod_is_bound_where_the_worker_was() -> None:
     h = Tides({"gangEviction": "policy"})
     cluster(h)
     h.scene(f"{WORKERS} r:I4")
@@ -266,7 +266,7 @@ def test_82_and_then_the_pod_is_bound_where_the_worker_was() -> None:
     assert h.binds == {"r-w-0": "n1"}
 
 
-def test_94_what_the_quota_refuses_at_enqueue_takes_nothing() -> None:
+def test_what_the_quota_refuses_at_enqueue_takes_nothing() -> None:
     h = Tides(quotas={H200: 6})
     cluster(h)
     h.scene("a:T8 r:I8", r={"phase_of_group": "Pending", "notes": {"volcano.sh/card.request": f'{{"{H200}": 8}}'}})
@@ -276,7 +276,7 @@ def test_94_what_the_quota_refuses_at_enqueue_takes_nothing() -> None:
     assert ("PodGroup", "InsufficientScalarQuota") in {(event.object.kind, event.reason) for event in h.events}
 
 
-def test_97_without_a_policy_a_worker_runs_on_alone() -> None:
+def test_without_a_policy_a_worker_runs_on_alone() -> None:
     """The state the seed forbids, under its own mechanism: nobody but the job's controller could end the rest."""
     h = Tides({"gangEviction": "policy"})
     cluster(h)
@@ -291,9 +291,9 @@ def test_97_without_a_policy_a_worker_runs_on_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elastic", "victims"), [(True, ["c", "b"]), (False, [])], ids=["98 all replicas", "as the reference"]
+    ("elastic", "victims"), [(True, ["c", "b"]), (False, [])], ids=["98 all replicas", "like Volcano's capacity-card"]
 )
-def test_98_replicas_beyond_the_first_take_too(elastic: bool, victims: list[str]) -> None:
+def test_replicas_beyond_the_first_take_too(elastic: bool, victims: list[str]) -> None:
     h = Tides({"reclaimElastic": elastic}, quotas={H200: 8})
     cluster(h)
     h.scene("r:I2 a:T2 b:T2 c:T2", r={"node": "n1", "phase_of_group": "Running"})
@@ -302,10 +302,10 @@ def test_98_replicas_beyond_the_first_take_too(elastic: bool, victims: list[str]
     assert h.told().victims == victims
 
 
-# --- vectors of the tidal reference that need more than one line ------------------------------------------------------
+# --- cases of more than one line --------------------------------------------------------------------------------------
 
 
-def test_18_a_queue_that_is_closing_takes_nothing() -> None:
+def test_a_queue_that_is_closing_takes_nothing() -> None:
     h = Tides()
     cluster(h)
     h.queue("qi", cards=h.every, priority=80000, reclaimable=False, state="Closing")
@@ -319,7 +319,7 @@ def test_18_a_queue_that_is_closing_takes_nothing() -> None:
     ("wanted", "victims"), [(f"{H200}|H100", ["g-0"]), (f"H100|{H200}", ["g-1"])], ids=["H200 first", "H100 first"]
 )
 def test_where_all_else_is_equal_the_earlier_alternative_decides(wanted: str, victims: list[str]) -> None:
-    """Tidal reference §7.2, step 7: before the node's name."""
+    """Before the node's name."""
     h = Tides()
     cluster(h, {"n1": H200, "n2": "H100"})
     h.scene("g:T2x8m1#n1,n2 r:I4", g={"each": [{"card": H200}, {"card": "H100"}]}, r={"card": wanted})
@@ -336,7 +336,7 @@ def test_the_own_quota_of_the_reclaimer_holds(used: int, victims: list[str]) -> 
     assert ("InsufficientScalarQuota" in told.reasons) == (not victims)
 
 
-def test_26_the_card_that_has_quota_is_taken_and_charged() -> None:
+def test_the_card_that_has_quota_is_taken_and_charged() -> None:
     h = Tides(quotas={H200: 4, "H100": 4})
     cluster(h, {"nA": H200, "nB": "H100", "nC": H200, "nD": "H100"})
     h.queue("other", cards=h.every, priority=20000, reclaimable=False)
@@ -357,7 +357,7 @@ def test_26_the_card_that_has_quota_is_taken_and_charged() -> None:
     assert h.plugin("capacity-card").ledger.queues["qi"].allocated.cards == {H200: 4000, "H100": 3000}
 
 
-def test_28_a_free_alternative_is_taken_before_anybody_leaves() -> None:
+def test_a_free_alternative_is_taken_before_anybody_leaves() -> None:
     h = Tides()
     cluster(h, {"nA": H200, "nB": "H100"})
     h.scene("a:T8#nA b:T6#nB r:I2", b={"card": "H100"}, r={"card": f"{H200}|H100"})
@@ -365,7 +365,7 @@ def test_28_a_free_alternative_is_taken_before_anybody_leaves() -> None:
     assert h.binds == {"r-w-0": "nB"}
 
 
-def test_33_room_that_is_coming_is_waited_for() -> None:
+def test_capacity_being_released_is_waited_for() -> None:
     h = Tides()
     cluster(h)
     h.scene("a:T4 b:T4 r:I4")
@@ -392,7 +392,7 @@ def test_a_gang_that_cannot_reach_its_minimum_takes_nothing(minimum: int, victim
 
 
 @pytest.mark.parametrize(("elastic", "victims"), [(True, ["a"]), (False, [])])
-def test_45_one_victim_serves_two_replicas(elastic: bool, victims: list[str]) -> None:
+def test_one_victim_serves_two_replicas(elastic: bool, victims: list[str]) -> None:
     h = Tides({"reclaimElastic": elastic})
     cluster(h)
     h.gpu_node("n2", count=4)
@@ -406,7 +406,7 @@ def test_45_one_victim_serves_two_replicas(elastic: bool, victims: list[str]) ->
         assert h.binds == {"r-w-1": "n1", "r-w-2": "n1"}
 
 
-def test_48_queues_are_looked_at_before_jobs() -> None:
+def test_queues_are_looked_at_before_jobs() -> None:
     h = Tides()
     cluster(h)
     h.queue("qt2", cards=h.every, priority=40000, reclaimable=True)
@@ -414,7 +414,7 @@ def test_48_queues_are_looked_at_before_jobs() -> None:
     assert h.told().victims == ["a"]
 
 
-def test_49_of_equal_queues_the_one_with_the_larger_share() -> None:
+def test_of_equal_queues_the_one_with_the_larger_share() -> None:
     h = Tides()
     cluster(h)
     h.queue("qt", cards={H200: 5}, priority=20000, reclaimable=True)
@@ -423,7 +423,7 @@ def test_49_of_equal_queues_the_one_with_the_larger_share() -> None:
     assert h.told().victims == ["a"]
 
 
-def test_50_a_node_the_pod_may_not_use_is_not_looked_at() -> None:
+def test_a_node_the_pod_may_not_use_is_not_looked_at() -> None:
     h = Tides()
     cluster(h)
     h.scene("a:T8 r:I4", r={"nodeSelector": {"zone": "east"}})
@@ -431,7 +431,7 @@ def test_50_a_node_the_pod_may_not_use_is_not_looked_at() -> None:
     assert (told.victims, told.failed) == ([], "")
 
 
-def test_51_whoever_never_preempts_takes_nothing_and_others_go_on() -> None:
+def test_a_pod_that_never_preempts_has_no_victims() -> None:
     h = Tides()
     cluster(h)
     h.scene("a:T8 r1:I4 r2:I4", r1={"preemptionPolicy": "Never"})
@@ -443,7 +443,7 @@ def test_51_whoever_never_preempts_takes_nothing_and_others_go_on() -> None:
 
 
 def reclaimed() -> Tides:
-    """Vector 54: b had to leave for r, is back and waits; its cards are free, r is not bound yet."""
+    """B had to leave for r, is back and waits; its cards are free, r is not bound yet."""
     h = Tides()
     cluster(h)
     h.scene("a:T4 b:T4 r:I4")
@@ -457,7 +457,7 @@ def back(h: Tides) -> None:
     h.pod("b-w-0", group="b", card=H200, cards=4, priority=20000)
 
 
-def test_54_the_room_is_kept_for_whom_it_was_made() -> None:
+def test_freed_capacity_stays_nominated_to_the_reclaimer() -> None:
     h = reclaimed()
     back(h)
     h.told()
@@ -465,7 +465,7 @@ def test_54_the_room_is_kept_for_whom_it_was_made() -> None:
     assert h.task("b-w-0").status.title == "Pending"
 
 
-def test_55_with_the_reclaimer_its_claim_is_gone() -> None:
+def test_with_the_reclaimer_its_claim_is_gone() -> None:
     h = reclaimed()
     h.delete_pod("r-w-0")
     back(h)
@@ -473,7 +473,7 @@ def test_55_with_the_reclaimer_its_claim_is_gone() -> None:
     assert h.binds == {"b-w-0": "n1"}
 
 
-def test_56_room_that_does_not_come_is_not_kept_for_ever() -> None:
+def test_a_nomination_expires_when_victims_stay() -> None:
     """The victim does not end: its grace and 60 seconds later the claim on its room is given up."""
     h = reclaimed()
     made = h.now
@@ -494,7 +494,7 @@ def test_a_claim_is_gone_as_soon_as_its_queue_takes_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("factor", [1, 2], ids=["57 without a factor", "57 with it"])
-def test_57_what_was_admitted_beyond_the_quota_takes_nothing(factor: int) -> None:
+def test_what_was_admitted_beyond_the_quota_takes_nothing(factor: int) -> None:
     h = Tides({"overCommitFactor": factor}, quotas={H200: 8})
     cluster(h, 2)
     h.scene("a:T8 used:I8#n2 r:I4", used={"queue": "qi"}, r={"phase_of_group": "Pending"})

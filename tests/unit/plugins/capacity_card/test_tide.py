@@ -1,4 +1,4 @@
-"""Who may take cards from other queues, and from whom (tidal reference §1, §5, §6; capacity-card reference §7)."""
+"""Reclaimers and victims of tidal reclaim, by service type, card, quota and priority."""
 
 from __future__ import annotations
 
@@ -59,26 +59,26 @@ def judged(h: Harness, *names: str) -> tuple[list[str], dict[str, str]]:
     ("arguments", "taker", "owner", "victim", "victim_owner", "taken"),
     [
         pytest.param({}, "inference", "", "training", "", True, id="inference takes training"),
-        pytest.param({}, "training", "", "training", "", False, id="83 training takes no training"),
-        pytest.param({}, "training", "", "inference", "", False, id="83 training takes no inference"),
-        pytest.param({}, "inference", "", "inference", "", False, id="84 inference takes no inference"),
-        pytest.param({}, "inference", "", "batch", "", False, id="85 another text is unknown (R29)"),
-        pytest.param({}, "inference", "", "", "", False, id="85 no type at all is unknown"),
-        pytest.param({}, "inference", "", None, "DaemonSet", False, id="85 a kind that is not mapped is unknown"),
+        pytest.param({}, "training", "", "training", "", False, id="training takes no training"),
+        pytest.param({}, "training", "", "inference", "", False, id="training takes no inference"),
+        pytest.param({}, "inference", "", "inference", "", False, id="inference takes no inference"),
+        pytest.param({}, "inference", "", "batch", "", False, id="another text is unknown"),
+        pytest.param({}, "inference", "", "", "", False, id="no type at all is unknown"),
+        pytest.param({}, "inference", "", None, "DaemonSet", False, id="a kind that is not mapped is unknown"),
         pytest.param({}, "inference", "", " training", "", False, id="blanks are not trimmed"),
         pytest.param({}, "inference", "", "Training", "", False, id="case counts"),
         pytest.param({}, "inference", "", "infer", "Job", False, id="a wrong annotation does not fall through"),
         pytest.param({}, "inference", "", None, "Job", True, id="the kind of the owner, where nothing is said"),
         pytest.param({}, "inference", "", "training", "ReplicaSet", True, id="the annotation wins over the owner"),
-        pytest.param({}, None, "ReplicaSet", "training", "", True, id="86 a ReplicaSet's pod is inference"),
-        pytest.param({}, None, "StatefulSet", "training", "", True, id="87 unknown may take (R20)"),
-        pytest.param({"strictServiceType": True}, None, "StatefulSet", "training", "", False, id="87 unless strict"),
+        pytest.param({}, None, "ReplicaSet", "training", "", True, id="a ReplicaSet's pod is inference"),
+        pytest.param({}, None, "StatefulSet", "training", "", True, id="unknown may take"),
+        pytest.param({"strictServiceType": True}, None, "StatefulSet", "training", "", False, id="unless strict"),
         pytest.param({"strictServiceType": True}, "inference", "", "training", "", True, id="strict lets inference"),
         pytest.param({}, None, "StatefulSet", "", "", False, id="unknown takes no unknown"),
         pytest.param({}, None, "StatefulSet", "inference", "", False, id="unknown takes no inference"),
     ],
 )  # fmt: skip
-def test_service_types_decide_who_takes_from_whom(
+def test_service_types_decide_reclaimers_and_victims(
     harness: Callable[..., Harness],
     arguments: dict[str, Any],
     taker: str | None,
@@ -94,7 +94,7 @@ def test_service_types_decide_who_takes_from_whom(
     assert judged(h, "v") == ((["v"], {}) if taken else ([], {"v": "service-type"}))
 
 
-def test_without_a_mapping_an_owner_says_nothing(harness: Callable[..., Harness]) -> None:
+def test_without_a_mapping_the_owner_kind_has_no_service_type(harness: Callable[..., Harness]) -> None:
     h = harness()
     world(h)
     candidate(h, "v", None, owner_kind="Job")
@@ -105,8 +105,8 @@ def test_without_a_mapping_an_owner_says_nothing(harness: Callable[..., Harness]
 @pytest.mark.parametrize(
     ("arguments", "service", "expected"),
     [
-        pytest.param({}, "inference", True, id="98 inference, for every replica (R31)"),
-        pytest.param({"reclaimElastic": False}, "inference", None, id="as the reference: while starving"),
+        pytest.param({}, "inference", True, id="inference, for every replica"),
+        pytest.param({"reclaimElastic": False}, "inference", None, id="like Volcano's capacity-card: while starving"),
         pytest.param({}, "training", False, id="training never"),
         pytest.param({}, "", None, id="unknown, while starving"),
         pytest.param({"strictServiceType": True}, "", False, id="unknown, not when strict"),
@@ -150,8 +150,8 @@ def test_the_type_of_a_running_job_may_change_between_sessions(harness: Callable
     ("wants", "holds", "taken"),
     [
         pytest.param({}, {}, True, id="the same card"),
-        pytest.param({}, {"card": None, "cards": 0}, False, id="90 a pod without cards frees none"),
-        pytest.param({}, {"card": "H100", "on": "n2"}, False, id="90 another card is of no use"),
+        pytest.param({}, {"card": None, "cards": 0}, False, id="a pod without cards frees none"),
+        pytest.param({}, {"card": "H100", "on": "n2"}, False, id="another card is of no use"),
         pytest.param({"card": f"{H200}|H100"}, {"card": "H100", "on": "n2"}, True, id="any alternative"),
         pytest.param(
             {"card": f"{H200}/mig-1g.18gb-mixed", "cards": 0, "requests": {SLICE: 1}}, {}, False,
@@ -163,9 +163,9 @@ def test_the_type_of_a_running_job_may_change_between_sessions(harness: Callable
         ),
         pytest.param({"card": None}, {"card": None, "cards": 2}, False, id="unnamed cards are nobody's to take"),
         pytest.param({}, {"card": None, "cards": 2}, False, id="a pod charged to no card is no victim"),
-        pytest.param({"card": None, "cards": 0}, {}, False, id="99 cpu takes no cards"),
-        pytest.param({"card": None, "cards": 0}, {"card": None, "cards": 2}, False, id="99 nor unnamed ones"),
-        pytest.param({"card": None, "cards": 0}, {"card": None, "cards": 0}, True, id="99 cpu takes cpu"),
+        pytest.param({"card": None, "cards": 0}, {}, False, id="cpu takes no cards"),
+        pytest.param({"card": None, "cards": 0}, {"card": None, "cards": 2}, False, id="nor unnamed ones"),
+        pytest.param({"card": None, "cards": 0}, {"card": None, "cards": 0}, True, id="cpu takes cpu"),
         pytest.param(
             {"card": None, "cards": 0, "requests": {"memory": "1Gi"}}, {"card": None, "cards": 0}, False,
             id="memory is no cpu",
@@ -188,7 +188,7 @@ def test_a_victim_holds_something_the_reclaimer_can_use(
     assert judged(h, "v") == ((["v"], {}) if taken else ([], {"v": "no-use"}))
 
 
-def test_91_only_alternatives_with_quota_left_are_of_use(harness: Callable[..., Harness]) -> None:
+def test_only_alternatives_with_quota_left_are_of_use(harness: Callable[..., Harness]) -> None:
     h = harness()
     world(h)
     h.queue("serve", cards={H200: 4, "H100": 3}, priority=80000, reclaimable=False)
@@ -204,9 +204,9 @@ def test_91_only_alternatives_with_quota_left_are_of_use(harness: Callable[..., 
 @pytest.mark.parametrize(
     ("arguments", "mine", "theirs", "taken"),
     [
-        pytest.param({}, 20000, 80000, True, id="priority orders, it does not filter (R21)"),
-        pytest.param({}, 20000, 20000, True, id="96 equal priorities"),
-        pytest.param({"reclaimRequiresHigherPriority": True}, 20000, 20000, False, id="96 equal is not higher"),
+        pytest.param({}, 20000, 80000, True, id="priority orders, it does not filter"),
+        pytest.param({}, 20000, 20000, True, id="equal priorities"),
+        pytest.param({"reclaimRequiresHigherPriority": True}, 20000, 20000, False, id="equal is not higher"),
         pytest.param({"reclaimRequiresHigherPriority": True}, 20000, 40000, False, id="lower"),
         pytest.param({"reclaimRequiresHigherPriority": True}, 40000, 20000, True, id="higher"),
     ],
@@ -235,7 +235,7 @@ def test_the_first_condition_that_fails_names_the_cause(harness: Callable[..., H
     )
 
 
-def test_w10_the_tide_protects_in_whatever_tier_the_plugin_stands() -> None:
+def test_the_plugin_protects_in_any_tier() -> None:
     """Gang in an earlier tier would offer the inference pod; the types hold all the same."""
     h = Harness(
         """
@@ -268,26 +268,26 @@ def preemptive(h: Harness) -> Refusal | None:
 @pytest.mark.parametrize(
     ("quota", "used", "wants", "expected"),
     [
-        pytest.param({H200: 8}, 4, {}, None, id="21 filled exactly"),
+        pytest.param({H200: 8}, 4, {}, None, id="filled exactly"),
         pytest.param(
             {H200: 8}, 6, {}, f"insufficient <{H200}> quota: requested <4000>, total would be <10000>, "
-            "but capability is <8000>", id="20 more than the quota",
+            "but capability is <8000>", id="more than the quota",
         ),
         pytest.param(
             {"NVIDIA-H20": 8}, 0, {}, f"insufficient <{H200}> quota: requested <4000>, total would be <4000>, "
-            "but capability is <0>", id="22 a card without quota",
+            "but capability is <0>", id="a card without quota",
         ),
-        pytest.param({H200: 4, "H100": 4}, 4, {"card": f"{H200}|H100"}, None, id="26 one alternative has room"),
+        pytest.param({H200: 4, "H100": 4}, 4, {"card": f"{H200}|H100"}, None, id="one alternative has room"),
         pytest.param(
             {H200: 4, "H100": 3}, 4, {"card": f"{H200}|H100"}, f"insufficient <{H200}|H100> quota: requested <4000>, "
-            "total would be <4000>, but capability is <3000>", id="27 none has: told of the last",
+            "total would be <4000>, but capability is <3000>", id="none has: told of the last",
         ),
     ],
 )  # fmt: skip
 def test_a_queue_may_not_take_beyond_its_own_quota(
     harness: Callable[..., Harness], quota: dict[str, int], used: int, wants: dict[str, Any], expected: str | None
 ) -> None:
-    h = harness({"overCommitFactor": 2})  # plays no role here: R17
+    h = harness({"overCommitFactor": 2})  # applies at enqueue only
     world(h)
     h.queue("serve", cards=quota, priority=80000, reclaimable=False)
     if used:
@@ -311,16 +311,16 @@ def test_a_queue_may_not_take_beyond_its_own_quota(
         pytest.param(
             False, {"cpu": "4"}, {"cpu": "3500m"}, {"cpu": "1"},
             ("InsufficientCPUQuota", "CPU quota: requested <1000>, total would be <4500>, but capability is <4000>"),
-            id="23 cpu",
+            id="cpu",
         ),
-        pytest.param(True, {"cpu": "4"}, {"cpu": "3500m"}, {"cpu": "1"}, None, id="24 cards are exempt"),
+        pytest.param(True, {"cpu": "4"}, {"cpu": "3500m"}, {"cpu": "1"}, None, id="cards are exempt"),
         pytest.param(
             False, {"memory": "4Gi"}, {"memory": "4000Mi"}, {"memory": "100Mi"},
             (
                 "InsufficientMemoryQuota",
                 "memory quota: requested <100 Mi>, total would be <4100 Mi>, but capability is <4096 Mi>",
             ),
-            id="25 memory",
+            id="memory",
         ),
     ],
 )  # fmt: skip
@@ -343,7 +343,7 @@ def test_a_queue_may_not_take_beyond_its_cpu_and_memory(
     assert told == (None if expected is None else (expected[0], f"Queue <serve> has insufficient {expected[1]}"))
 
 
-def test_18_a_queue_that_is_not_open_takes_nothing_and_its_pod_is_told(harness: Callable[..., Harness]) -> None:
+def test_a_queue_that_is_not_open_reclaims_nothing_and_its_pod_has_the_reason(harness: Callable[..., Harness]) -> None:
     h = harness()
     world(h)
     h.queue("serve", cards={H200: 8}, priority=80000, reclaimable=False, state="Closing")
@@ -369,7 +369,7 @@ def test_a_request_that_cannot_be_worked_out_takes_nothing(harness: Callable[...
     )
 
 
-def test_a_queue_without_any_capability_says_so_too(harness: Callable[..., Harness]) -> None:
+def test_a_queue_without_any_capability_adds_a_reason(harness: Callable[..., Harness]) -> None:
     h = harness()
     world(h)
     h.queue("serve", priority=80000, reclaimable=False)

@@ -1,4 +1,4 @@
-"""Metrics of one queue (plugins reference §7, §26)."""
+"""Metrics of one queue."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def samples(branch: Branch, request: Vector, inqueue: Vector, resources: ResourceColumns) -> Iterator[Sample]:
-    """All series of a queue. A capability is there where one is set.
+    """All series of a queue. The capability is exported only where one is set.
 
-    `request` is what its pods hold or wait for, `inqueue` what admitted jobs were promised and do not hold yet.
+    `request`: requests of allocated and pending pods. `inqueue`: reservations of admitted jobs.
     """
     labels = {"queue_name": branch.name}
     kinds = {
