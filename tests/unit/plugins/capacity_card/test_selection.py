@@ -239,12 +239,12 @@ def test_a_run_of_pods_is_allowed_as_one_by_one(harness: Callable[..., Harness])
         h.pod(f"g-p-{i}", card="A|B", requests={"cpu": "1", GPU: 1})
     session = h.session()
     queue, tasks = h.state.queues["q"], session.pending_tasks(h.job("g"))
-    answer = h.plugin("capacity-card").allocatable_many(queue, session.engine.signature(queue, tasks[0]), tasks)
-    assert answer.count == 6
-    assert answer.refusal.reason == "InsufficientCPUQuota"
-    assert answer.refusal.figures == Figures("cpu", 1000, 7000, 6000)
-    assert answer.alternative_limits == (3, 4)
-    assert np.array_equal(answer.lanes, [0, 1])
+    grant = h.plugin("capacity-card").allocatable_many(queue, session.engine.signature(queue, tasks[0]), tasks)
+    assert grant.count == 6
+    assert grant.refusal.reason == "InsufficientCPUQuota"
+    assert grant.refusal.figures == Figures("cpu", 1000, 7000, 6000)
+    assert grant.alternative_limits == (3, 4)
+    assert np.array_equal(grant.alternatives, [0, 1])
 
 
 class TestSameCardForAllPods:
