@@ -1,4 +1,4 @@
-"""Fill nodes up before opening new ones (plugins reference §9)."""
+"""Packs pods onto as few nodes as possible."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 MAX_SCORE = 100
-#: Up to so many rows, plain Python is faster than a vector call.
+#: Rows up to which plain Python is faster than arrays.
 _FEW = 12
 
 
-#: Shares a total of weights; 0 leaves a resource out, a negative one is refused in favour of the default.
+#: Relative weight; 0 disables the resource, a negative value is replaced by the default.
 Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 RESOURCES_KEY = "binpack.resources"
 
 
 class BinpackArguments(msgspec.Struct, frozen=True):
-    """Weights as users write them."""
+    """Weights of the score and of the resources."""
 
-    #: Times the score; 0 scores nothing, a negative one spreads instead.
+    #: Score multiplier; 0 disables, a negative value spreads pods.
     weight: int = msgspec.field(name="binpack.weight", default=1)
-    #: How much cpu counts beside the others; 0 leaves it out.
+    #: Relative weight of cpu; 0 disables it.
     cpu: Weight = msgspec.field(name="binpack.cpu", default=1)
-    #: The same for memory.
+    #: Relative weight of memory; 0 disables it.
     memory: Weight = msgspec.field(name="binpack.memory", default=1)
-    #: Names of further resources that count, separated by commas.
+    #: Comma-separated names of further resources.
     resources: str = msgspec.field(name=RESOURCES_KEY, default="")
-    #: The weight of each of them, 1 when not given.
+    #: Relative weight of each of them, 1 by default.
     resource_weights: dict[str, Weight] = msgspec.field(name=f"{RESOURCES_KEY}.<name>", default_factory=dict)
 
 
@@ -61,10 +61,10 @@ class _Term(NamedTuple):
 
 
 class Binpack(Plugin):
-    """Scores a node by how full the pod would make it, weighted over what the pod asks for.
+    """Scores a node by its utilization with the pod, weighted over the requested resources.
 
-    A requested resource the node has none of adds nothing, but its weight still counts; one the pod would overflow
-    makes the whole score 0.
+    A requested resource that the node lacks adds 0, with its weight in the total. If the pod exceeds the node's
+    capacity of a resource, the score is 0.
     """
 
     name = "binpack"
@@ -87,7 +87,7 @@ class Binpack(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> BinpackArguments:
-        """Reads `binpack.resources.<name>` of the listed names too; of others it is ignored with a warning."""
+        """Reads `binpack.resources.<name>` of the listed names too; other names are ignored with a warning."""
         arguments = problems.decode_weighted(BinpackArguments, raw, RESOURCES_KEY, Weight)
         assert isinstance(arguments, BinpackArguments)
         return arguments
@@ -104,7 +104,7 @@ class Binpack(Plugin):
         return False
 
     def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """0 to 100 x `binpack.weight` per row; None when nothing the pod asks for has a weight."""
+        """0 to 100 x `binpack.weight` per row; None when no requested resource has a weight."""
         terms = self._terms.get(profile.cls)
         if terms is None:
             terms = self._terms[profile.cls] = self._terms_of(profile.cls)
@@ -128,15 +128,15 @@ class Binpack(Plugin):
         if self.arguments.weight == 0:
             return []
         names = self._session.resources.names
-        asked = [
+        requested = [
             (column, int(cls.request[column]), self._weights[names[column]])
             for column in np.flatnonzero(cls.request > 0).tolist()
             if self._weights.get(names[column])
         ]
-        total = sum(weight for _, _, weight in asked)
+        total = sum(weight for _, _, weight in requested)
         return [
             _Term(column, request, weight / total * MAX_SCORE * self.arguments.weight, *self._capacity(column))
-            for column, request, weight in asked
+            for column, request, weight in requested
         ]
 
     def _capacity(self, column: int) -> tuple[npt.NDArray[np.float64], list[float]]:
@@ -149,7 +149,7 @@ class Binpack(Plugin):
 
 
 def _few_scores(terms: list[_Term], rows: list[int], used: npt.NDArray[np.int64]) -> Scores:
-    """The scores of a handful of rows: the same operations in the same order as for many, hence the same bits."""
+    """The scores of a few rows: the same operations in the same order as for arrays, so that the bits agree."""
     scores = []
     for entry, row in enumerate(rows):
         score = 0.0

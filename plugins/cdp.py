@@ -1,4 +1,4 @@
-"""Pods that were just placed are not evicted again at once (plugins reference §18)."""
+"""Protects pods from eviction for a cool-down time after they start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
-from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
 from capcard_sched.model.annotations import COOLDOWN_TIME
 from capcard_sched.model.cooldown import COOLDOWN_FORM, Start
 from capcard_sched.model.status import TaskStatus
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
 
-#: What keeps a pod, as people are told.
+#: The cause of a protection in reports.
 CAUSE = "cool-down"
 
 
 class CdpArguments(msgspec.Struct, frozen=True):
-    """When the cool-down begins."""
+    """The start of the cool-down."""
 
-    #: The condition of the pod since which it is counted. A pod that is not ready (yet) counts from PodScheduled.
+    #: The pod condition whose transition starts the cool-down. A pod that is not ready yet uses PodScheduled.
     start: Start = msgspec.field(name="cdp.start", default="PodScheduled")
 
 
 class Cdp(Plugin):
-    """Lets no running pod be evicted for as long as its label or annotation volcano.sh/cooldown-time says.
+    """Protects running pods from eviction for the time in their label or annotation volcano.sh/cooldown-time.
 
-    The time is counted from when the pod was scheduled, or with `cdp.start` from when it became ready.
+    The time starts when the pod is scheduled or, with `cdp.start`, when it becomes ready.
     """
 
     name = "cdp"
@@ -43,22 +43,22 @@ class Cdp(Plugin):
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._now = 0.0
-        #: The first end of a cool-down that protected somebody in this session.
+        #: The earliest end of a cool-down that protected a pod in this session.
         self._due: float | None = None
-        self._misread = AnnotationWarnings()
+        self._warnings = AnnotationWarnings()
 
     def open(self, session: Session) -> None:
-        """Tell of times that cannot be read. O(pods of the jobs that changed)."""
+        """Report times that cannot be parsed. O(pods of the jobs that changed)."""
         self._now = session.now
         self._due = None
-        self._misread.report_pods(session, _problem)
+        self._warnings.report_pods(session, _problem)
 
     def next_wakeup(self) -> float | None:
-        """When a pod that was kept may go: nothing else tells those who wait for its room."""
+        """The earliest end of a protection: no other change triggers a session then."""
         return self._due
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
-        """Protects in every tier: who asks for a cool-down asks for it against everybody."""
+        """Protects in every tier, so that no other plugin can override a cool-down."""
         protected: dict[str, str] = {}
         victims: list[Task] = []
         for candidate in candidates:
@@ -76,9 +76,9 @@ class Cdp(Plugin):
 
 
 def _problem(task: Task) -> str:
-    """What is wrong with a pod's cool-down, as it is told; "" for nothing."""
+    """The event message about a pod's invalid cool-down, "" for a valid one."""
     cooldown = task.cooldown
     if cooldown is None or not cooldown.problem:
         return ""
     kind = "label" if cooldown.is_label else "annotation"
-    return annotation_warnings(COOLDOWN_TIME, f"{cooldown.problem} ({kind}); the pod is not protected", COOLDOWN_FORM)
+    return invalid_annotation(COOLDOWN_TIME, f"{cooldown.problem} ({kind}); the pod is not protected", COOLDOWN_FORM)

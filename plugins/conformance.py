@@ -1,4 +1,4 @@
-"""Pods the cluster itself lives on are never victims (plugins reference §3)."""
+"""Protects critical pods of the cluster from eviction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Task
 
-#: Matched by name; the number behind another class does not matter.
+#: Matched by name; the value of another class does not matter.
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 SYSTEM_NAMESPACE = "kube-system"
 
 
 class Conformance(Plugin):
-    """Takes critical pods and everything in `kube-system` out of the victims."""
+    """Protects critical pods and all pods in `kube-system` from eviction."""
 
     name = "conformance"
 

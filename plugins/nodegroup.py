@@ -1,4 +1,4 @@
-"""Queues and the groups of nodes they may use (plugins reference §14, with the limits and the order of §28)."""
+"""Restricts queues to groups of nodes."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _ROOT = "root"
 
 
 class NodeGroupArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of nodegroup."""
 
-    #: Whether queues without affinity keep off nodes that are in no group, too.
+    #: Whether queues without affinity are also excluded from nodes in no group.
     strict: bool = True
-    #: Whether preferred groups count less the later they stand in their list.
+    #: Whether the score of preferred groups decreases in the order of their list.
     preferred_order: bool = msgspec.field(name="enablePreferredOrder", default=False)
-    #: Whether a queue that only names groups to keep off may use all others. Without it such a queue may use none.
+    #: Whether a queue with anti-affinity only may use all other groups. Otherwise such a queue may use none.
     exclusion_admits: bool = msgspec.field(name="antiAffinityAdmitsOthers", default=False)
 
 
 class Groups(NamedTuple):
-    """The groups a queue names."""
+    """The node group affinity of a queue."""
 
     required: tuple[str, ...]
     preferred: tuple[str, ...]
@@ -60,7 +60,7 @@ class Groups(NamedTuple):
 
 
 class NodeGroupLimits(NamedTuple):
-    """What pods of a queue may hold in a group, base units; what no limit names is not limited."""
+    """Limits of a queue by group, base units; resources without a limit are unlimited."""
 
     queue: str
     #: (group, ((resource, amount), ...)), sorted.
@@ -68,11 +68,11 @@ class NodeGroupLimits(NamedTuple):
 
 
 class QueueContext(NamedTuple):
-    """What the plugin puts into a profile; absent when the queue says nothing."""
+    """The plugin's part of a pod signature; absent for queues without affinity and limits."""
 
     groups: Groups | None
     limits: NodeGroupLimits | None
-    #: What is wrong with the limits, "" for nothing.
+    #: The error in the limits, "" without one.
     problem: str = ""
 
 
@@ -80,7 +80,7 @@ _NO_CONTEXT = QueueContext(None, None)
 
 
 def groups_of(affinity: QueueAffinity | None) -> Groups | None:
-    """What a queue names; None when that is nothing."""
+    """The groups of an affinity; None when it names none."""
     if affinity is None:
         return None
     towards, away = affinity.node_group_affinity, affinity.node_group_anti_affinity
@@ -94,7 +94,7 @@ def groups_of(affinity: QueueAffinity | None) -> Groups | None:
 
 
 def limits_of(queue: Queue) -> tuple[NodeGroupLimits | None, str]:
-    """The limits in a queue's annotation, and what is wrong with them."""
+    """The limits in a queue's annotation, and the error in them."""
     text = queue.annotations.get(NODEGROUP_RESOURCE_LIMITS)
     if text is None:
         return None, ""
@@ -112,9 +112,9 @@ def limits_of(queue: Queue) -> tuple[NodeGroupLimits | None, str]:
 
 
 class NodeGroup(Plugin):
-    """Keeps the pods of a queue on nodes of the groups it names, by the label volcano.sh/nodegroup-name.
+    """Restricts the pods of a queue to nodes of its node groups, by the label volcano.sh/nodegroup-name.
 
-    With `enableHierarchy` a queue that names none takes those of the nearest queue above it that does.
+    With `enableHierarchy` a queue without affinity inherits it from the nearest ancestor that has one.
     """
 
     name = "nodegroup"
@@ -129,13 +129,13 @@ class NodeGroup(Plugin):
         self._codes: dict[str, int] = {}
         #: The code of each node's group, -1 for none: intp [nodes].
         self._rows: Rows = np.zeros(0, dtype=np.intp)
-        #: By queue; queues that say nothing are absent.
+        #: By queue name; queues without affinity and limits are absent.
         self._contexts: dict[str, QueueContext] = {}
-        #: Queue with limits to group to what its pods hold there, base units.
+        #: Queue with limits to group to the amounts that its pods use there, base units.
         self._held: dict[str, dict[str, Vector]] = {}
 
     def open(self, session: Session) -> None:
-        """Take up labels and queues, and what queues with limits hold. O(tasks of such queues)."""
+        """Apply changed labels and queues, and sum the usage of queues with limits. O(tasks of such queues)."""
         self._session = session
         table, changed = session.nodes, session.changed
         if changed.everything or table.generation != self._generation or len(self._rows) != len(table):
@@ -158,9 +158,9 @@ class NodeGroup(Plugin):
         self._contexts = {}
         for name in sorted(session.queues):
             queue = session.queues[name]
-            groups, trouble = self._inherited(queue)
-            if trouble:
-                session.notice(queue, NODE_GROUP_PARENT, NODE_GROUP_PARENT.render(queue=name, detail=trouble))
+            groups, error = self._inherited(queue)
+            if error:
+                session.notice(queue, NODE_GROUP_PARENT, NODE_GROUP_PARENT.render(queue=name, detail=error))
             limits, problem = limits_of(queue)
             if problem:
                 session.notice(queue, NODE_GROUP_LIMITS, NODE_GROUP_LIMITS.render(detail=problem))
@@ -168,7 +168,7 @@ class NodeGroup(Plugin):
                 self._contexts[name] = QueueContext(groups, limits, problem)
 
     def _inherited(self, queue: Queue) -> tuple[Groups | None, str]:
-        """The queue's groups or, in a hierarchy, those of the nearest ancestor with any; and why there are none."""
+        """The queue's groups or, in a hierarchy, those of the nearest ancestor with any; and the error, if any."""
         groups = groups_of(queue.affinity)
         seen = {queue.name}
         above = queue
@@ -178,7 +178,7 @@ class NodeGroup(Plugin):
             if found is None:
                 return None, f"parent <{parent}> of Queue <{above.name}> does not exist" if above.parent else ""
             if parent in seen:
-                return None, f"Queue <{parent}> is above itself"
+                return None, f"Queue <{parent}> is its own ancestor"
             seen.add(parent)
             above = found
             groups = groups_of(above.affinity)
@@ -210,22 +210,22 @@ class NodeGroup(Plugin):
         return points
 
     def _table(self, values: Iterable[float], last: float) -> npt.NDArray[np.float64]:
-        """Values by code; the last one is found by nodes without a group."""
+        """Values by code; the last one serves nodes without a group."""
         return np.array([*values, last], dtype=np.float64)
 
     def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         groups, _, problem = self._context(profile)
         codes = rows.take(self._rows)
-        nowhere = codes < 0
+        ungrouped = codes < 0
         if groups is not None or self.arguments.strict:
-            verdict.reject(nowhere, Code.UNRESOLVABLE, NO_LABEL)
+            verdict.reject(ungrouped, Code.UNRESOLVABLE, NO_LABEL)
         if groups is None:
-            verdict.reject(~nowhere, Code.UNRESOLVABLE, NO_AFFINITY)
+            verdict.reject(~ungrouped, Code.UNRESOLVABLE, NO_AFFINITY)
         else:
-            barred = self._table((not self._admits(groups, name) for name in self._codes), 0)[codes] > 0
-            verdict.reject(barred, Code.UNRESOLVABLE, NOT_SATISFIED)
+            excluded = self._table((not self._admits(groups, name) for name in self._codes), 0)[codes] > 0
+            verdict.reject(excluded, Code.UNRESOLVABLE, NOT_SATISFIED)
         if problem:
-            verdict.reject(~nowhere, Code.UNRESOLVABLE, LIMIT_INVALID)
+            verdict.reject(~ungrouped, Code.UNRESOLVABLE, LIMIT_INVALID)
 
     def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
         groups = self._context(profile).groups

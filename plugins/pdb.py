@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets protect pods from eviction (plugins reference §13)."""
+"""Protects pods from eviction by their PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Task
     from capcard_sched.model.limits import Budget
 
-#: What keeps a pod, as people are told.
+#: The cause of a protection in reports.
 CAUSE = "disruption-budget"
 
 _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
@@ -26,18 +26,18 @@ _NOTHING: Mapping[str, Budget] = {}
 
 
 class _Charge(NamedTuple):
-    """An eviction of ours that a budget's status may not show yet."""
+    """An eviction by this scheduler that the status of the budget may not show yet."""
 
     uid: str
-    #: The budget as it stood when the pod was evicted.
+    #: The budget at the time of the eviction.
     budget: Budget
 
 
 class Pdb(Plugin):
-    """Lets no pod be evicted whose PodDisruptionBudgets allow no further disruption.
+    """Protects pods whose PodDisruptionBudgets allow no further disruption.
 
-    What this scheduler evicts is charged at once, and until the budget's status has changed or the pod is gone: what a
-    budget allows is given away once. As in the reference, a budget with an empty selector selects nothing.
+    An eviction is charged to its budgets until their status changes or the pod is gone, so that an allowed disruption
+    is used once. As in Volcano, a budget with an empty selector selects no pod.
     """
 
     name = "pdb"
@@ -52,7 +52,7 @@ class Pdb(Plugin):
         self._selected: dict[tuple[str, int], tuple[Mapping[str, str], tuple[str, ...]]] = {}
 
     def open(self, session: Session) -> None:
-        """Take up budgets, and drop what the cluster shows by now. O(pods charged)."""
+        """Read the budgets and drop the charges that their status includes by now. O(pods charged)."""
         self._budgets = session.budgets
         if session.changed.everything or session.changed.budgets or len(self._selected) > _MOST_LABEL_SETS:
             self._selected.clear()
@@ -67,7 +67,7 @@ class Pdb(Plugin):
                 del self._charges[key]
 
     def _budgets_of(self, task: Task) -> list[Budget]:
-        """Budgets that a disruption of the pod counts against: not those that granted it already."""
+        """The budgets that a disruption of the pod is charged to, without those that allowed it already."""
         there = self._budgets.get(task.namespace)
         if not there or not task.labels:
             return []
@@ -79,7 +79,7 @@ class Pdb(Plugin):
         return [there[name] for name in found[1] if task.name not in there[name].disrupted]
 
     def _admitted(self, candidates: Sequence[Task]) -> list[Task]:
-        """The candidates that may go together, first come first served; only one that may go is charged."""
+        """The candidates that may be evicted together, in order; only an admitted candidate is charged."""
         left: dict[tuple[str, str], int] = {}
         admitted = []
         for task in candidates:
@@ -97,7 +97,7 @@ class Pdb(Plugin):
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
-        """Protects in every tier: a budget is nothing that another plugin could outvote."""
+        """Protects in every tier, so that no other plugin can override a budget."""
         admitted = self._admitted(candidates)
         kept = {each.uid for each in admitted}
         return VictimDecision({each.uid: CAUSE for each in candidates if each.uid not in kept}, admitted)
@@ -105,11 +105,11 @@ class Pdb(Plugin):
     reclaimable = preemptable
 
     def victim_filter(self, tasks: Sequence[Task]) -> list[Task]:
-        """Not a `victim_tasks` of its own, as in the reference: that would name every pod it does not protect."""
+        """Filters the victims of other plugins. A `victim_tasks` hook would name every pod without a budget."""
         return self._admitted(tasks)
 
     def on_deallocate(self, placement: Placement) -> None:
-        """Charge evictions; a pod that was placed in this session only loses its place."""
+        """Charge evictions. A pod that was placed in this session is unplaced, not evicted."""
         for task in placement.tasks:
             if task.status not in _IN_SESSION:
                 for budget in self._budgets_of(task):
@@ -117,7 +117,7 @@ class Pdb(Plugin):
                     charges[task.uid] = _Charge(task.uid, budget)
 
     def on_allocate(self, placement: Placement) -> None:
-        """An eviction was undone."""
+        """Release the charge of an eviction that was undone."""
         for task in placement.tasks:
             if self._charges and task.status not in _IN_SESSION:
                 for budget in self._budgets_of(task):

@@ -1,4 +1,4 @@
-"""Full nodes for some resources, empty ones for others, and scarce ones left alone (plugins reference §23)."""
+"""Scores nodes with a strategy per resource, and keeps nodes with scarce resources free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from capcard_sched.framework.api.arguments import listed_names
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.api.problems import shown_text
-from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
 from capcard_sched.model.annotations import RESOURCE_STRATEGY_SCORING_TYPE, RESOURCE_STRATEGY_WEIGHT
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
@@ -43,58 +43,58 @@ WEIGHT_KEY = "resourceStrategyFitWeight"
 NO_WEIGHTS = "the plugin does not score the pod"
 
 _MOST_AMOUNT = 2**63 - 1
-#: What a factor of memory counts per thousandth of a device: with 8, each device goes with 8 GB.
+#: Bytes per thousandth of a device and unit of the memory factor: factor 8 reserves 8 GB per device.
 _BYTES_PER_THOUSANDTH = 10**6
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """How one resource counts."""
+    """Strategy and weight of one resource."""
 
     type: str = LEAST_ALLOCATED
     weight: Annotated[int, msgspec.Meta(le=MOST_WEIGHT)] = 1
 
 
 class ScarceArguments(msgspec.Struct, frozen=True):
-    """Scarce resource avoidance: nodes without what a pod does not need come first."""
+    """Scarce resource avoidance: prefers nodes without the scarce resources that a pod does not request."""
 
-    #: Off unless it is true.
+    #: Whether it is enabled.
     enable: bool = False
-    #: Names of the scarce resources, separated by commas.
+    #: Comma-separated names of the scarce resources.
     resources: str = ""
-    #: Times the score; 0 scores nothing.
+    #: Score multiplier; 0 disables.
     weight: Annotated[int, msgspec.Meta(le=MOST_WEIGHT)] = 0
-    #: Of each of them, 1 when not given.
+    #: Relative weight of each of them, 1 by default.
     weights: dict[str, Annotated[int, msgspec.Meta(le=MOST_WEIGHT)]] = msgspec.field(
         name="resourceWeight", default_factory=dict
     )
 
 
 class ProportionalArguments(msgspec.Struct, frozen=True):
-    """What pods that ask for none of the resources must leave to them."""
+    """Cpu and memory that pods without the resources must leave free for them."""
 
-    #: Off unless it is true.
+    #: Whether it is enabled.
     enable: bool = False
-    #: Names of the resources, separated by commas.
+    #: Comma-separated names of the resources.
     resources: str = ""
-    #: `<name>.cpu`: cores, `<name>.memory`: GB, left for each free device; 1 when not given.
+    #: `<name>.cpu`: cores, `<name>.memory`: GB, reserved for each free device; 1 by default.
     proportions: dict[str, float] = msgspec.field(name="resourceProportion", default_factory=dict)
 
 
 class ResourceStrategyFitArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of resource-strategy-fit."""
 
-    #: Times the score of `resources`; 0 scores nothing.
+    #: Multiplier of the score of `resources`; 0 disables.
     weight: Annotated[int, msgspec.Meta(ge=0, le=MOST_WEIGHT)] = msgspec.field(name=WEIGHT_KEY, default=10)
-    #: By resource name, or by the beginnings of names: `nvidia.com/*`. Without any, cpu and memory: LeastAllocated.
+    #: Strategy by resource name or prefix (`nvidia.com/*`). Default: cpu and memory, LeastAllocated.
     resources: dict[str, Choice | None] = {}
-    #: Scarce resource avoidance: nodes without what a pod does not need come first.
+    #: Scarce resource avoidance: prefers nodes without the scarce resources that a pod does not request.
     sra: ScarceArguments = ScarceArguments()
-    #: What pods that ask for none of the resources must leave to them.
+    #: Cpu and memory that pods without the resources must leave free for them.
     proportional: ProportionalArguments = ProportionalArguments()
 
 
 class _StrategyTerm(NamedTuple):
-    """One requested resource that counts."""
+    """One requested resource with a weight."""
 
     column: int
     request: int
@@ -103,7 +103,7 @@ class _StrategyTerm(NamedTuple):
 
 
 class _Reserve(NamedTuple):
-    """What one resource wants left for it."""
+    """The cpu and memory reserved for one resource."""
 
     resource: str
     #: Thousandths of a core, and bytes, per thousandth of a free device.
@@ -112,11 +112,10 @@ class _Reserve(NamedTuple):
 
 
 class ResourceStrategyFit(Plugin):
-    """Scores nodes by how full a pod would make them, each resource in its own way, and spares scarce resources.
+    """Scores nodes by utilization with a strategy per resource, and keeps nodes with scarce resources free.
 
-    A pod's own annotation volcano.sh/resource-strategy-scoring-type, with volcano.sh/resource-strategy-weight, takes
-    the place of `resources` for it. With `proportional`, pods that need no cards leave enough cpu and memory free for
-    each free card.
+    A pod's annotation volcano.sh/resource-strategy-scoring-type, with volcano.sh/resource-strategy-weight, replaces
+    `resources` for the pod. With `proportional`, pods without cards leave enough cpu and memory for each free card.
     """
 
     name = "resource-strategy-fit"
@@ -130,7 +129,7 @@ class ResourceStrategyFit(Plugin):
         if not choices:
             choices = {CPU: Choice(), MEMORY: Choice()}
         self._exact = {name: choice for name, choice in choices.items() if not name.endswith(ANY)}
-        #: Beginnings of names, the longest first.
+        #: Prefixes of names, the longest first.
         self._prefixes = sorted(
             ((name.removesuffix(ANY), choice) for name, choice in choices.items() if name.endswith(ANY)),
             key=lambda entry: (-len(entry[0]), entry[0]),
@@ -153,13 +152,13 @@ class ResourceStrategyFit(Plugin):
             ]
         self._session: Session
         self._terms: dict[TaskClass, list[_StrategyTerm]] = {}
-        self._misread = AnnotationWarnings()
+        self._warnings = AnnotationWarnings()
 
     # --- arguments --------------------------------------------------------------------------------------------------
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> ResourceStrategyFitArguments:
-        """Wrong names and numbers below their bounds are warnings; anything of a wrong type is an error."""
+        """Unknown names and numbers below their bounds are warnings; a wrong type is an error."""
         arguments = problems.decode(cls.Arguments, raw)
         assert isinstance(arguments, ResourceStrategyFitArguments)
         for key, struct in (("sra", ScarceArguments), ("proportional", ProportionalArguments)):
@@ -170,27 +169,27 @@ class ResourceStrategyFit(Plugin):
                 reader.unknown(name, known)
         return ResourceStrategyFitArguments(
             weight=arguments.weight,
-            resources=_mended_choices(raw.get("resources"), arguments.resources, problems),
-            sra=_mended_scarce(arguments.sra, problems),
-            proportional=_mended_proportional(arguments.proportional, problems),
+            resources=_corrected_choices(raw.get("resources"), arguments.resources, problems),
+            sra=_corrected_scarce(arguments.sra, problems),
+            proportional=_corrected_proportional(arguments.proportional, problems),
         )
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
     def open(self, session: Session) -> None:
-        """Tell of annotations that cannot be read. O(pods of the jobs that changed), when there are such at all."""
+        """Report annotations that cannot be parsed. O(pods of the jobs that changed) if a class has one."""
         self._session = session
         self._terms.clear()
         if any(_problem(cls) for cls in session.classes):
-            self._misread.report_pods(session, lambda task: _problem(task.cls))
+            self._warnings.report_pods(session, lambda task: _problem(task.cls))
 
-    # --- how full: what placements change ---------------------------------------------------------------------------
+    # --- utilization ------------------------------------------------------------------------------------------------
 
     def row_private(self, profile: PodSignature) -> bool:
         return False
 
     def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """0 to 100 x `resourceStrategyFitWeight` per row; None when nothing the pod asks for counts."""
+        """0 to 100 x `resourceStrategyFitWeight` per row; None when no requested resource has a weight."""
         terms = self._terms.get(profile.cls)
         if terms is None:
             terms = self._terms[profile.cls] = self._terms_of(profile.cls)
@@ -210,7 +209,7 @@ class ResourceStrategyFit(Plugin):
         return scores / total * (MAX_SCORE * self.arguments.weight)
 
     def _terms_of(self, cls: TaskClass) -> list[_StrategyTerm]:
-        """What the class asks for that has a weight; nothing when the weights are all 0."""
+        """The requested resources of the class that have a weight."""
         if self.arguments.weight <= 0:
             return []
         choices = _own_choices(cls)
@@ -224,16 +223,16 @@ class ResourceStrategyFit(Plugin):
         return terms
 
     def _choice(self, resource: str) -> Choice | None:
-        """By its name, else by the longest beginning of it."""
+        """The choice for the exact name, else for the longest prefix."""
         found = self._exact.get(resource)
         if found is not None:
             return found
         return next((choice for prefix, choice in self._prefixes if resource.startswith(prefix)), None)
 
-    # --- scarce resources: what nodes are made of -------------------------------------------------------------------
+    # --- scarce resources -------------------------------------------------------------------------------------------
 
     def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """100 x `sra.weight` where a node has none of the scarce resources, less the more of them it has."""
+        """100 x `sra.weight` for nodes without scarce resources, reduced by the weight of those that a node has."""
         total = sum(self._scarce.values())
         if not total:
             return None
@@ -247,10 +246,10 @@ class ResourceStrategyFit(Plugin):
         scores[(allocatable[:, request > 0] <= 0).any(axis=1)] = 0.0
         return scores
 
-    # --- what must be left ------------------------------------------------------------------------------------------
+    # --- proportional -----------------------------------------------------------------------------------------------
 
     def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        """Pods that ask for none of the resources leave each free device its share of cpu and memory."""
+        """Reject nodes where a pod without the resources would use the cpu and memory reserved for a free device."""
         if not self._reserves:
             return
         request, find = profile.cls.request, self._session.resources.find
@@ -270,14 +269,14 @@ class ResourceStrategyFit(Plugin):
 
 
 def _times(amounts: npt.NDArray[np.int64], factor: Fraction) -> npt.NDArray[np.int64]:
-    """Exact products, rounded up: a whole number is below the product when it is below that."""
+    """Exact products, rounded up."""
     values, positions = np.unique(np.maximum(amounts, 0), return_inverse=True)
     products = [min(math.ceil(value * factor), _MOST_AMOUNT) for value in values.tolist()]
     return np.array(products, dtype=np.int64)[positions]
 
 
 def _own_choices(cls: TaskClass) -> dict[str, Choice] | None:
-    """What the annotations of a class say; None when they say nothing."""
+    """The choices in the annotations of a class; None without a scoring type, empty when they are invalid."""
     strategy = cls.annotations.get(RESOURCE_STRATEGY_SCORING_TYPE)
     if strategy is None:
         return None
@@ -288,15 +287,15 @@ def _own_choices(cls: TaskClass) -> dict[str, Choice] | None:
 
 
 def _problem(cls: TaskClass) -> str:
-    """What is wrong with the annotations of a class, as its pods are told; "" for nothing."""
+    """The event message about invalid annotations of a class, "" for valid ones."""
     annotations = cls.annotations
     strategy = annotations.get(RESOURCE_STRATEGY_SCORING_TYPE)
     if strategy is None:
         return ""
     if strategy not in STRATEGIES:
         detail, accepted = f'"{shown_text(strategy)}" is not accepted; {NO_WEIGHTS}', " or ".join(STRATEGIES)
-        return annotation_warnings(RESOURCE_STRATEGY_SCORING_TYPE, detail, accepted)
-    detail = "it is missing beside a scoring type"
+        return invalid_annotation(RESOURCE_STRATEGY_SCORING_TYPE, detail, accepted)
+    detail = "it is required with a scoring type"
     if RESOURCE_STRATEGY_WEIGHT in annotations:
         try:
             parse_weights(annotations[RESOURCE_STRATEGY_WEIGHT])
@@ -304,21 +303,21 @@ def _problem(cls: TaskClass) -> str:
             detail = str(error)
         else:
             return ""
-    return annotation_warnings(RESOURCE_STRATEGY_WEIGHT, f"{detail}; {NO_WEIGHTS}", WEIGHTS_FORM)
+    return invalid_annotation(RESOURCE_STRATEGY_WEIGHT, f"{detail}; {NO_WEIGHTS}", WEIGHTS_FORM)
 
 
-# --- arguments that are nearly right ----------------------------------------------------------------------------------
+# --- corrected arguments ----------------------------------------------------------------------------------------------
 
 
-def _mended_choices(
+def _corrected_choices(
     raw: object, choices: Mapping[str, Choice | None], problems: ArgumentReader
 ) -> dict[str, Choice | None]:
-    mended: dict[str, Choice | None] = {}
+    corrected: dict[str, Choice | None] = {}
     known = {field.encode_name for field in msgspec.structs.fields(Choice)}
     reader, entries = problems.inside(raw if isinstance(raw, dict) else None, "resources")
     for name, given in choices.items():
         if ANY in name.removesuffix(ANY) or name == ANY:
-            accepted = f"a resource name, or the beginning of one and {ANY}"
+            accepted = f"a resource name, or a prefix followed by {ANY}"
             reader.warning(name, f'"{name}" matches no resource; it is ignored', accepted=accepted)
             continue
         choice = given or Choice()
@@ -326,16 +325,16 @@ def _mended_choices(
         for key in sorted(entry.keys() - known):
             inner.unknown(key, known)
         if choice.type and choice.type not in STRATEGIES:
-            message = f'"{choice.type}" is no strategy; {LEAST_ALLOCATED} is used'
+            message = f'"{choice.type}" is not a strategy; {LEAST_ALLOCATED} is used'
             inner.warning("type", message, accepted=f"one of {', '.join(STRATEGIES)}")
         if choice.weight <= 0:
             inner.warning("weight", f"{choice.weight} is not above 0; 1 is used", accepted="an integer >= 1")
         strategy = choice.type if choice.type in STRATEGIES else LEAST_ALLOCATED
-        mended[name] = Choice(strategy, max(1, choice.weight))
-    return mended
+        corrected[name] = Choice(strategy, max(1, choice.weight))
+    return corrected
 
 
-def _mended_scarce(given: ScarceArguments, problems: ArgumentReader) -> ScarceArguments:
+def _corrected_scarce(given: ScarceArguments, problems: ArgumentReader) -> ScarceArguments:
     weights = {}
     reader, _ = problems.inside(None, "sra")
     inner, _ = reader.inside(None, "resourceWeight")
@@ -347,20 +346,20 @@ def _mended_scarce(given: ScarceArguments, problems: ArgumentReader) -> ScarceAr
             inner.warning(name, f"{weight} is below 0; 1 is used", accepted="an integer >= 0")
         weights[name] = weight if weight >= 0 else 1
     if given.weight < 0:
-        reader.warning("weight", f"{given.weight} is below 0; nothing is scored", accepted="an integer >= 0")
+        reader.warning("weight", f"{given.weight} is below 0; the score is disabled", accepted="an integer >= 0")
     return msgspec.structs.replace(given, weight=max(0, given.weight), weights=weights)
 
 
-def _mended_proportional(given: ProportionalArguments, problems: ArgumentReader) -> ProportionalArguments:
+def _corrected_proportional(given: ProportionalArguments, problems: ArgumentReader) -> ProportionalArguments:
     names = {f"{name}.{part}" for name in listed_names(given.resources) for part in (CPU, MEMORY)}
     inner, _ = problems.inside(None, "proportional", "resourceProportion")
-    mended = {}
+    corrected = {}
     for name, factor in given.proportions.items():
         if name not in names:
             inner.unknown(name, names)
             continue
         usable = math.isfinite(factor) and factor >= 0
         if not usable:
-            inner.warning(name, f"{factor:g} is no number from 0 on; 1 is used", accepted="a number >= 0")
-        mended[name] = factor if usable else 1.0
-    return msgspec.structs.replace(given, proportions=mended)
+            inner.warning(name, f"{factor:g} is not a number >= 0; 1 is used", accepted="a number >= 0")
+        corrected[name] = factor if usable else 1.0
+    return msgspec.structs.replace(given, proportions=corrected)

@@ -1,4 +1,4 @@
-"""How long a job may wait before it goes past the checks of later tiers (plugins reference §11)."""
+"""Admits a job whose waiting time has passed, whatever the plugins of later tiers vote."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
 
-#: What jobs write and the argument are spelled alike.
+#: The argument has the name of the annotation.
 WAITING_TIME_KEY = "sla-waiting-time"
 
 
 class SlaArguments(msgspec.Struct, frozen=True):
-    """How long any job may wait, unless it says so itself."""
+    """The default waiting time of jobs."""
 
-    #: A duration such as `30m` or `1h30m`; without one only jobs that say so have a limit.
+    #: A duration such as `30m` or `1h30m`; without it only jobs with an annotation have a limit.
     waiting_time: str = msgspec.field(name=WAITING_TIME_KEY, default="")
 
 
 @lru_cache(maxsize=1024)
 def waiting_limit(text: str) -> float | None:
-    """A limit as written, in seconds; None when it cannot be read or is not above 0."""
+    """Seconds of a limit; None when the text is not a duration above 0."""
     try:
         limit = parse_duration(text)
     except DurationError:
@@ -45,11 +45,11 @@ def waiting_limit(text: str) -> float | None:
 
 
 class Sla(Plugin):
-    """Orders jobs by deadline and, once a job's has passed, votes for its admission and for its promise of room.
+    """Orders jobs by deadline and, after the deadline, votes to admit and to pipeline a job.
 
-    The deadline is the job's creation plus its waiting time. The vote ends the question at the plugin's tier: what
-    stands in later tiers, quotas among it, is not asked any more; in the same tier any refusal wins. To outvote gang or
-    overcommit it must stand in a tier before theirs.
+    The deadline is the creation time of the job plus its waiting time. The vote is final at the plugin's tier: plugins
+    in later tiers, quotas included, are not called; in the same tier any rejection wins. To override gang or overcommit
+    the plugin must be in an earlier tier.
     """
 
     name = "sla"
@@ -61,8 +61,8 @@ class Sla(Plugin):
         self._limit = waiting_limit(self.arguments.waiting_time)
         self._now = 0.0
         self._due: float | None = None
-        #: uids of waiting jobs that were told of their deadline.
-        self._told: set[str] = set()
+        #: uids of waiting jobs whose passed deadline was reported.
+        self._reported: set[str] = set()
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> SlaArguments:
@@ -71,24 +71,24 @@ class Sla(Plugin):
         if arguments.waiting_time and waiting_limit(arguments.waiting_time) is None:
             problems.warning(
                 WAITING_TIME_KEY,
-                f'"{arguments.waiting_time}" is no duration above 0; jobs that name none have no limit',
+                f'"{arguments.waiting_time}" is not a duration above 0; jobs without an annotation have no limit',
                 accepted="a duration such as 30m or 1h30m",
             )
             return SlaArguments()
         return arguments
 
     def open(self, session: Session) -> None:
-        """Tell jobs whose deadline has passed while they wait, and find the next deadline. O(waiting jobs)."""
+        """Report waiting jobs whose deadline has passed, and find the next deadline. O(waiting jobs)."""
         self._now = now = session.now
         waiting = {job.uid: job for job in chain(session.in_phase_pending(), session.with_pending_tasks())}
-        self._told &= waiting.keys()
+        self._reported &= waiting.keys()
         coming = math.inf
         for uid, job in waiting.items():
             deadline = self.job_order(job)
             if deadline > now:
                 coming = min(coming, deadline)
-            elif uid not in self._told:
-                self._told.add(uid)
+            elif uid not in self._reported:
+                self._reported.add(uid)
                 limit = format_duration(round(deadline - job.created, 3))
                 session.notice(job, SLA_DEADLINE_REACHED, SLA_DEADLINE_REACHED.render(limit=limit))
         self._due = coming if coming < math.inf else None
@@ -99,11 +99,11 @@ class Sla(Plugin):
 
     def job_order(self, job: Job) -> float:
         """The deadline in Unix seconds; infinity for a job without a limit."""
-        notes = job.annotations
-        said = notes.get(SLA_WAITING_TIME)
-        if said is None:
-            said = notes.get(SLA_WAITING_TIME_ALIAS)
-        limit = waiting_limit(said) if said is not None else None
+        annotations = job.annotations
+        text = annotations.get(SLA_WAITING_TIME)
+        if text is None:
+            text = annotations.get(SLA_WAITING_TIME_ALIAS)
+        limit = waiting_limit(text) if text is not None else None
         if limit is None:
             limit = self._limit
         return job.created + limit if limit is not None else math.inf

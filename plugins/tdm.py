@@ -1,4 +1,4 @@
-"""Nodes that are lent by the hours of the day, and whom that lets evict (plugins reference §17)."""
+"""Time-division multiplexing: revocable nodes take marked pods during the hours of their zone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ZONE_PREFIX = "tdm.revocable-zone."
 PERIOD_KEY = "tdm.evict.period"
 TIME_ZONE_KEY = "tdm.time-zone"
 DEFAULT_PERIOD = "1m"
-#: What a pod writes to be let onto nodes of any zone; nothing else is understood.
+#: The annotation value of pods that tolerate the nodes of any zone; no other value is supported.
 ANY_ZONE = "*"
 NOT_REVOCABLE = "not allow to dispatch to revocable node"
 
@@ -45,32 +45,32 @@ _BUDGET = re.compile(r"(\d{1,9})(%?)")
 
 
 class TdmArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of tdm."""
 
-    #: When nodes labelled with the zone are lent, `HH:MM-HH:MM`, both ends included; an end not after the start is on
-    #: the next day.
+    #: Hours when the nodes labelled with the zone are active, `HH:MM-HH:MM`, both ends included; an end not after the
+    #: start is on the next day.
     zones: dict[str, str] = msgspec.field(name=f"{ZONE_PREFIX}<zone>", default_factory=dict)
-    #: How often pods are evicted from nodes that are not lent now.
+    #: Interval between evictions from nodes outside the hours of their zone.
     period: str = msgspec.field(name=PERIOD_KEY, default=DEFAULT_PERIOD)
-    #: Whose time of day is meant, such as `Asia/Shanghai`.
+    #: Time zone of the hours, such as `Asia/Shanghai`.
     time_zone: str = msgspec.field(name=TIME_ZONE_KEY, default="UTC")
 
 
 class Window(NamedTuple):
-    """Minutes of the day, both included."""
+    """A window in minutes of the day, both ends included."""
 
     start: int
     end: int
 
     def around(self, now: float, zone: tzinfo) -> tuple[bool, float]:
-        """Whether it is open at `now` (Unix seconds), and when that changes. A window may have begun yesterday."""
+        """Whether it is open at `now` (Unix seconds), and when that changes. A window may start the day before."""
         today = datetime.fromtimestamp(now, zone).date()
         coming = []
         for days in (-1, 0, 1, 2):
             midnight = datetime(today.year, today.month, today.day, tzinfo=zone) + timedelta(days=days)
             opens = (midnight + timedelta(minutes=self.start)).timestamp()
             length = timedelta(minutes=self.end, days=int(self.end <= self.start))
-            closes = (midnight + length).timestamp() + 1  # the second it ends on belongs to it
+            closes = (midnight + length).timestamp() + 1  # the last second is included
             if opens <= now < closes:
                 return True, closes
             if opens > now:
@@ -91,7 +91,7 @@ def parse_window(text: str) -> Window | None:
 
 @lru_cache(maxsize=1024)
 def _budget(text: str, total: int) -> int | None:
-    """A number, or a percentage of `total` rounded up; None when it is neither."""
+    """A number, or a percentage of `total` rounded up; None for other text."""
     match = _BUDGET.fullmatch(text.strip())
     if match is None:
         return None
@@ -99,7 +99,7 @@ def _budget(text: str, total: int) -> int | None:
 
 
 def most_evictions(job: Job) -> int:
-    """How many members of a job may be evicted at once, by the disruption budget in its annotations."""
+    """Maximum number of pods of a job to evict at once, by the disruption budget in its annotations."""
     counts, total = job.counts, len(job.tasks)
     running = counts[TaskStatus.RUNNING]
     if JDB_MIN_AVAILABLE in job.annotations:
@@ -115,15 +115,15 @@ def most_evictions(job: Job) -> int:
 
 
 def is_preemptable(task: Task) -> bool:
-    """What the pod says, else its PodGroup; silence is yes."""
-    said = task.preemptable
-    if said is None and task.job is not None:
-        said = preemptable_of(task.job.annotations, task.job.labels)
-    return said is not False
+    """Whether the pod is preemptable, by its own annotation, else its PodGroup's; true by default."""
+    preemptable = task.preemptable
+    if preemptable is None and task.job is not None:
+        preemptable = preemptable_of(task.job.annotations, task.job.labels)
+    return preemptable is not False
 
 
 def is_revocable(task: Task) -> bool:
-    """Whether the pod may run on lent nodes: what the pod says, else its PodGroup."""
+    """Whether the pod may run on revocable nodes, by its own annotation, else its PodGroup's."""
     for notes in (task.cls.annotations, task.job.annotations if task.job is not None else {}):
         if REVOCABLE_ZONE in notes:
             return notes[REVOCABLE_ZONE] == ANY_ZONE
@@ -133,10 +133,10 @@ def is_revocable(task: Task) -> bool:
 
 
 class Tdm(Plugin):
-    """Lets pods marked for it onto nodes of a zone while the zone's hours last, and takes them off again afterwards.
+    """Schedules marked pods to the nodes of a revocable zone during the zone's hours, and evicts them afterwards.
 
-    A node says by a label to which zone it belongs. Jobs that are not preemptable go first, and may evict preemptable
-    pods from ordinary nodes, each job's only as fast as its disruption budget allows.
+    A label assigns a node to a zone. Jobs that are not preemptable are ordered first, and may preempt preemptable pods
+    on ordinary nodes, within the disruption budget of each job.
     """
 
     name = "tdm"
@@ -151,11 +151,11 @@ class Tdm(Plugin):
         self._time_zone: tzinfo = UTC if given.time_zone == "UTC" else ZoneInfo(given.time_zone)
         self._session: Session
         self._now = 0.0
-        #: Zones that are lent now.
+        #: Zones within their hours.
         self._active: frozenset[str] = frozenset()
         self._next_change: float | None = None
         self._evicted_at = -self._period
-        #: Nodes may still hold pods that are to go in a later period.
+        #: Whether nodes may have pods that a later period evicts.
         self._unfinished = False
         self._generation = -1
         #: Zone to its rows; intp [k].
@@ -175,19 +175,19 @@ class Tdm(Plugin):
                 continue
             zones[key.removeprefix(ZONE_PREFIX)] = text
             if parse_window(text) is None:
-                problems.warning(key, f'"{text}" is no window of hours; the zone is never lent', accepted=form)
+                problems.warning(key, f'"{text}" is not a window of hours; the zone is never active', accepted=form)
         period, time_zone = arguments.period, arguments.time_zone
         try:
             readable = parse_duration(period) > 0
         except DurationError:
             readable = False
         if not readable:
-            problems.warning(PERIOD_KEY, f'"{period}" is no duration above 0; {DEFAULT_PERIOD} is used')
+            problems.warning(PERIOD_KEY, f'"{period}" is not a duration above 0; {DEFAULT_PERIOD} is used')
             period = DEFAULT_PERIOD
         try:
             ZoneInfo(time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            problems.error(TIME_ZONE_KEY, f'there is no time zone "{time_zone}"', accepted="a name such as Asia/Tokyo")
+            problems.error(TIME_ZONE_KEY, f'unknown time zone "{time_zone}"', accepted="a name such as Asia/Tokyo")
             time_zone = "UTC"
         return TdmArguments(zones, period, time_zone)
 
@@ -214,13 +214,13 @@ class Tdm(Plugin):
             self._rows = {zone: np.array(found, dtype=np.intp) for zone, found in sorted(rows.items())}
 
     def next_wakeup(self) -> float | None:
-        """The next change of hours that may concern anybody, or when pods may be evicted for the last one."""
+        """The next change of a zone's hours that concerns a pod, or the next period with overdue evictions."""
         again = self._evicted_at + self._period if self._unfinished else None
-        change = self._next_change if self._concerns_anybody() else None
+        change = self._next_change if self._zones_in_use() else None
         return min((moment for moment in (change, again) if moment is not None), default=None)
 
-    def _concerns_anybody(self) -> bool:
-        """Whether there are nodes with hours, and pods that are on them or wait and may go there."""
+    def _zones_in_use(self) -> bool:
+        """Whether a zone has nodes, and pods on them or pending pods that may run there."""
         rows = [row for zone, members in self._rows.items() if zone in self._windows for row in members]
         nodes = self._session.nodes.nodes
         return bool(rows) and (
@@ -231,11 +231,11 @@ class Tdm(Plugin):
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def task_context(self, task: Task) -> tuple[bool, frozenset[str]] | None:
-        """Whether the pod may go to lent nodes, and which zones are lent; None while no node is of a zone."""
+        """Whether the pod may run on revocable nodes, and the active zones; None while no node is in a zone."""
         return (is_revocable(task), self._active) if self._rows else None
 
     def _problem(self, zone: str) -> str:
-        """Why the zone's nodes take nobody now, "" when they do."""
+        """The reason why the zone's nodes take no pods, "" while the zone is active."""
         if zone in self._active:
             return ""
         if zone not in self._windows:
@@ -258,8 +258,8 @@ class Tdm(Plugin):
         context = profile.context(self.name)
         if context is None or not context[0]:
             return None
-        lent = [members for zone, members in self._rows.items() if zone in self._active]
-        return np.where(np.isin(rows.rows, np.concatenate(lent)), _SCORE, 0.0) if lent else None
+        active = [members for zone, members in self._rows.items() if zone in self._active]
+        return np.where(np.isin(rows.rows, np.concatenate(active)), _SCORE, 0.0) if active else None
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Tdm(Plugin):
     # --- victims ----------------------------------------------------------------------------------------------------
 
     def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Preemptable pods that run on ordinary nodes, for a pod that is neither preemptable nor revocable itself."""
+        """Preemptable running pods on ordinary nodes, for a pod that is neither preemptable nor revocable."""
         if is_preemptable(task) or is_revocable(task):
             return []
         return _within_budgets(
@@ -283,7 +283,7 @@ class Tdm(Plugin):
         )
 
     def victim_tasks(self, tasks: Sequence[Task]) -> list[Task]:
-        """Preemptable pods that run on nodes of a configured zone outside its hours; at most once per period."""
+        """Preemptable running pods on nodes of a zone outside its hours; at most once per period."""
         if self._now < self._evicted_at + self._period:
             self._unfinished = True
             return []
@@ -315,10 +315,10 @@ def _zone_of(task: Task) -> str:
 
 
 def _budgets_of_overdue(overdue: Iterable[Task]) -> dict[str, int]:
-    """Jobs that leave lent nodes whole, with how many pods that are.
+    """Jobs to be evicted as a unit, with their number of pods.
 
-    One pod at a time would leave a gang without spare members there for ever: shuffle breaks none. It goes at once when
-    the hours are over for all of it and it has no budget of its own.
+    Action shuffle does not break a gang, so single evictions would never remove a gang without slack. Such a gang is
+    evicted at once when the hours are over for all its pods and it has no disruption budget of its own.
     """
     found: dict[str, int] = {}
     for job, count in Counter(task.job for task in overdue).items():
@@ -331,7 +331,7 @@ def _budgets_of_overdue(overdue: Iterable[Task]) -> dict[str, int]:
 
 
 def _within_budgets(candidates: Iterable[Task], budgets: Mapping[str, int] = MappingProxyType({})) -> list[Task]:
-    """The first candidates of each job, as many as its budget allows: that of `budgets` by key, else its own."""
+    """The first candidates of each job up to its budget: `budgets` by job key, else its own."""
     left = dict(budgets)
     victims = []
     for task in candidates:

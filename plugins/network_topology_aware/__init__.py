@@ -1,4 +1,4 @@
-"""Pods of a job near to each other in the network (plugins reference §22, §28)."""
+"""Places the pods of a job close to each other in the network."""
 
 from capcard_sched.plugins.network_topology_aware.plugin import NetworkTopologyAware
 

@@ -1,4 +1,4 @@
-"""How full HyperNodes are, kept up to date at the price of what changed (plugins reference §28)."""
+"""Utilization of HyperNodes, updated incrementally."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class Fullness:
-    """What is offered and used under each HyperNode of a tree, int64 [HyperNodes, resources]; lives for one session."""
+    """Allocatable and used amounts below each HyperNode, int64 [HyperNodes, resources]; valid for one session."""
 
     def __init__(self, session: Session, weights: Mapping[str, int]) -> None:
-        """`weights`: resource to how much it counts; others do not."""
+        """`weights`: resource to its relative weight; other resources do not count."""
         self._table = session.nodes
         self._tree = session.tree
         columns = session.resources
         found = [(columns.find(name), weight) for name, weight in weights.items() if weight > 0]
-        #: Column and weight of the resources that count and that anything offers or asks for.
+        #: Column and weight of the resources that count and exist in the cluster.
         self._weights = [(column, weight) for column, weight in found if column is not None]
         self._capacity = self._under(self._table.allocatable)
         self._seen = self._table.used.copy()
@@ -35,12 +35,12 @@ class Fullness:
         self._serial = self._table.serial
 
     def _under(self, amounts: Ints) -> Ints:
-        """Sums over the nodes under each HyperNode."""
+        """Sums over the nodes below each HyperNode."""
         tree = self._tree
         totals = np.zeros((len(tree), amounts.shape[1]), dtype=np.int64)
         inside = np.flatnonzero(tree.leaf >= 0)
         np.add.at(totals, tree.leaf[inside], amounts[inside])
-        for number, above in enumerate(tree.parents.tolist()):  # members come before what they are members of
+        for number, above in enumerate(tree.parents.tolist()):  # members precede their parents
             if above >= 0:
                 totals[above] += totals[number]
         return totals
@@ -60,10 +60,10 @@ class Fullness:
                 number = int(tree.parents[number])
 
     def with_request(self, request: npt.NDArray[np.int64] | Floats) -> Floats | None:
-        """How full a request (base units, [resources]) would make each HyperNode: float64 [HyperNodes], 0 to 1.
+        """Utilization of each HyperNode with a request (base units, [resources]): float64 [HyperNodes], 0 to 1.
 
-        The weighted mean over the resources that count and are asked for; 0 where one of them would not fit. None when
-        there is no such resource.
+        The weighted mean over the requested resources that count; 0 where one of them does not fit. None without such
+        a resource.
         """
         self._catch_up()
         total = np.zeros(len(self._tree))
@@ -82,13 +82,13 @@ class Fullness:
 
 
 def faded(tree: HyperNodeTree, fullness: Floats, fading: float) -> Floats:
-    """What the fullness of HyperNodes is worth to a node by the lowest it is in: float64 [HyperNodes], 0 to 1.
+    """The value of a node by its lowest HyperNode: float64 [HyperNodes], 0 to 1.
 
-    The mean over all HyperNodes that contain it; one of tier `t` has the weight `fading` to the power of t - 1.
+    The mean fullness of all HyperNodes that contain the node; tier `t` has the weight `fading` to the power of t - 1.
     """
     weights = float(fading) ** np.maximum(tree.tiers - 1, 0).astype(np.float64)
     sums, total = weights * fullness, weights.copy()
-    for number in range(len(tree) - 1, -1, -1):  # what contains comes before its members here
+    for number in range(len(tree) - 1, -1, -1):  # parents precede their members here
         above = int(tree.parents[number])
         if above >= 0:
             sums[number] += sums[above]

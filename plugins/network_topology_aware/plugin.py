@@ -1,4 +1,4 @@
-"""The plugin: scores of nodes and HyperNodes (plugins reference §22, §28)."""
+"""The network-topology-aware plugin: scores of nodes and HyperNodes."""
 
 from __future__ import annotations
 
@@ -28,55 +28,55 @@ if TYPE_CHECKING:
 MAX_SCORE: Final = 100.0
 RESOURCES_KEY: Final = "hypernode.binpack.resources"
 
-#: Shares a total of weights; 0 leaves a resource out, a negative one is refused in favour of the default.
+#: Relative weight; 0 disables the resource, a negative value is replaced by the default.
 Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class NetworkTopologyArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of network-topology-aware."""
 
-    #: Times the scores; 0 scores nothing.
+    #: Score multiplier; 0 disables.
     weight: int = 1
-    #: How much cpu counts where HyperNodes are filled up one after the other.
+    #: Relative weight of cpu in the utilization of HyperNodes.
     cpu: Weight = msgspec.field(name="hypernode.binpack.cpu", default=1)
-    #: The same for memory.
+    #: Relative weight of memory.
     memory: Weight = msgspec.field(name="hypernode.binpack.memory", default=1)
-    #: Names of further resources that count, separated by commas.
+    #: Comma-separated names of further resources.
     resources: str = msgspec.field(name=RESOURCES_KEY, default="")
-    #: The weight of each of them, 1 when not given.
+    #: Relative weight of each of them, 1 by default.
     resource_weights: dict[str, Weight] = msgspec.field(name=f"{RESOURCES_KEY}.<name>", default_factory=dict)
-    #: Whether pods without a network topology fill HyperNodes up, too. They are then placed one by one.
+    #: Whether pods without a network topology also prefer fuller HyperNodes. They are then placed one by one.
     normal_pods: bool = msgspec.field(name="hypernode.binpack.normal-pod.enable", default=True)
-    #: How much less each further tier counts for them.
+    #: Factor by which the weight decreases with each tier for these pods.
     fading: Annotated[float, msgspec.Meta(ge=0, le=1)] = msgspec.field(
         name="hypernode.binpack.normal-pod.fading", default=0.8
     )
 
 
 class Context(NamedTuple):
-    """What the plugin puts into the profile of a pod that it scores."""
+    """The plugin's part of the signature of a pod that it scores."""
 
-    #: Key of the job, "" while nothing of it is placed.
+    #: Job key, "" while no pod of the job is placed.
     job: str
-    #: Number of the lowest HyperNode that contains what is placed of the job; -1 for none.
+    #: Number of the lowest HyperNode that contains the placed pods of the job; -1 for none.
     anchor: int
 
 
-#: The first pod of a job goes anywhere; those after it are placed one by one.
+#: The first pod of a job has no preference; the following pods are placed one by one.
 _FIRST = Context("", -1)
-#: Pods of jobs that ask for no network topology.
+#: Pods of jobs without a network topology.
 _NORMAL = Context("", -2)
 
 
 class NetworkTopologyAware(Plugin):
-    """Prefers nodes near to the pods that a job has placed already, for jobs whose PodGroup has `spec.networkTopology`.
+    """Prefers nodes close to the placed pods of a job, for PodGroups with `spec.networkTopology`.
 
-    A node in the HyperNode of the job scores 100, others the less the higher the tier that joins them with it; among
-    several best nodes those count more whose HyperNode has more pods of the job. What `mode: hard` forbids is forbidden
-    with or without the plugin.
+    A node in the HyperNode of the job scores 100, other nodes less with each tier up to the common HyperNode; among
+    several best nodes, those with more pods of the job in their HyperNode score higher. `mode: hard` is enforced with
+    or without the plugin.
 
-    Among HyperNodes that have room for a job in hard mode the fuller ones are preferred. Pods without a topology prefer
-    nodes in fuller ones, and most of all nodes in none.
+    For jobs in hard mode the plugin prefers the fuller of the HyperNodes that fit. Pods without a network topology
+    prefer nodes in fuller HyperNodes, and nodes in no HyperNode most.
     """
 
     name = "network-topology-aware"
@@ -86,20 +86,20 @@ class NetworkTopologyAware(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> NetworkTopologyArguments:
-        """Reads `hypernode.binpack.resources.<name>` of listed names too; of others it is ignored with a warning."""
+        """Reads `hypernode.binpack.resources.<name>` of listed names; other names are ignored with a warning."""
         arguments = problems.decode_weighted(NetworkTopologyArguments, raw, RESOURCES_KEY, Weight)
         assert isinstance(arguments, NetworkTopologyArguments)
         return arguments
 
     def open(self, session: Session) -> None:
-        """Take up the tree. What is placed of a job, and how full HyperNodes are, is counted when first asked for."""
+        """Read the tree. Placed pods and the utilization of HyperNodes are counted on first use."""
         self._session = session
         self._tree: HyperNodeTree = session.tree
         self._fullness: Fullness | None = None
-        #: Job key to how many of its pods are placed, by lowest HyperNode.
+        #: Job key to its number of placed pods by lowest HyperNode.
         self._placed: dict[str, Counter[int]] = {}
 
-    def _standing(self, job: Job) -> Counter[int]:
+    def _placed_pods(self, job: Job) -> Counter[int]:
         found = self._placed.get(job.key)
         if found is None:
             found = self._placed[job.key] = placed_by_hyper_node(self._tree, job)
@@ -112,10 +112,10 @@ class NetworkTopologyAware(Plugin):
             self._fullness = Fullness(self._session, {**named, CPU: given.cpu, MEMORY: given.memory})
         return self._fullness
 
-    # --- what a profile is ------------------------------------------------------------------------------------------
+    # --- pod signature ----------------------------------------------------------------------------------------------
 
     def task_context(self, task: Task) -> Context | None:
-        """Pods of a job that may not leave the lowest tier are as near as can be: nothing to prefer."""
+        """The job and its anchor. Pods of a job restricted to the lowest tier have no preference."""
         job = task.job
         if job is None or not self._tree.ready:
             return None
@@ -125,20 +125,20 @@ class NetworkTopologyAware(Plugin):
             highest = job.topology.allowed(self._tree)
             if highest is None or highest <= self._tree.tiers[0]:
                 return None
-        anchor = self._tree.common(sorted(number for number, pods in self._standing(job).items() if pods))
+        anchor = self._tree.common(sorted(number for number, pods in self._placed_pods(job).items() if pods))
         return Context(job.key, anchor) if anchor >= 0 else _FIRST
 
     def domain_bound(self, profile: PodSignature) -> bool:
-        """Where one pod goes decides where the next would rather be."""
+        """Whether the placement of one pod changes the scores of the next."""
         return profile.context(self.name) not in (None, _NORMAL)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
     def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        """0 to 200 x `weight` per row; None while nothing of a job with a network topology is placed."""
+        """0 to 200 x `weight` per row; None while no pod of a job with a network topology is placed."""
         context = profile.context(self.name)
         if context == _NORMAL:
-            return self._filling(profile, candidates)
+            return self._binpack_scores(profile, candidates)
         if not isinstance(context, Context) or not context.job or not self.arguments.weight:
             return None
         job = self._session.jobs.get(context.job)
@@ -149,15 +149,15 @@ class NetworkTopologyAware(Plugin):
         best = scores == scores.max(initial=0.0)
         if np.count_nonzero(best) > 1:
             pods = np.zeros(len(self._tree) + 1)  # the last entry is for nodes in no HyperNode
-            for number, count in self._standing(job).items():
+            for number, count in self._placed_pods(job).items():
                 pods[number] = count
             pods[-1] = 0.0
             scores = scores + np.where(best, MAX_SCORE * pods[leaf] / len(job.tasks), 0.0)
         weighted: Scores = scores * self.arguments.weight
         return weighted
 
-    def _filling(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        """0 to 100 x `weight` per row by how full the HyperNodes around it are; 100 where there is none."""
+    def _binpack_scores(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
+        """0 to 100 x `weight` per row by the utilization of its HyperNodes; 100 for nodes in none."""
         fullness = self._full().with_request(profile.cls.request) if self.arguments.weight else None
         if fullness is None:
             return None
@@ -166,7 +166,7 @@ class NetworkTopologyAware(Plugin):
         return scores
 
     def hyper_node_order(self, job: Job, candidates: tuple[HyperNodeRows, ...]) -> Scores | None:
-        """0 to 100 x `weight`: how full what the job still needs would make each HyperNode."""
+        """0 to 100 x `weight`: the utilization of each HyperNode with the pods that the job still needs."""
         pending = job.pending.values()
         if not pending or not self.arguments.weight:
             return None
@@ -185,7 +185,7 @@ class NetworkTopologyAware(Plugin):
         self._count(placement, +1)
 
     def on_deallocate(self, placement: Placement) -> None:
-        """Uncount pods that were taken off."""
+        """Subtract pods that were unplaced."""
         self._count(placement, -1)
 
     def _count(self, placement: Placement, sign: int) -> None:
@@ -197,9 +197,9 @@ class NetworkTopologyAware(Plugin):
 
 
 def nearness(tree: HyperNodeTree, anchor: int) -> Scores:
-    """Scores of nodes by the lowest HyperNode they are in, for a job that stands in `anchor`: float64 [HyperNodes].
+    """Scores of nodes by their lowest HyperNode, for a job placed in `anchor`: float64 [HyperNodes].
 
-    The HyperNode itself scores 100, another by the tier where it joins it: 0 for the highest, 0 where it never does.
+    The anchor scores 100, another HyperNode by the tier of the common ancestor: 0 for the highest tier or without one.
     """
     lowest, highest = int(tree.tiers[0]), int(tree.tiers[-1])
     meets = tree.meets(anchor)

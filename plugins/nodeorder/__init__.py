@@ -1,4 +1,4 @@
-"""Node scores of Kubernetes: utilisation, affinity, images, taints, spread (plugins reference §8)."""
+"""Scores nodes as kube-scheduler does: utilization, affinity, images, taints, spread."""
 
 from capcard_sched.plugins.nodeorder.plugin import NodeOrder
 

@@ -1,4 +1,4 @@
-"""Scores that depend on where other pods stand: pod affinity and topology spread (plugins reference §8.2, 7 and 8)."""
+"""Scores that depend on the placement of other pods: pod affinity and topology spread."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def pod_affinity(index: NodeIndex, preferences: Preferences, rows: NodeView) -> Scores | None:
-    """Inter-pod affinity over the candidates, 0 to 100: float64 [k]; None when it is the same for all."""
+    """Inter-pod affinity over the candidates, 0 to 100: float64 [k]; None when all are equal."""
     raw = np.zeros(len(rows), dtype=np.int64)
-    for tally, topology_key, weight in preferences.affinity:
-        if tally.sum:
-            raw += weight * tally.totals(index, topology_key)[rows.take(index.column(topology_key).codes)]
+    for pod_count, topology_key, weight in preferences.affinity:
+        if pod_count.sum:
+            raw += weight * pod_count.totals(index, topology_key)[rows.take(index.column(topology_key).codes)]
     if not len(raw):
         return None
     lowest, highest = int(raw.min()), int(raw.max())
@@ -31,14 +31,14 @@ def pod_affinity(index: NodeIndex, preferences: Preferences, rows: NodeView) -> 
 
 
 class SpreadScores:
-    """Scores by soft constraints; remembers which nodes a constraint looks at."""
+    """Scores by `ScheduleAnyway` constraints; caches the nodes that each constraint counts."""
 
     def __init__(self) -> None:
         self._index: NodeIndex | None = None
         self._scopes: dict[tuple[TaskClass, int], Mask] = {}
 
     def _scope(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], position: int) -> Mask:
-        """Mask, bool [nodes]: nodes with the keys of all constraints that pass the inclusion policies of this one."""
+        """Mask, bool [nodes]: nodes that have all keys and pass the inclusion policies of this constraint."""
         if index is not self._index:
             self._index = index
             self._scopes.clear()
@@ -55,9 +55,9 @@ class SpreadScores:
         return nodes
 
     def scores(self, index: NodeIndex, cls: TaskClass, spread: tuple[Spread, ...], rows: NodeView) -> Scores | None:
-        """Topology spread over the candidates, 0 to 100: float64 [k]; None when it is the same for all.
+        """Topology spread over the candidates, 0 to 100: float64 [k]; None when all are equal.
 
-        Nodes that miss a key score 0. For the hostname key the pods of the node itself count, as they stand now.
+        Nodes without one of the keys score 0. For the hostname key the current pods of the node itself count.
         """
         considered = rows.take(_with_all_keys(index, spread))
         size = int(np.count_nonzero(considered))
@@ -68,12 +68,12 @@ class SpreadScores:
             codes = rows.take(index.column(each.topology_key).codes)
             domains = size if each.topology_key == HOSTNAME else len(set(codes[considered].tolist()))
             raw += each.max_skew - 1
-            if each.tally is not None:
+            if each.pod_count is not None:
                 if each.topology_key == HOSTNAME:
-                    counts = rows.take(each.tally.rows)
+                    counts = rows.take(each.pod_count.rows)
                 else:
                     scope = self._scope(index, cls, spread, position)
-                    counts = each.tally.totals(index, each.topology_key, (cls, position), scope)[codes]
+                    counts = each.pod_count.totals(index, each.topology_key, (cls, position), scope)[codes]
                 raw += counts * math.log(domains + 2)
         raw = np.floor(raw + 0.5)
         lowest, highest = float(raw[considered].min()), float(raw[considered].max())

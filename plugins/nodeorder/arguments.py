@@ -1,4 +1,4 @@
-"""Arguments of the nodeorder plugin (plugins reference §8.1)."""
+"""Arguments of the nodeorder plugin."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import msgspec
 
 
 class NodeOrderArguments(msgspec.Struct, frozen=True):
-    """What each score counts."""
+    """Weights of the scores."""
 
-    #: Nodes with much left. Of this score and the others, 0 to 100 each: 0 leaves it out, a negative weight turns it
-    #: round.
+    #: Prefers nodes with more free cpu and memory. A weight multiplies its score; 0 disables the score, a negative
+    #: weight inverts it.
     least_requested: int = msgspec.field(name="leastrequested.weight", default=1)
-    #: Nodes with little left.
+    #: Prefers nodes with less free cpu and memory.
     most_requested: int = msgspec.field(name="mostrequested.weight", default=0)
-    #: Nodes whose cpu and memory are used alike.
+    #: Prefers nodes with balanced use of cpu and memory.
     balanced_resource: int = msgspec.field(name="balancedresource.weight", default=1)
-    #: Nodes that the pod's preferred node affinity names.
+    #: Prefers nodes that match the pod's preferred node affinity.
     node_affinity: int = msgspec.field(name="nodeaffinity.weight", default=2)
-    #: Nodes that have the pod's images.
+    #: Prefers nodes that have the pod's images.
     image_locality: int = msgspec.field(name="imagelocality.weight", default=1)
-    #: Nodes near the pods, or far from those, that preferred pod affinities name.
+    #: Prefers nodes by preferred pod affinity and anti-affinity.
     pod_affinity: int = msgspec.field(name="podaffinity.weight", default=2)
-    #: Nodes with few `PreferNoSchedule` taints that the pod does not tolerate.
+    #: Prefers nodes with fewer `PreferNoSchedule` taints that the pod does not tolerate.
     taint_toleration: int = msgspec.field(name="tainttoleration.weight", default=3)
-    #: Nodes that keep `ScheduleAnyway` spread constraints.
+    #: Prefers nodes that satisfy `ScheduleAnyway` spread constraints.
     topology_spread: int = msgspec.field(name="podtopologyspread.weight", default=2)

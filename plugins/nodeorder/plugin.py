@@ -1,4 +1,4 @@
-"""The nodeorder plugin: its hooks over the scores of the neighbouring modules."""
+"""The nodeorder plugin: maps its hooks to the scores of this package."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class NodeOrder(Plugin):
-    """Which of the possible nodes is best, by the scores of Kubernetes.
+    """Scores nodes by utilization, affinity, images, taints and topology spread.
 
-    Scores that are equal for all nodes asked about are left out: they decide nothing.
+    A score that is equal on all candidates is omitted, because it does not change the order.
     """
 
     name = "nodeorder"
@@ -44,7 +44,7 @@ class NodeOrder(Plugin):
 
     def open(self, session: Session) -> None:
         table = session.nodes
-        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.crowded
+        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.over_capacity
         if session.changed.everything or outdated:
             self._index = NodeIndex(table.nodes)
             self._images = static_scores.Images(self._index)
@@ -52,7 +52,7 @@ class NodeOrder(Plugin):
         self._utilization.open(session)
         self._book.open(session, self._index)
 
-    # --- what a profile is ------------------------------------------------------------------------------------------
+    # --- pod signature ----------------------------------------------------------------------------------------------
 
     def task_context(self, task: Task) -> Preferences | None:
         return self._book.preferences(task)
@@ -101,7 +101,7 @@ class NodeOrder(Plugin):
                 total = weight * part if total is None else total + weight * part
         return total
 
-    # --- keeping up -------------------------------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         self._book.counters.place(placement)

@@ -1,8 +1,8 @@
-"""What preferred terms mean for one pod: the plugin's part of a profile.
+"""Resolves the preferred terms of a pod to counts and topology keys, the plugin's part of a pod signature.
 
-The counterpart of required rules: preferred pod (anti-)affinity of the pod, of those it meets, and ScheduleAnyway
-constraints. There are no cluster default constraints here: they would apply to pods that a Service selects, and
-Services are not watched.
+Covers preferred pod (anti-)affinity of the pod, that of existing pods which select it, and ScheduleAnyway constraints.
+Cluster-level default constraints are not supported: they apply to pods that a Service selects, and the scheduler does
+not watch Services.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
 
-#: Kinds of carried terms: attraction and aversion.
+#: Kinds of carried terms: affinity and anti-affinity.
 _TOWARDS, _AWAY = 1, -1
 
 
@@ -41,28 +41,28 @@ class Spread(NamedTuple):
     topology_key: str
     max_skew: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    tally: TopologyCount | None
+    pod_count: TopologyCount | None
     honors_affinity: bool
     honors_taints: bool
 
 
 class Preferences(NamedTuple):
-    """Everything but the class that decides about these scores. Compared by content."""
+    """The input of the pod affinity and spread scores besides the class. Compared by content."""
 
-    #: (tally, topology key, signed weight): own terms first, then those of pods that this one meets.
+    #: (count, topology key, signed weight): the pod's own terms, then those of existing pods that select it.
     affinity: tuple[tuple[TopologyCount, str, int], ...] = ()
     spread: tuple[Spread, ...] = ()
 
 
 class _PreferredTerms(NamedTuple):
-    """A pod's own terms with its labels filled in, not yet counted."""
+    """A pod's own terms with its labels filled in."""
 
     affinity: tuple[tuple[PodSelector, str, int], ...] = ()
     spread: tuple[tuple[PodSelector, TopologySpreadConstraint], ...] = ()
 
 
 class PreferenceBook:
-    """Makes the preferences of pods and tells the counters what to count (`TermReader`)."""
+    """Makes the preferences of pods; implements `TermReader` for the counts."""
 
     def __init__(self, arguments: NodeOrderArguments) -> None:
         self._arguments = arguments
@@ -70,7 +70,7 @@ class PreferenceBook:
         self._terms = TermCache(self._label_keys, self._resolve)
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Start a session: take in what changed."""
+        """Apply the changes since the last session."""
         self._terms.open(everything=session.changed.everything)
         self.counters.open(session, index)
 
@@ -94,7 +94,7 @@ class PreferenceBook:
         return label_keys([term for term, _ in terms], constraints)
 
     def _resolve(self, task: Task) -> _PreferredTerms:
-        """Malformed terms express no preference; it is the predicates' business to refuse the pod."""
+        """Skips malformed terms; plugin predicates rejects pods with malformed required terms."""
         terms, constraints = self._of_class(task.cls)
         affinity: list[tuple[PodSelector, str, int]] = []
         spread: list[tuple[PodSelector, TopologySpreadConstraint]] = []
@@ -110,24 +110,24 @@ class PreferenceBook:
                 continue
         return _PreferredTerms(tuple(affinity), tuple(spread))
 
-    # --- for the counters -------------------------------------------------------------------------------------------
+    # --- TermReader -------------------------------------------------------------------------------------------------
 
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether the class has preferred pod terms or soft constraints."""
         return any(self._of_class(cls))
 
-    def asked(self, task: Task) -> Iterable[TopologyCount]:
-        """Tallies that the pod's own terms ask for."""
+    def needed(self, task: Task) -> Iterable[TopologyCount]:
+        """The counts that the pod's own terms need."""
         own = self._own(task)
-        yield from (tally for tally, _, _ in own.affinity)
-        yield from (each.tally for each in own.spread if each.tally is not None)
+        yield from (pod_count for pod_count, _, _ in own.affinity)
+        yield from (each.pod_count for each in own.spread if each.pod_count is not None)
 
     def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
         """The pod's preferred terms with their weights."""
         for selector, topology_key, weight in self._terms.of(task).affinity:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)
 
-    # --- for profiles -----------------------------------------------------------------------------------------------
+    # --- preferences ------------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> Preferences:
         terms, counters = self._terms.of(task), self.counters
@@ -147,14 +147,14 @@ class PreferenceBook:
         return Preferences(affinity, spread)
 
     def preferences(self, task: Task) -> Preferences | None:
-        """The preferences of a pod; None when neither it nor anybody it meets has any. O(1) while nobody has."""
+        """The preferences of a pod; None when no term concerns it. O(1) while no pod in the cluster has a term."""
         counters = self.counters
         own = counters.has_terms(task.cls)
         if counters.idle and not own:
             return None
-        meeting = counters.carriers_meeting(task.namespace, task.labels)
-        if not own and not meeting:
+        applying = counters.carriers_selecting(task.namespace, task.labels)
+        if not own and not applying:
             return None
         found = self._own(task) if own else Preferences()
-        others = tuple((tally, *tally.carried) for tally in meeting if tally.carried is not None)
+        others = tuple((pod_count, *pod_count.carried) for pod_count in applying if pod_count.carried is not None)
         return found._replace(affinity=found.affinity + others)

@@ -1,7 +1,6 @@
-"""Utilization scores of a handful of rows in plain Python: there, array calls cost more than the arithmetic.
+"""Utilization scores of a few rows in plain Python, where array calls cost more than the arithmetic.
 
-The same operations in the same order as `utilization` does for many rows, hence the same bits: which of the two is
-asked must never show.
+The operations and their order are those of `utilization`, so that both give the same bits.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class FewRequest(NamedTuple):
-    """What a class adds to a node: plain integers in base units."""
+    """The amounts that a class adds to a node: plain integers in base units."""
 
     nonzero_cpu: int
     nonzero_memory: int
     cpu: int
     memory: int
-    #: None when the class asks for none, or no node has one.
+    #: None when the class requests none, or no node has one.
     gpu: int | None
     gpu_column: int
-    #: Requests none of the three: balance does not matter to it.
+    #: Whether the class requests none of the three; the balanced score is then omitted.
     nothing: bool
 
 
@@ -44,7 +43,7 @@ def few_scores(
 ) -> Scores:
     """float64 [k], whole numbers.
 
-    `offers[i]`: cpu, memory and GPU that node i has; `charged[i]`: its `used` and the two non-zero amounts.
+    `offers[i]`: allocatable cpu, memory and GPU of node i; `charged[i]`: its `used` and the two non-zero amounts.
     """
     return np.array([_score(weights, request, offer, amounts) for offer, amounts in zip(offers, charged, strict=True)])
 

@@ -1,4 +1,4 @@
-"""Preferences that no placement changes: preferred node affinity, images, taints (plugins reference §8.2, 4 to 6)."""
+"""Scores that no placement changes: preferred node affinity, images, taints."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 _MIB = 1024 * 1024
-#: An image this small is pulled as fast as it is found.
+#: Bytes; images up to this size do not count, because pulling them is fast.
 IMAGE_MINIMUM_BYTES = 23 * _MIB
-#: Per container: beyond this, more does not count.
+#: Bytes per container; a larger sum counts as this one.
 IMAGE_MAXIMUM_BYTES = 1000 * _MIB
 
 
 def node_affinity(index: NodeIndex, cls: TaskClass) -> Vector | None:
-    """Sum of the weights of the preferred terms each node matches: int64 [nodes]; None when there is no such term."""
+    """Sum of the weights of the preferred terms that each node matches: int64 [nodes]; None without such terms."""
     affinity = cls.affinity.node_affinity if cls.affinity is not None else None
     terms = [term for term in (affinity.preferred or () if affinity is not None else ()) if term.weight > 0]
     if not terms:
@@ -34,16 +34,16 @@ def node_affinity(index: NodeIndex, cls: TaskClass) -> Vector | None:
 
 
 def full_image_name(name: str) -> str:
-    """An image name with its tag: `latest` when it has none."""
+    """An image name with its tag, `latest` by default."""
     return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"
 
 
 class Images:
-    """Which node has which image. Built when first asked for, from the nodes of one generation."""
+    """Image locality over the nodes of one generation. The index of images is built on first use."""
 
     def __init__(self, index: NodeIndex) -> None:
         self._index = index
-        #: Image to (rows, sizes in bytes); None until asked for.
+        #: Image to (rows, sizes in bytes); None until first use.
         self._holders: dict[str, tuple[list[int], list[int]]] | None = None
 
     def _find(self, name: str) -> tuple[list[int], list[int]] | None:
@@ -59,8 +59,8 @@ class Images:
     def scores(self, cls: TaskClass) -> Vector | None:
         """Image locality of each node, 0 to 100: int64 [nodes]; None when no node has any of the images.
 
-        An image counts with its size times the share of nodes that have it, so that a pod is not drawn to the one
-        node that happens to have pulled it.
+        An image counts with its size times the share of nodes that have it, so that a single node with the image does
+        not attract every pod.
         """
         present = np.zeros(len(self._index), dtype=np.int64)
         for name in cls.images:
@@ -77,9 +77,9 @@ class Images:
 
 
 def taints(counts: Vector | None, rows: NodeView) -> Scores | None:
-    """Taint toleration over the candidates, 0 to 100: float64 [k]; None when it is the same for all.
+    """Taint toleration over the candidates, 0 to 100: float64 [k]; None when all are equal.
 
-    `counts` (int64 [nodes]) are the PreferNoSchedule taints each node has and the class does not tolerate.
+    `counts` (int64 [nodes]): PreferNoSchedule taints of each node that the class does not tolerate.
     """
     if counts is None or not len(rows):
         return None

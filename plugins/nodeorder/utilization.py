@@ -1,7 +1,7 @@
-"""How full a node would be: least requested, most requested, balanced (plugins reference §8.2, 1 to 3).
+"""Scores nodes by utilization with the pod: least requested, most requested, balanced allocation.
 
-The hottest code of the scheduler: asked for every touched row and for every pod that is planned ahead. It makes as
-few array calls as it can; everything that is known before is computed once per session or once per class.
+The hottest code of the scheduler: it runs for every touched row and every lookahead score. It makes as few array calls
+as possible and computes the rest once per session or once per class.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.nodeorder.arguments import NodeOrderArguments
 
 GPU = "nvidia.com/gpu"
-#: Up to so many rows plain Python is quicker than arrays.
+#: Rows up to which plain Python is faster than arrays.
 _FEW = 5
-#: Requests of classes are kept from session to session, up to so many.
+#: Requests of classes that are cached between sessions.
 _MOST_CLASSES = 4096
 
 
 class _PodAmounts(NamedTuple):
-    """What a class adds to a node."""
+    """The amounts that a class adds to a node."""
 
     #: int64 [2]: cpu milli and memory bytes, with the non-zero defaults.
     nonzero: Vector
@@ -35,9 +35,9 @@ class _PodAmounts(NamedTuple):
     plain: Vector
     #: int64 [3]: the same and thousandths of a GPU; None when it requests none, or no node has one.
     three: Vector | None
-    #: Requests none of the three: balance does not matter to it.
+    #: Whether the class requests none of the three; the balanced score is then omitted.
     nothing: bool
-    #: All of it as plain integers.
+    #: The same amounts as plain integers.
     few: FewRequest
 
 
@@ -54,9 +54,9 @@ class Utilization:
         self._generation = -1
         self._enabled = bool(self._least or self._most or self._balanced)
         self._requests: dict[TaskClass, _PodAmounts] = {}
-        #: int64 [nodes, 2]: cpu and memory, at least 1 so that it can be divided by.
+        #: int64 [nodes, 2]: cpu and memory, at least 1 because they are divisors.
         self._offered: Matrix
-        #: Mask, bool [nodes, 2]: the node offers cpu, memory at all; None when all nodes offer both.
+        #: Mask, bool [nodes, 2]: the node has cpu, memory; None when all nodes have both.
         self._has: Mask | None
         #: The same for cpu, memory and GPUs; `_offered_three` is None when no node has a GPU.
         self._offered_three: Matrix | None
@@ -65,7 +65,7 @@ class Utilization:
         self._columns: Rows
 
     def open(self, session: Session) -> None:
-        """Take the nodes' allocatable amounts, which no placement changes. O(nodes) when nodes changed."""
+        """Read the nodes' allocatable amounts, which no placement changes. O(nodes) when nodes changed."""
         if len(self._requests) > _MOST_CLASSES:
             self._requests.clear()
         if session.nodes.generation == self._generation and not session.changed.everything:
@@ -133,7 +133,7 @@ class Utilization:
         return total
 
     def _fill(self, taken: Matrix, offered: Matrix, rows: NodeView) -> Vector:
-        """Least and most requested: int64 [k]. `taken` (int64 [k, 2], not above `offered`) is used up."""
+        """Least and most requested: int64 [k]. `taken` (int64 [k, 2], not above `offered`) is overwritten."""
         filled: Vector | None = None
         if self._most:
             filled = self._mean(taken * 100 // offered, rows)
@@ -151,7 +151,7 @@ class Utilization:
         return filled
 
     def _mean(self, parts: Matrix, rows: NodeView) -> Vector:
-        """The mean of cpu and memory, rounded down, over those the node offers at all: int64 [k]."""
+        """The mean of cpu and memory, rounded down, over those that the node has: int64 [k]."""
         if self._has is None:
             mean: Vector = parts[:, 0] + parts[:, 1]
             mean >>= 1
@@ -168,7 +168,7 @@ class Utilization:
             return np.floor(deviation, out=deviation)
         fractions = (rows.used[:, :2] + request.plain) / offered
         np.minimum(fractions, 1.0, out=fractions)
-        # The deviation of two is half their difference: (1 - |d|/2) * 100 is (2 - |d|) * 50, to the last bit.
+        # The deviation of two values is half their difference: (1 - |d|/2) * 100 equals (2 - |d|) * 50 bit for bit.
         balance = fractions[:, 0] - fractions[:, 1]
         np.abs(balance, out=balance)
         np.subtract(2.0, balance, out=balance)
@@ -178,7 +178,7 @@ class Utilization:
     def _deviation(self, request: _PodAmounts, rows: NodeView) -> Scores:
         """Standard deviation of the fractions that count on each node: float64 [k]; 0 for fewer than two.
 
-        Sums go from left to right, as the reference adds them up, so that rounding agrees to the last bit.
+        Sums run from left to right, as in kube-scheduler, so that the rounding agrees bit for bit.
         """
         if request.three is None or self._offered_three is None:
             has = rows.take(self._has) if self._has is not None else np.ones((len(rows), 2), dtype=bool)
@@ -189,7 +189,7 @@ class Utilization:
         has = rows.take(self._has_three)
         two: Scores | None = None
         if not has.all():
-            # Of two that are there, the missing third gives its place away.
+            # With one of the three missing, the two others take part.
             has_cpu, has_memory = has[:, 0], has[:, 1]
             cpu, memory, gpu = fractions[:, 0], fractions[:, 1], fractions[:, 2]
             two = np.abs(np.where(has_cpu, cpu, gpu) - np.where(has_memory, memory, gpu)) / 2

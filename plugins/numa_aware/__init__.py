@@ -1,4 +1,4 @@
-"""Whole CPUs on as few NUMA nodes as the kubelet's policy asks for (plugins reference §20)."""
+"""Filters and scores nodes by the NUMA alignment of exclusive CPUs."""
 
 from capcard_sched.plugins.numa_aware.plugin import NumaAware
 

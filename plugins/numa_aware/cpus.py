@@ -1,7 +1,7 @@
-"""Which CPUs a container gets: whole sockets, whole cores, then single threads (plugins reference §20, step 4).
+"""Assigns CPUs to a container: whole sockets, whole cores, then single threads.
 
-A set of CPUs is an integer, CPU n its bit n. The order is that of kubelets, so that what is planned here is, as a rule,
-what the node does.
+A set of CPUs is an integer, CPU n is bit n. The order is that of the kubelet's static CPU manager, so that the planned
+assignment is, as a rule, the kubelet's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def assign(topology: CpuTopology, free: int, count: int, nodes: int) -> int:
-    """`count` CPUs of `free`, those of some NUMA nodes first. `nodes`: bit i for position i of the topology.
+    """Assign `count` CPUs of `free`, those of the preferred NUMA `nodes` (bit i: position i of the topology) first.
 
     Raises ValueError when fewer are free.
     """
@@ -23,13 +23,13 @@ def assign(topology: CpuTopology, free: int, count: int, nodes: int) -> int:
     for position, cpus in enumerate(topology.numa_nodes):
         if nodes >> position & 1:
             near |= cpus & free
-    first = take(topology, near, min(count, near.bit_count()))
+    first = assign_packed(topology, near, min(count, near.bit_count()))
     rest = count - first.bit_count()
-    return first | take(topology, free & ~first, rest) if rest else first
+    return first | assign_packed(topology, free & ~first, rest) if rest else first
 
 
-def take(topology: CpuTopology, free: int, count: int) -> int:
-    """`count` CPUs of `free`, packed. Raises ValueError when fewer are free."""
+def assign_packed(topology: CpuTopology, free: int, count: int) -> int:
+    """Assign `count` CPUs of `free`, packed. Raises ValueError when fewer are free."""
     if count >= free.bit_count():
         if count > free.bit_count():
             raise ValueError(f"{count} CPUs of {free.bit_count()}")
@@ -53,7 +53,7 @@ def take(topology: CpuTopology, free: int, count: int) -> int:
 
 
 def _whole_cores(topology: CpuTopology, free: int) -> list[int]:
-    """Cores that are wholly free, those of sockets with the fewest of them first."""
+    """Entirely free cores, those on sockets with the fewest of them first."""
     whole = [(socket, core) for socket, core in topology.cores if core & free == core]
     on_socket = [0] * len(topology.sockets)
     for socket, _ in whole:
@@ -63,8 +63,8 @@ def _whole_cores(topology: CpuTopology, free: int) -> list[int]:
 
 
 def _threads(topology: CpuTopology, free: int, taken: int) -> list[int]:
-    """Free CPUs one by one: near what is taken, on sockets and then cores with the least free."""
-    standing = [(-(cpus & taken).bit_count(), (cpus & free).bit_count()) for cpus in topology.sockets]
+    """Free CPUs: sockets with the most assigned CPUs first, then sockets and cores with the fewest free CPUs."""
+    socket_order = [(-(cpus & taken).bit_count(), (cpus & free).bit_count()) for cpus in topology.sockets]
     cores = [(socket, core & free) for socket, core in topology.cores if core & free]
-    cores.sort(key=lambda each: (standing[each[0]], each[1].bit_count(), each[0]))
+    cores.sort(key=lambda each: (socket_order[each[0]], each[1].bit_count(), each[0]))
     return [thread for _, core in cores for thread in members(core)]

@@ -1,8 +1,8 @@
-"""On which NUMA nodes a container should lie, and whether the kubelet would take it there (plugins reference §20, 3).
+"""Topology hints: the NUMA nodes for a container, and whether the kubelet admits it there.
 
-A hint is a set of NUMA nodes with enough free CPUs; it is preferred when no fewer nodes could ever hold the container.
-CPUs are the only thing hinted at, so that merging the hints of a container is choosing one: preferred before others,
-then the fewest nodes, then the lowest. Sets of NUMA nodes are integers, bit i for position i of the topology.
+A hint is a set of NUMA nodes with enough free CPUs; it is preferred if no smaller set has enough CPUs in total. CPUs
+are the only hint provider, so that merging the hints of a container is choosing one: preferred hints first, then the
+fewest nodes, then the lowest. Sets of NUMA nodes are integers, bit i for position i of the topology.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Hint(NamedTuple):
-    """Some NUMA nodes with enough free CPUs."""
+    """A set of NUMA nodes with enough free CPUs."""
 
     nodes: int
     preferred: bool
 
 
 class CpuPlan(NamedTuple):
-    """The CPUs of each container of a pod that gets its own, in order."""
+    """The exclusive CPUs of each container of a pod, in order."""
 
     sets: tuple[int, ...]
-    #: How many NUMA nodes they lie on.
+    #: Number of NUMA nodes with one of these CPUs.
     span: int
 
     @property
     def cpus(self) -> int:
-        """All of them."""
+        """The union of the sets."""
         found = 0
         for each in self.sets:
             found |= each
@@ -42,13 +42,13 @@ class CpuPlan(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The first container that the kubelet would not take, by its position."""
+    """The position of the first container that the kubelet would not admit."""
 
     container: int
 
 
 def fewest(counts: Iterable[int], wanted: int) -> int:
-    """How many of `counts`, the largest first, it takes to reach `wanted`; one more than there are if all do not."""
+    """Minimum number of `counts` with a sum of at least `wanted`; one more than there are if all do not suffice."""
     number = 0
     for number, count in enumerate(sorted(counts, reverse=True), 1):
         wanted -= count
@@ -58,12 +58,12 @@ def fewest(counts: Iterable[int], wanted: int) -> int:
 
 
 def best_hint(free: Sequence[int], total: Sequence[int], wanted: int) -> Hint | None:
-    """The best hint for `wanted` CPUs; None when that many are not free. CPUs per NUMA node in, O(nodes squared)."""
+    """The best hint for `wanted` CPUs, given CPUs per NUMA node; None when too few are free. O(nodes squared)."""
     size = fewest(free, wanted)
     if size > len(free):
         return None
     nodes, missing, left = 0, wanted, size
-    # The lowest set of that size has the lowest highest node: leave out, from above, whom the rest can do without.
+    # The lowest set of that size has the lowest highest node: skip, from above, each node that the rest can replace.
     for position in range(len(free) - 1, -1, -1):
         if left and (position < left or fewest(free[:position], missing) > left):
             nodes |= 1 << position
@@ -73,7 +73,7 @@ def best_hint(free: Sequence[int], total: Sequence[int], wanted: int) -> Hint | 
 
 
 def admits(policy: str, hint: Hint | None) -> bool:
-    """Whether a kubelet of that policy starts the container: never when too few CPUs are free."""
+    """Whether a kubelet with this policy admits the container; False without a hint."""
     if hint is None:
         return False
     if policy == BEST_EFFORT:
@@ -82,7 +82,7 @@ def admits(policy: str, hint: Hint | None) -> bool:
 
 
 def plan(topology: CpuTopology, free: int, policy: str, wanted: Sequence[int]) -> CpuPlan | Refused:
-    """CPUs for containers that want so many each, one after the other."""
+    """Plan `wanted` CPUs for each container, one after the other."""
     total = [cpus.bit_count() for cpus in topology.numa_nodes]
     sets = []
     used = 0

@@ -1,4 +1,4 @@
-"""Node checks of Kubernetes: selectors, taints, ports, pod affinity, topology spread (plugins reference §5)."""
+"""Filters nodes as kube-scheduler does: selectors, taints, ports, pod affinity, topology spread, volumes."""
 
 from capcard_sched.plugins.predicates.plugin import Predicates
 

@@ -1,4 +1,4 @@
-"""Which host ports are taken on which node (plugins reference §5.4, host ports)."""
+"""Tracks the host ports in use on each node and filters nodes by them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PORTS_TAKEN = "node(s) didn't have free ports for the requested pod ports"
 
-_EVERY_ADDRESS = frozenset({"", "0.0.0.0"})  # noqa: S104 - the address pods ask for, nothing is bound here
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0"})  # noqa: S104 - the address that pods request; nothing is bound here
 
 
 def conflict(one: HostPort, other: HostPort) -> bool:
@@ -33,7 +33,7 @@ def conflict(one: HostPort, other: HostPort) -> bool:
 
 
 class HostPorts:
-    """Ports in use by node, kept from open to open; one array of conflicts per wanted set of ports and session."""
+    """Ports in use by node, kept between sessions; one array of conflicts per requested set of ports and session."""
 
     def __init__(self) -> None:
         #: Node name to uid to ports.
@@ -43,7 +43,7 @@ class HostPorts:
         self._size = 0
 
     def open(self, session: Session) -> None:
-        """Take in what changed: O(pods on changed nodes)."""
+        """Apply the changes since the last session. O(pods on changed nodes)."""
         table, changed = session.nodes, session.changed
         self._conflicts.clear()
         self._size = len(table)
@@ -64,7 +64,7 @@ class HostPorts:
         self._touched.clear()
 
     def place(self, placement: Placement) -> None:
-        """Pods were put on nodes, or their eviction was undone."""
+        """Add pods that were placed, or whose eviction was undone."""
         ports = placement.cls.host_ports
         if not ports:
             return
@@ -74,7 +74,7 @@ class HostPorts:
             self._change(node, ports, +1)
 
     def displace(self, placement: Placement) -> None:
-        """Pods were taken off, or are being evicted: whoever comes next may have their ports."""
+        """Remove pods that were unplaced or are being evicted: their ports are free for the next pod."""
         ports = placement.cls.host_ports
         if not ports:
             return
@@ -89,7 +89,7 @@ class HostPorts:
                 conflicts[node.row] += sign * _count(wanted, ports)
 
     def conflicts(self, wanted: tuple[HostPort, ...]) -> Vector:
-        """How many ports on each node stand against these: int64 [nodes]. O(ports in use) once per session."""
+        """Number of ports on each node that conflict with these: int64 [nodes]. O(ports in use) once per session."""
         found = self._conflicts.get(wanted)
         if found is None:
             found = self._conflicts[wanted] = np.zeros(self._size, dtype=np.int64)
@@ -100,9 +100,9 @@ class HostPorts:
         return found
 
     def reject(self, wanted: tuple[HostPort, ...], rows: NodeView, verdict: FilterResult) -> None:
-        """Reject entries where a port is taken.
+        """Reject nodes where a port is in use.
 
-        A hypothetical entry shows more pods of the class than stand there: the first of them has taken the ports.
+        A hypothetical row shows more pods of the class than the node has: the first of them uses the ports.
         """
         taken = rows.take(self.conflicts(wanted)) > 0
         taken |= rows.used[:, 2] > rows.take(rows.table.used[:, 2])

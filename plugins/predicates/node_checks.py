@@ -1,6 +1,6 @@
-"""Checks of a node against the class alone: cordon, selector and affinity, taints (plugins reference §5.4).
+"""Checks of a node against the task class alone: cordon, node selector and affinity, taints.
 
-These see only what the node index knows, so their answers stand until the node generation changes.
+The checks read only the node index, so their results are valid until the node generation changes.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
 
 
 def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
-    """Cordoned nodes, for pods that do not tolerate the taint that stands for it."""
+    """Reject cordoned nodes for pods that do not tolerate the unschedulable taint."""
     if index.cordoned is not None and not is_tolerated(UNSCHEDULABLE_TAINT, cls.tolerations):
         verdict.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
 
 
 def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
-    """Nodes outside nodeSelector and required node affinity."""
+    """Reject nodes outside nodeSelector and required node affinity."""
     mask = index.matching(cls)
     if mask is not None:
         verdict.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
 
 
 def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
-    """Nodes with a NoSchedule or NoExecute taint that is not tolerated; the first one in list order is named."""
-    fine = index.tolerated(cls.tolerations)
-    if fine is None:
+    """Reject nodes with an untolerated NoSchedule or NoExecute taint; the reason names the first one in list order."""
+    clean = index.tolerated(cls.tolerations)
+    if clean is None:
         return
     if not isinstance(verdict, Diagnosis):
-        verdict.reject(~rows.take(fine), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
+        verdict.reject(~rows.take(clean), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
         return
-    # One reason per distinct text: number the texts, and the nodes by their text.
+    # One reason per distinct text: number the texts and assign each node the number of its text.
     numbers: dict[str, int] = {}
     by_set = np.array(
         [
@@ -64,7 +64,7 @@ def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: Fi
 
 
 def reject_full(rows: NodeView, verdict: FilterResult) -> None:
-    """Nodes with as many pods as they take. Pods that are leaving do not count: whoever waits for them may come."""
+    """Reject nodes at their maximum number of pods. Terminating pods do not count, so that a pod can be nominated."""
     full = rows.used[:, 2] >= rows.allocatable[:, 2]
     if full.any():
         full = rows.used[:, 2] - rows.releasing[:, 2] >= rows.allocatable[:, 2]

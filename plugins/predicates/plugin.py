@@ -1,4 +1,4 @@
-"""The predicates plugin: its hooks over the checks of the neighbouring modules."""
+"""The predicates plugin: maps its hooks to the checks of this package."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.plugins.predicates import node_checks, pod_affinity
 from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, PredicatesArguments
 from capcard_sched.plugins.predicates.host_ports import HostPorts
-from capcard_sched.plugins.predicates.rules import PodRules, RuleBook
+from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import SpreadFilter
-from capcard_sched.plugins.predicates.volumes import PodVolumes, VolumeRules
+from capcard_sched.plugins.predicates.volume_rules import PodVolumes, VolumeRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PodContext(NamedTuple):
-    """What the plugin puts into a profile beyond the class."""
+    """The plugin's part of a pod signature."""
 
     rules: PodRules | None
     volumes: PodVolumes | None
@@ -41,7 +41,7 @@ _NOTHING = PodContext(None, None)
 
 
 class Predicates(Plugin):
-    """May this pod go to that node, by the rules of Kubernetes."""
+    """Filters nodes as kube-scheduler does."""
 
     name = "predicates"
     Arguments = PredicatesArguments
@@ -56,12 +56,12 @@ class Predicates(Plugin):
         self._rules = RuleBook(self._enabled)
         self._spread = SpreadFilter()
         self._volumes = VolumeRules(self._enabled)
-        #: The diagnosis whose entries were already checked for their pod count.
+        #: The diagnosis whose nodes were already checked for their number of pods.
         self._counted: Diagnosis | None = None
 
     def open(self, session: Session) -> None:
         table = session.nodes
-        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.crowded
+        outdated = table.generation != self._generation or len(self._index) != len(table) or self._index.over_capacity
         if session.changed.everything or outdated:
             self._index = NodeIndex(table.nodes)
             self._generation = table.generation
@@ -80,13 +80,13 @@ class Predicates(Plugin):
         arguments = problems.decode(cls.Arguments, raw, handled=moved)
         assert isinstance(arguments, PredicatesArguments)
         for key, plugin in moved.items():
-            problems.warning(key, "is not read here any more", hint=f"it is a matter of plugin {plugin}")
+            problems.warning(key, "moved to another plugin", hint=f"it is an argument of plugin {plugin}")
         shape = arguments.volume_binding_shape or ()
         if any(left.utilization >= right.utilization for left, right in pairwise(shape)):
-            problems.error("volumebinding.shape", "the points must stand by rising utilization")
+            problems.error("volumebinding.shape", "the utilization of the points must increase")
         return arguments
 
-    # --- what a profile is ------------------------------------------------------------------------------------------
+    # --- pod signature ----------------------------------------------------------------------------------------------
 
     def task_context(self, task: Task) -> PodContext | None:
         rules = self._rules.rules(task)
@@ -117,7 +117,7 @@ class Predicates(Plugin):
 
     def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         if isinstance(verdict, Diagnosis):
-            # The pod count comes first, so that it is told of nodes that are refused for good as well.
+            # The number of pods comes first, so that unresolvable nodes report it as well.
             node_checks.reject_full(rows, verdict)
             self._counted = verdict
         cls, index = profile.cls, self._index
@@ -129,12 +129,12 @@ class Predicates(Plugin):
         volumes = self._context(profile).volumes
         if volumes is not None:
             if isinstance(verdict, Diagnosis) and self._volumes.is_limited(volumes):
-                # Like the pod count: told of nodes that the volumes themselves rule out as well.
-                self._volumes.reject_crowded(volumes, rows, verdict)
+                # As above: nodes that the volumes themselves rule out report the limit as well.
+                self._volumes.reject_over_limit(volumes, rows, verdict)
             self._volumes.reject_fixed(volumes, rows, verdict)
 
     def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        # Every request has a pod slot in it: only who wants to know the reason needs the count besides the fit.
+        # Every request includes a pod slot, so the fit covers the number of pods: only a diagnosis needs the reason.
         if isinstance(verdict, Diagnosis) and verdict is not self._counted:
             node_checks.reject_full(rows, verdict)
         wanted = profile.cls.host_ports
@@ -142,7 +142,7 @@ class Predicates(Plugin):
             self._ports.reject(wanted, rows, verdict)
         volumes = self._context(profile).volumes
         if volumes is not None and verdict is not self._counted and self._volumes.is_limited(volumes):
-            self._volumes.reject_crowded(volumes, rows, verdict)
+            self._volumes.reject_over_limit(volumes, rows, verdict)
 
     def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
         rules, volumes = self._context(profile)
@@ -153,7 +153,7 @@ class Predicates(Plugin):
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, verdict)
 
-    # --- preference -------------------------------------------------------------------------------------------------
+    # --- scores -----------------------------------------------------------------------------------------------------
 
     def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
         shape, volumes = self._enabled.volume_binding_shape, self._context(profile).volumes
@@ -161,7 +161,7 @@ class Predicates(Plugin):
             return None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight
 
-    # --- keeping up -------------------------------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
         if self._enabled.node_ports:

@@ -1,4 +1,4 @@
-"""Topology spread constraints that must hold (plugins reference §5.4, DoNotSchedule)."""
+"""Filters nodes by `DoNotSchedule` topology spread constraints."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.model.task_class import TaskClass
-    from capcard_sched.plugins.predicates.rules import SpreadRule
+    from capcard_sched.plugins.predicates.rule_book import SpreadRule
 
 SKEWED = "node(s) didn't match pod topology spread constraints"
 MISSING_LABEL = f"{SKEWED} (missing required label)"
 
 
 class _Scope(NamedTuple):
-    """The nodes and domains one constraint of one class looks at."""
+    """The nodes and domains that one constraint of one class counts."""
 
     #: bool [nodes]
     nodes: Mask
@@ -29,14 +29,14 @@ class _Scope(NamedTuple):
 
 
 class SpreadFilter:
-    """Checks constraints against the counters; remembers which nodes and domains a constraint looks at."""
+    """Checks constraints against the counts; caches the nodes and domains of each constraint."""
 
     def __init__(self) -> None:
         self._index: NodeIndex | None = None
         self._scopes: dict[tuple[TaskClass, int], _Scope] = {}
 
     def _scope(self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], position: int) -> _Scope:
-        """Nodes with the keys of all constraints that pass the inclusion policies of this one."""
+        """Nodes that have the keys of all constraints and pass the inclusion policies of this one."""
         if index is not self._index:
             self._index = index
             self._scopes.clear()
@@ -61,7 +61,7 @@ class SpreadFilter:
     def reject(
         self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeView, verdict: FilterResult
     ) -> None:
-        """Each constraint in order; a node gives the reason of the first it fails."""
+        """Check the constraints in order; a node reports the first one that it violates."""
         failed = np.zeros(len(rows), dtype=bool)
         for position, rule in enumerate(rules):
             codes = rows.take(index.column(rule.topology_key).codes)
@@ -70,11 +70,11 @@ class SpreadFilter:
             failed |= missing
             scope = self._scope(index, cls, rules, position)
             allowed = rule.max_skew - rule.itself
-            if rule.tally is None:
+            if rule.pod_count is None:
                 skewed = np.full(len(rows), allowed < 0)
             else:
-                totals = rule.tally.totals(index, rule.topology_key, (cls, position), scope.nodes)
-                # Too few domains: the ones still to come count as empty.
+                totals = rule.pod_count.totals(index, rule.topology_key, (cls, position), scope.nodes)
+                # Below minDomains the global minimum is 0, as if the missing domains were empty.
                 few = scope.size < max(1, rule.min_domains)
                 lowest = 0 if few else int(totals[:-1][scope.domains].min())
                 skewed = totals[codes] - lowest > allowed

@@ -1,7 +1,7 @@
-"""Which nodes a volume can be used on: node affinity, zones, allowed topologies, as arrays of rows.
+"""Finds the nodes where a volume can be used, by node affinity, zones and allowed topologies, as arrays of rows.
 
-Local volumes come by the thousand and reach one node each: a selector is answered by the rows of its values, and only
-what no value narrows down is asked node by node.
+There may be thousands of local volumes that reach one node each. So `In` requirements are evaluated by the rows of
+their values, and only the other requirements node by node.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ZONE_LABELS: Final = {
     "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
 }
-#: Between the zones of a volume that is in several.
+#: Separator of the zones of a volume that is in several.
 _ZONES = "__"
 
 
 class VolumeReach:
-    """Answers for the nodes of one index; kept until the index is made anew."""
+    """Results for the nodes of one index, cached until the index is rebuilt."""
 
     def __init__(self, index: NodeIndex) -> None:
         self.index = index
@@ -78,16 +78,16 @@ class VolumeReach:
                 rest.append(requirement)
         if not rest and not term.match_fields:
             return found if found is not None else self.everywhere[:0]
-        asked = NodeSelectorTerm(tuple(rest), term.match_fields)
+        other = NodeSelectorTerm(tuple(rest), term.match_fields)
         nodes = self.index.nodes
         candidates = (self.everywhere if found is None else found).tolist()
-        passed = [row for row in candidates if matches_term(asked, nodes[row].labels, nodes[row].name)]
+        passed = [row for row in candidates if matches_term(other, nodes[row].labels, nodes[row].name)]
         return np.array(passed, dtype=np.intp)
 
-    # --- what is no node selector -----------------------------------------------------------------------------------
+    # --- other selectors --------------------------------------------------------------------------------------------
 
     def topologies(self, terms: tuple[TopologySelectorTerm, ...]) -> Rows:
-        """Rows where a class may have volumes made; without terms everywhere."""
+        """Rows where a class provisions volumes; without terms all rows."""
         if not terms:
             return self.everywhere
         selector = NodeSelector(
@@ -101,7 +101,7 @@ class VolumeReach:
         return self.rows(selector)
 
     def selected(self, selector: LabelSelector | None) -> Rows:
-        """Rows whose labels a selector matches: None matches none, an empty one all."""
+        """Rows whose labels a selector matches: None matches none, an empty selector all."""
         if selector is None:
             return self.everywhere[:0]
         wanted: Mapping[str, str] = selector.match_labels or {}
@@ -110,7 +110,7 @@ class VolumeReach:
         return self.rows(NodeSelector((NodeSelectorTerm(tuple(parts)),))) if parts else self.everywhere
 
     def zones(self, volume: PersistentVolume) -> Mask | None:
-        """Mask, bool [nodes]: nodes in the zones and regions of a volume, or in none at all; None when it has none."""
+        """Mask, bool [nodes]: nodes in the zones and regions of a volume, or in no zone; None when it has no zone."""
         outside: Mask | None = None
         for key, twin in ZONE_LABELS.items():
             value = volume.labels.get(key)

@@ -1,4 +1,4 @@
-"""How well volumes are used: the score of the volume binding check (§5.1, `volumebinding.shape`; §5.6)."""
+"""Scores nodes by the storage utilization of the volumes they offer (`volumebinding.shape`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.plugins.predicates.volume_offers import TO_BE_MADE
+from capcard_sched.plugins.predicates.volume_market import TO_BE_MADE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Scores
     from capcard_sched.model.resources import Vector
     from capcard_sched.plugins.predicates.arguments import ShapePoint
-    from capcard_sched.plugins.predicates.volume_offers import Offer, VolumeMarket
+    from capcard_sched.plugins.predicates.volume_market import Offer, VolumeMarket
 
 #: A full score of the shape, and of a node.
 _SHAPE_FULL, _NODE_FULL = 10, 100
 
 
 def score(market: VolumeMarket, offer: Offer, shape: Sequence[ShapePoint]) -> Scores:
-    """Score of every node for what it offers to the claims, 0 to 100: float64 [nodes].
+    """Score of every node for the volumes it offers to the claims, 0 to 100: float64 [nodes].
 
-    Per class the share of the volumes that the claims use up, through the shape; the mean over the classes. A node with
-    volumes for some of the claims is judged by these; one where all are to be made by the room its drivers tell of.
+    The shape maps the utilization of the volumes of each class to points; the score is the mean over the classes. A
+    node with existing volumes for some of the claims is scored by these; a node where all are to be provisioned, by
+    the capacity that its drivers report.
     """
     nodes = len(offer.unavailable)
     present = np.zeros(nodes, dtype=bool)
@@ -36,10 +37,10 @@ def score(market: VolumeMarket, offer: Offer, shape: Sequence[ShapePoint]) -> Sc
         name = claim.class_name
         wanted = requested.setdefault(name, np.zeros(nodes, dtype=np.int64))
         given = offered.setdefault(name, np.zeros(nodes, dtype=np.int64))
-        room = market.room(name)
-        made = (choice == TO_BE_MADE) & ~present & (room > 0)
+        free = market.free_capacity(name)
+        made = (choice == TO_BE_MADE) & ~present & (free > 0)
         wanted[made] += claim.size
-        given[made] = room[made]
+        given[made] = free[made]
         chosen = choice > TO_BE_MADE
         versions, place = np.unique(choice[chosen], return_inverse=True)
         sizes = np.array([market.volumes[version].size for version in versions.tolist()], dtype=np.int64)

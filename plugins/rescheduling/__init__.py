@@ -1,4 +1,4 @@
-"""Pods of loaded nodes that shall be started again on idle ones (plugins reference §21)."""
+"""Selects pods of loaded nodes to deschedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.eviction.victim_index import protection
 from capcard_sched.model.timestamps import parse_duration
 from capcard_sched.plugins.rescheduling.arguments import ReschedulingArguments, parse
-from capcard_sched.plugins.rescheduling.balance import Sides, chosen, sides, standings
+from capcard_sched.plugins.rescheduling.balance import Sides, node_loads, select_victims, sides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Rescheduling(Plugin):
-    """Names pods of nodes with much measured load for the shuffle action, as many as nodes with little can take.
+    """Selects victims on nodes with high measured load for action shuffle, as many as nodes with low load can take.
 
-    Load is what `usage` looks at. A node gives pods once per measurement: until there is another one, nobody knows what
-    came of it. Pods that may not be evicted are passed over, and nothing is counted for them.
+    The load is that of plugin `usage`. Victims are selected on a node once per measurement, because only the next one
+    shows the effect. Pods that may not be evicted are skipped and not counted.
     """
 
     name = "rescheduling"
@@ -36,12 +36,12 @@ class Rescheduling(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         self._interval = parse_duration(self.arguments.interval)
         self._session: Session
-        #: When nodes were last looked at, Unix seconds.
+        #: Unix seconds of the last run.
         self._ran_at: float | None = None
-        #: Whether they are to be when the interval is over: load was measured since, or some still had pods to give.
+        #: Whether to run again after the interval: load was measured since, or a node still has victims.
         self._unfinished = False
-        #: Node to the measurement on which pods of it were last named.
-        self._given: dict[str, NodeUsage] = {}
+        #: Node name to the measurement on which victims were last selected there.
+        self._measured: dict[str, NodeUsage] = {}
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> ReschedulingArguments:
@@ -52,19 +52,19 @@ class Rescheduling(Plugin):
         self._unfinished |= bool(session.changed.usage)
 
     def next_wakeup(self) -> float | None:
-        """The end of the interval, when there is something to look at then."""
+        """The end of the interval, if there is a reason to run then."""
         return self._ran_at + self._interval if self._unfinished and self._ran_at is not None else None
 
     def victim_tasks(self, tasks: Sequence[Task]) -> list[Task]:
-        """Pods to be moved, at most once per interval. O(nodes + pods of the nodes that give)."""
+        """Victims, at most once per interval. O(nodes + pods of the overloaded nodes)."""
         session = self._session
         if self._ran_at is not None and session.now < self._ran_at + self._interval:
             return []
-        nodes = standings(session.nodes.nodes, session.usage, session.now) if session.usage else []
+        nodes = node_loads(session.nodes.nodes, session.usage, session.now) if session.usage else []
         if not nodes:
             return []
         self._ran_at, self._unfinished = session.now, False
-        self._given = {name: said for name, said in self._given.items() if session.usage.get(name) is said}
+        self._measured = {name: load for name, load in self._measured.items() if session.usage.get(name) is load}
         movable: dict[str, list[Task]] = {}
         for task in tasks:
             if task.node is not None and not protection(session, task):
@@ -72,10 +72,10 @@ class Rescheduling(Plugin):
         victims: dict[str, Task] = {}
         for strategy in self.arguments.strategies:
             low, high = sides(nodes, strategy.params)
-            news = Sides(low, [each for each in high if each.node.name not in self._given])
-            self._unfinished |= bool(news.high)
-            victims |= {task.uid: task for task in chosen(news, strategy.params, movable)}
+            fresh = Sides(low, [each for each in high if each.node.name not in self._measured])
+            self._unfinished |= bool(fresh.high)
+            victims |= {task.uid: task for task in select_victims(fresh, strategy.params, movable)}
         for task in victims.values():
             assert task.node is not None, task
-            self._given[task.node.name] = session.usage[task.node.name]
+            self._measured[task.node.name] = session.usage[task.node.name]
         return list(victims.values())

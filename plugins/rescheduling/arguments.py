@@ -1,4 +1,4 @@
-"""Arguments of `rescheduling` as users write them (plugins reference §21)."""
+"""Arguments of the rescheduling plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PERIOD_KEY = "metricsPeriod"
 STRATEGIES_KEY = "strategies"
 DEFAULT_INTERVAL = "5m"
 _PODS = ("pod", "pods")
-#: Parameters that the reference reads and never looks at, with what it reads when they are absent.
+#: Parameters that Volcano accepts and ignores, with their defaults.
 _UNUSED: dict[str, object] = {"thresholdPriorityClassName": "system-cluster-critical", "nodeFit": True}
 
 
@@ -35,11 +35,11 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Params(msgspec.Struct, frozen=True):
-    """Of strategy `lowNodeUtilization`."""
+    """Parameters of strategy `lowNodeUtilization`."""
 
-    #: A node with less load than this of everything takes what others give.
+    #: A node below all of these is underutilized and can take pods.
     thresholds: Bounds = Bounds()
-    #: A node with more load than this of anything gives.
+    #: A node above one of these is overutilized and loses pods.
     targets: Bounds = msgspec.field(name="targetThresholds", default=Bounds())
 
 
@@ -51,18 +51,18 @@ class Strategy(msgspec.Struct, frozen=True):
 
 
 class ReschedulingArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of rescheduling."""
 
-    #: How often nodes are looked at.
+    #: Interval between runs.
     interval: str = DEFAULT_INTERVAL
-    #: The period of the averages; there is one only, the one that is measured.
+    #: The period of the averages; only the measured period is supported.
     period: str = msgspec.field(name=PERIOD_KEY, default=PERIOD)
-    #: What to look at: `lowNodeUtilization`, with its `params` (docs/load.md).
+    #: The strategies: `lowNodeUtilization`, with its `params` (docs/load.md).
     strategies: tuple[Strategy, ...] = (Strategy(),)
 
 
 def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ReschedulingArguments:
-    """Whatever is wrong keeps its default and is told with its path; a strategy that is not known is left out."""
+    """Read the arguments. An invalid value keeps its default with a warning; an unknown strategy is skipped."""
     arguments = problems.decode(ReschedulingArguments, {k: v for k, v in raw.items() if k != STRATEGIES_KEY})
     assert isinstance(arguments, ReschedulingArguments)
     interval, period = arguments.interval, arguments.period
@@ -71,7 +71,7 @@ def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ReschedulingAr
     except DurationError:
         readable = False
     if not readable:
-        problems.warning(INTERVAL_KEY, f'"{interval}" is no duration above 0; {DEFAULT_INTERVAL} is used')
+        problems.warning(INTERVAL_KEY, f'"{interval}" is not a duration above 0; {DEFAULT_INTERVAL} is used')
         interval = DEFAULT_INTERVAL
     if period != PERIOD:
         problems.warning(
@@ -101,7 +101,7 @@ def _strategy(raw: object, index: int, problems: ArgumentReader) -> Strategy | N
     if name != LOW_NODE_UTILIZATION:
         hint = nearest(name, (LOW_NODE_UTILIZATION,)) if isinstance(name, str) else ""
         reader.warning(
-            "name", f"no strategy is called {shown(name)}; it is skipped", hint=hint, accepted=LOW_NODE_UTILIZATION
+            "name", f"unknown strategy {shown(name)}; it is skipped", hint=hint, accepted=LOW_NODE_UTILIZATION
         )
         return None
     for key in entry:
@@ -112,7 +112,7 @@ def _strategy(raw: object, index: int, problems: ArgumentReader) -> Strategy | N
     for key, value in params.items():
         if key in _UNUSED:
             if value != _UNUSED[key]:
-                reader.warning(key, "has no effect, as in the reference: critical pods are never evicted anyway")
+                reader.warning(key, "ignored, as in Volcano: critical pods are never evicted")
         elif key not in ("thresholds", "targetThresholds"):
             reader.unknown(key, ("thresholds", "targetThresholds", *_UNUSED))
         else:
@@ -123,7 +123,7 @@ def _strategy(raw: object, index: int, problems: ArgumentReader) -> Strategy | N
         if least > most:
             reader.warning(
                 "thresholds",
-                f"{resource}: {least} is above the target {most}; a node between the two takes pods and gives none",
+                f"{resource}: {least} is above the target {most}; a node between the two takes pods and loses none",
             )
     return Strategy(LOW_NODE_UTILIZATION, found)
 
@@ -132,7 +132,7 @@ def _bounds(problems: ArgumentReader, params: Mapping[str, object], key: str) ->
     reader, bounds = problems.inside(params.get(key), key)
     for name in _PODS:
         if name in bounds:
-            reader.warning(name, "has no effect, as in the reference: the number of pods is no load")
+            reader.warning(name, "ignored, as in Volcano: the number of pods is not a load")
     found = reader.decode(Bounds, {name: value for name, value in bounds.items() if name not in _PODS})
     assert isinstance(found, Bounds)
     return found

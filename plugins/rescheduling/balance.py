@@ -1,6 +1,6 @@
-"""Which nodes give and which take, and which pods go: strategy `lowNodeUtilization` (plugins reference §21).
+"""Strategy `lowNodeUtilization`: underutilized and overutilized nodes, and the victims.
 
-Percent are counted in hundredths, amounts in thousandths of a core and bytes: all of it is exact.
+Percentages are integers in hundredths, amounts are thousandths of a core and bytes, so that all arithmetic is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WHOLE = 10_000
 
 
-class Standing(NamedTuple):
+class NodeLoad(NamedTuple):
     """A node and its load in hundredths of a percent."""
 
     node: Node
@@ -29,22 +29,22 @@ class Standing(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Nodes that take and nodes that give; the latter with the most load first."""
+    """Underutilized nodes and overutilized nodes; the latter with the highest load first."""
 
-    low: list[Standing]
-    high: list[Standing]
-
-
-def _below(standing: Standing, bounds: Bounds) -> bool:
-    return standing.cpu < bounds.cpu * 100 and standing.memory < bounds.memory * 100
+    low: list[NodeLoad]
+    high: list[NodeLoad]
 
 
-def _above(standing: Standing, bounds: Bounds) -> bool:
-    return standing.cpu > bounds.cpu * 100 or standing.memory > bounds.memory * 100
+def _below(load: NodeLoad, bounds: Bounds) -> bool:
+    return load.cpu < bounds.cpu * 100 and load.memory < bounds.memory * 100
 
 
-def sides(nodes: Sequence[Standing], params: Params) -> Sides:
-    """Who takes and who gives; nobody gives when there is nobody to take, or everybody is idle."""
+def _above(load: NodeLoad, bounds: Bounds) -> bool:
+    return load.cpu > bounds.cpu * 100 or load.memory > bounds.memory * 100
+
+
+def sides(nodes: Sequence[NodeLoad], params: Params) -> Sides:
+    """Both sides. `high` is empty when no node is underutilized, or every node is."""
     low = [each for each in nodes if not each.node.unschedulable and _below(each, params.thresholds)]
     if not low or len(low) == len(nodes):
         return Sides(low, [])
@@ -58,35 +58,35 @@ def _offered(node: Node, resource: str) -> int:
     return (node.allocatable or node.capacity).get(resource, 0)
 
 
-def budget(low: Sequence[Standing], targets: Bounds) -> tuple[int, int]:
-    """How much cpu and memory the nodes that take may get before they reach their targets."""
+def budget(low: Sequence[NodeLoad], targets: Bounds) -> tuple[int, int]:
+    """The cpu and memory that the underutilized nodes can take before they reach their targets."""
     cpu = sum((targets.cpu * 100 - each.cpu) * _offered(each.node, CPU) for each in low) // _WHOLE
     memory = sum((targets.memory * 100 - each.memory) * _offered(each.node, MEMORY) for each in low) // _WHOLE
     return cpu, memory
 
 
 def quality(cls: TaskClass) -> int:
-    """0 BestEffort, 1 Burstable, 2 Guaranteed, by what the pod as a whole asks for."""
+    """0 BestEffort, 1 Burstable, 2 Guaranteed, by the sums of the pod's requests and limits."""
     named = [(cls.requests.get(name, 0), cls.limits.get(name, 0)) for name in (CPU, MEMORY)]
     if not any(request or limit for request, limit in named):
         return 0
     return 2 if all(request and request == limit for request, limit in named) else 1
 
 
-def _first_to_go(task: Task) -> tuple[int, int, float, str]:
-    """Least priority, then least quality of service, then the youngest."""
+def _victim_order(task: Task) -> tuple[int, int, float, str]:
+    """Lowest priority, then lowest quality of service, then the youngest."""
     return task.priority, quality(task.cls), -task.created, task.uid
 
 
-def chosen(balance: Sides, params: Params, movable: Mapping[str, Sequence[Task]]) -> list[Task]:
-    """Pods that go, node by node. `movable`: node name to the pods on it that may."""
+def select_victims(balance: Sides, params: Params, movable: Mapping[str, Sequence[Task]]) -> list[Task]:
+    """The victims, node by node. `movable`: node name to its evictable pods."""
     cpu_left, memory_left = budget(balance.low, params.targets)
     targets = params.targets
     victims: list[Task] = []
-    for standing in balance.high:
-        node, cpu, memory = standing
+    for load in balance.high:
+        node, cpu, memory = load
         capacity = node.capacity or node.allocatable
-        for task in sorted(movable.get(node.name, ()), key=_first_to_go):
+        for task in sorted(movable.get(node.name, ()), key=_victim_order):
             if not (cpu >= targets.cpu * 100 or memory >= targets.memory * 100):
                 break
             if cpu_left <= 0 or memory_left <= 0:
@@ -104,11 +104,12 @@ def _share(amount: int, capacity: int) -> int:
     return amount * _WHOLE // capacity if capacity > 0 else 0
 
 
-def standings(nodes: Sequence[Node], usage: Mapping[str, NodeUsage], now: float) -> list[Standing]:
-    """Nodes of which a load is known that counts, of everything that is compared."""
+def node_loads(nodes: Sequence[Node], usage: Mapping[str, NodeUsage], now: float) -> list[NodeLoad]:
+    """The loads of the nodes with fresh measurements of cpu and memory."""
     found = []
     for node in nodes:
-        said = usage.get(node.name)
-        if said is not None and said.is_fresh(now) and said.cpu is not None and said.memory is not None:
-            found.append(Standing(node, round(said.cpu * 100), round(said.memory * 100)))
+        measured = usage.get(node.name)
+        if measured is None or not measured.is_fresh(now) or measured.cpu is None or measured.memory is None:
+            continue
+        found.append(NodeLoad(node, round(measured.cpu * 100), round(measured.memory * 100)))
     return found

@@ -1,4 +1,4 @@
-"""Tasks of a job that want to be together, or apart (plugins reference §19)."""
+"""Task affinity and anti-affinity inside a job."""
 
 from capcard_sched.plugins.task_topology.plugin import TaskTopology
 

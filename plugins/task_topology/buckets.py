@@ -1,7 +1,7 @@
-"""The tasks of one job in buckets: each is to go to one node, as far as there is room (plugins reference §19).
+"""Groups the tasks of one job into buckets; the tasks of a bucket go to one node as far as its capacity allows.
 
-Buckets are made when a session opens. What it places, and what it undoes, moves tasks between those of a bucket that
-wait and those that are on a node; nothing else changes.
+Buckets are built when a session opens. Placements of the session, and undoing them, move tasks of a bucket between
+waiting and bound; nothing else changes.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 
     Counts = npt.NDArray[np.int64]
 
-#: What a role's part in a topology is worth when tasks are put into an order; the highest counts.
+#: Priorities of a role by its part in the topology; the highest applies.
 APART_FROM_ITSELF, WITH_OTHERS, WITH_ITSELF, APART_FROM_OTHERS = 4, 3, 2, 1
 
 _MEBI: Final = 1 << 20
-#: The order key of tasks in no bucket: behind all others.
+#: The order key of tasks in no bucket: after all others.
 OUTSIDE: Final = (1, 0, 0, 0, 0)
 
 
 class Relations:
-    """What the roles of a job are to each other."""
+    """Affinity and anti-affinity between the roles of a job."""
 
     def __init__(self, topology: TaskAffinityGroups) -> None:
         together, apart = _pairs(topology.affinity), _pairs(topology.anti_affinity)
-        #: Role to other roles: +1 wants to be with it, -1 apart from it, 0 both.
+        #: Role to other roles: +1 affinity, -1 anti-affinity, 0 both.
         self.gain: dict[str, dict[str, int]] = {}
         for pair in together | apart:
             self.gain.setdefault(pair[0], {})[pair[1]] = (pair in together) - (pair in apart)
-        #: Role to the roles it wants to be apart from, sorted.
+        #: Role to the roles of its anti-affinity, sorted.
         self.apart: dict[str, list[str]] = {}
         for role, other in sorted(apart):
             self.apart.setdefault(role, []).append(other)
         self.roles = topology.names()
-        #: Role to its rank in the order of the user, the first the highest; 0 for one that is not in it.
+        #: Role to its rank in the user's task order, the first the highest; 0 for a role that is not listed.
         self.wanted = {role: len(topology.order) - place for place, role in enumerate(topology.order)}
         self.priority = {
             role: max(
@@ -68,13 +68,13 @@ class Relations:
         return -self.wanted.get(role, 0), -self.priority[role]
 
     def net(self, role: str, counts: Iterable[tuple[str, int]]) -> int:
-        """How much better, or worse, a task of the role is off among so many of each role."""
+        """Net affinity of a task of the role to a bucket with these counts by role."""
         gain = self.gain.get(role, {})
         return sum(gain.get(other, 0) * count for other, count in counts)
 
 
 def _pairs(groups: Iterable[tuple[str, ...]]) -> set[tuple[str, str]]:
-    """Role and role, both ways round; a group of one pairs its role with itself."""
+    """Ordered pairs of roles; a group of one role pairs the role with itself."""
     return {pair for group in groups for pair in (permutations(group, 2) if len(group) > 1 else [(group[0], group[0])])}
 
 
@@ -85,36 +85,36 @@ class Bucket:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: Tasks per role, as they were put in.
+        #: Number of tasks by role.
         self.roles: dict[str, int] = {}
-        #: Amount of the tasks that wait, as `size_of` counts.
+        #: Sum of `size_of` over the waiting tasks.
         self.size = 0
-        #: Row to how many of the tasks are there.
+        #: Row to its number of tasks of the bucket.
         self.bound: dict[int, int] = {}
-        #: Those that waited when the session opened, the largest first.
+        #: Tasks that were waiting when the session opened, the largest first.
         self.members: list[Task] = []
-        #: uid to position among them.
+        #: uid to the position in `members`.
         self.positions: dict[str, int] = {}
 
-    def settle(self) -> None:
-        """All tasks are in."""
+    def seal(self) -> None:
+        """Build the arrays after the last task was added."""
         self.members.sort(key=lambda task: (-size_of(task.cls), task.name, task.uid))
         self.positions = {task.uid: position for position, task in enumerate(self.members)}
-        #: bool [members]: which of them wait still.
+        #: bool [members]: tasks that are still waiting.
         self.waiting = np.ones(len(self.members), dtype=bool)
         requests = np.array([task.cls.request for task in self.members], dtype=np.int64)
         self._columns = np.flatnonzero(requests.any(axis=0)) if len(requests) else np.zeros(0, dtype=np.intp)
         self._requests: Matrix = requests[:, self._columns] if len(requests) else np.zeros((0, 0), dtype=np.int64)
 
     def fitting(self, task: Task, rows: NodeView) -> Counts:
-        """How many of the waiting tasks have room together, the task among them, on each row: int64 [k].
+        """Number of waiting tasks, `task` included, that fit on each row together: int64 [k].
 
-        Those that are too much are left out one by one, the largest first. 0 where the task itself has none.
+        Tasks that exceed the capacity are left out one by one, the largest first. 0 where `task` itself does not fit.
         """
         own = self.positions[task.uid]
         others = np.flatnonzero(self.waiting)
         others = others[others != own]
-        # What the task needs alone, with the smallest of the others, with the two smallest, ...
+        # Requests of the task alone, with the smallest other task, with the two smallest, and so on.
         needed = np.cumsum(self._requests[np.concatenate(([own], others[::-1]))], axis=0)
         free = (rows.idle + rows.releasing)[:, self._columns]
         found = np.full(len(rows), len(needed), dtype=np.int64)
@@ -124,7 +124,7 @@ class Bucket:
 
 
 class _Build(NamedTuple):
-    """Buckets under construction: those with equal counts per role stand together, the smallest on top."""
+    """Buckets under construction, in one heap per distinct counts by role, the smallest first."""
 
     relations: Relations
     buckets: list[Bucket]
@@ -141,7 +141,7 @@ class _Build(NamedTuple):
         return self.buckets[-1]
 
     def best(self, role: str) -> Bucket | None:
-        """The bucket a task of the role is best off in, taken out; of several the smallest, then the first."""
+        """Pop the bucket with the highest net affinity for a role; among equals the smallest, then the first."""
         ranked = [(-self.relations.net(role, roles), *heap[0], roles) for roles, heap in self.alike.items()]
         if not ranked:
             return None
@@ -159,14 +159,14 @@ class JobBuckets:
     """The buckets of a job in one session."""
 
     def __init__(self, job: Job, topology: TaskAffinityGroups, *, count_running: bool = False) -> None:
-        """`count_running`: roles on a node keep off others also when they were placed in an earlier session."""
+        """`count_running`: whether anti-affinity also applies to tasks that were placed in an earlier session."""
         self.relations = relations = Relations(topology)
         self._count_running = count_running
-        #: Role to row to how many of its tasks were placed there (in this session, unless running ones count).
+        #: Role to row to its number of tasks placed there (in this session, unless `count_running`).
         self.placed: dict[str, dict[int, int]] = {}
         build = _Build(relations, [], {})
         self.buckets = build.buckets
-        #: By uid of a task.
+        #: Task uid to its bucket.
         self.of: dict[str, Bucket] = {}
         tasks = [task for task in job.tasks.values() if task.role in relations.roles]
         tasks.sort(key=lambda task: (*relations.order(task.role), task.name, task.uid))
@@ -179,7 +179,7 @@ class JobBuckets:
                     bucket = by_node[node.name] = build.new()
                 build.put(bucket, task)
                 self.of[task.uid] = bucket
-                self._land(bucket, task, node)
+                self._bind(bucket, task, node)
         for bucket in self.buckets:
             build.offer(bucket)
         for task in tasks:
@@ -191,50 +191,50 @@ class JobBuckets:
                 self.of[task.uid] = bucket
                 build.offer(bucket)
         for bucket in self.buckets:
-            bucket.settle()
-        #: Tasks in the largest bucket.
+            bucket.seal()
+        #: Number of tasks in the largest bucket.
         self.most = max((sum(bucket.roles.values()) for bucket in self.buckets), default=0)
-        self._lines: dict[tuple[int, str], list[Task]] = {}
-        #: How many at the head of each line are known to wait no more.
+        self._task_queues: dict[tuple[int, str], list[Task]] = {}
+        #: Number of tasks at the head of each queue that no longer wait.
         self._heads: dict[tuple[int, str], int] = {}
 
     # --- order ------------------------------------------------------------------------------------------------------
 
     def key(self, task: Task) -> tuple[int, ...]:
-        """Buckets with many tasks to place first, in a bucket as the user wants; the same all session long."""
+        """Order key: buckets with more waiting tasks first, then the user's task order. Constant during a session."""
         bucket = self.of.get(task.uid)
         if bucket is None:
             return OUTSIDE
         return (0, -len(bucket.members), bucket.index, *self.relations.order(task.role))
 
     def next(self, cls: TaskClass, role: str, key: Callable[[Task], Any]) -> Task | None:
-        """The task of a class and role that is placed next, in the order of `key`; None when none waits."""
-        line = self._lines.get((cls.id, role))
-        if line is None:
+        """The next task of a class and role to place, in the order of `key`; None when none is waiting."""
+        queue = self._task_queues.get((cls.id, role))
+        if queue is None:
             members = (task for bucket in self.buckets for task in bucket.members)
-            line = sorted((task for task in members if task.cls is cls and task.role == role), key=key)
-            self._lines[cls.id, role] = line
-        for position in range(self._heads.get((cls.id, role), 0), len(line)):
-            task = line[position]
+            queue = sorted((task for task in members if task.cls is cls and task.role == role), key=key)
+            self._task_queues[cls.id, role] = queue
+        for position in range(self._heads.get((cls.id, role), 0), len(queue)):
+            task = queue[position]
             bucket = self.of[task.uid]
             if bucket.waiting[bucket.positions[task.uid]]:
                 self._heads[cls.id, role] = position
                 return task
         return None
 
-    # --- what the session does --------------------------------------------------------------------------------------
+    # --- placements -------------------------------------------------------------------------------------------------
 
     def place(self, task: Task, node: Node) -> None:
-        """A task was put on a node, or its eviction was undone."""
+        """Add a task that was placed, or whose eviction was undone."""
         bucket = self.of.get(task.uid)
         if bucket is not None:
-            self._land(bucket, task, node)
+            self._bind(bucket, task, node)
             position = bucket.positions.get(task.uid)
             if position is not None:
                 bucket.waiting[position] = False
 
-    def take_off(self, task: Task, node: Node) -> None:
-        """The reverse of `place`: a placement was undone, or a task is evicted."""
+    def displace(self, task: Task, node: Node) -> None:
+        """Undo `place`, or remove a task that is being evicted."""
         bucket = self.of.get(task.uid)
         if bucket is None:
             return
@@ -246,7 +246,7 @@ class JobBuckets:
         if position is not None or self._count_running:
             _count(self.placed[task.role], node, -1)
 
-    def _land(self, bucket: Bucket, task: Task, node: Node) -> None:
+    def _bind(self, bucket: Bucket, task: Task, node: Node) -> None:
         _count(bucket.bound, node, 1)
         if self._count_running or task.uid in bucket.positions:
             _count(self.placed.setdefault(task.role, {}), node, 1)
@@ -254,7 +254,7 @@ class JobBuckets:
     # --- scores -----------------------------------------------------------------------------------------------------
 
     def scores(self, task: Task, rows: NodeView) -> Counts:
-        """How many tasks of its bucket a row would hold, less those it wants to be apart from: int64 [k]."""
+        """Number of tasks of its bucket that each row can hold, minus the tasks of its anti-affinity: int64 [k]."""
         bucket = self.of[task.uid]
         found = bucket.fitting(task, rows)
         fits = found > 0
@@ -266,12 +266,12 @@ class JobBuckets:
 
 
 def size_of(cls: TaskClass) -> int:
-    """Resource score of a task in bytes: a MiB counts as much as a thousandth of a core or of a device."""
+    """Size of a task in bytes: a thousandth of a core or of a device counts as one MiB."""
     return sum(amount if is_in_bytes(name) else amount * _MEBI for name, amount in cls.requests.items())
 
 
 def _count(counts: dict[int, int], node: Node, change: int) -> None:
-    """Count on the node's row; what comes to 0 leaves no trace. Nodes nobody knows have no row."""
+    """Change the count of the node's row and remove zeros. Unknown nodes have no row."""
     if node.known:
         total = counts.get(node.row, 0) + change
         if total:
@@ -281,7 +281,7 @@ def _count(counts: dict[int, int], node: Node, change: int) -> None:
 
 
 def _scatter(found: Counts, counts: Mapping[int, int], rows: NodeView, sign: int) -> None:
-    """Add counts by row to the entries of a selection."""
+    """Add counts by row to the elements of `found`."""
     if counts:
         per_node = np.zeros(len(rows.nodes), dtype=np.int64)
         per_node[list(counts)] = list(counts.values())

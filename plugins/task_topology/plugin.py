@@ -1,4 +1,4 @@
-"""The hooks: order of tasks, scores of nodes, and what the session places."""
+"""The task-topology plugin: task order, node scores and placements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capcard_sched.framework.api.plugin import Plugin
-from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, annotation_warnings
+from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings, invalid_annotation
 from capcard_sched.model.task_topology import FORMS, topology_of
 from capcard_sched.plugins.task_topology.buckets import OUTSIDE, JobBuckets
 
@@ -24,19 +24,19 @@ MAX_SCORE = 100
 
 
 class TaskTopologyArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of task-topology."""
 
-    #: Times the score; 0 scores nothing.
+    #: Score multiplier; 0 disables.
     weight: int = msgspec.field(name="task-topology.weight", default=1)
-    #: Whether tasks keep off those they want to be apart from also where these were placed in an earlier session.
+    #: Whether anti-affinity also applies to tasks that were placed in an earlier session.
     count_running: bool = msgspec.field(name="task-topology.count-running", default=False)
 
 
 class TaskTopology(Plugin):
-    """Puts tasks of a job together, or apart, as volcano.sh/task-topology-affinity and -anti-affinity say.
+    """Applies task affinity and anti-affinity of volcano.sh/task-topology-affinity and -anti-affinity inside a job.
 
-    Tasks that go well together form buckets. The tasks of a bucket are placed one after the other, those that
-    volcano.sh/task-topology-task-order names first, on the node that has room for most of them.
+    Tasks with affinity form buckets. The tasks of a bucket are placed one after the other, in the order of
+    volcano.sh/task-topology-task-order, on the node that fits most of them.
     """
 
     name = "task-topology"
@@ -46,15 +46,15 @@ class TaskTopology(Plugin):
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._session: Session
-        #: By key, the jobs with a topology and tasks to place.
+        #: Job key to its buckets, for jobs with a topology and pending tasks.
         self._jobs: dict[str, JobBuckets] = {}
-        self._misread = AnnotationWarnings()
+        self._warnings = AnnotationWarnings()
 
     def open(self, session: Session) -> None:
-        """Make the buckets. O(tasks of the jobs with a topology that have tasks to place)."""
+        """Build the buckets. O(tasks of the jobs with a topology and pending tasks)."""
         self._session = session
         self._jobs = {}
-        self._misread.keep(session)
+        self._warnings.prune(session)
         for job in session.with_pending_tasks():
             if job.annotations and not FORMS.keys().isdisjoint(job.annotations):
                 topology = self._topology(session, job)
@@ -63,17 +63,17 @@ class TaskTopology(Plugin):
                     self._jobs[job.key] = JobBuckets(job, topology, count_running=count_running)
 
     def _topology(self, session: Session, job: Job) -> TaskAffinityGroups | None:
-        """What the job says; None when that is nothing, or (it is told) cannot be read."""
+        """The topology of the job; None without one, or when it is invalid, which is reported."""
         roles = {task.role for task in job.tasks.values()} | set(job.min_task_member)
         topology, problems = topology_of(job.annotations, roles)
         if problems and all(problem.unknown for problem in problems) and job.valid_tasks < job.min_available:
-            return None  # its pods are being made; nothing of it is placed before they are there
-        known = ", ".join(sorted(role for role in roles if role)) or "none: the pods name no task"
-        self._misread.report_job(
+            return None  # its pods are being created; none is placed before there are minAvailable
+        known = ", ".join(sorted(role for role in roles if role)) or "none: the pods have no task name"
+        self._warnings.report_job(
             session,
             job,
             (
-                annotation_warnings(
+                invalid_annotation(
                     problem.key,
                     f"{problem.detail}; the job's task topology is ignored",
                     f"{FORMS[problem.key]}; tasks of the job: {known}",
@@ -90,10 +90,10 @@ class TaskTopology(Plugin):
         return OUTSIDE if buckets is None else buckets.key(task)
 
     def task_context(self, task: Task) -> tuple[str, str] | None:
-        """The job and the role; which of its tasks is placed next follows from the order.
+        """The job and the role; the next task to place follows from the order.
 
-        The role need not be the same for pods of equal labels, as the contract of this hook wants it: such pods are
-        asked about one by one all the same, since their nodes depend on each other.
+        The role may differ between pods with equal labels, unlike the contract of this hook requires: such pods are
+        evaluated one by one anyway, because their nodes depend on each other.
         """
         buckets = self._jobs.get(task.job.key) if self._jobs and task.job is not None else None
         if buckets is None or task.role not in buckets.relations.roles:
@@ -108,7 +108,7 @@ class TaskTopology(Plugin):
     row_dependent = domain_bound
 
     def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """Up to 100 x `task-topology.weight` per row: where the largest bucket finds room, or is already, whole."""
+        """Up to 100 x `task-topology.weight` per row, for a row that holds or fits the largest bucket whole."""
         context = profile.context(self.name)
         buckets = self._jobs.get(context[0]) if context is not None else None
         if buckets is None or not self.arguments.weight:
@@ -128,4 +128,4 @@ class TaskTopology(Plugin):
         buckets = self._jobs.get(placement.job.key)
         if buckets is not None:
             for task, node in zip(placement.tasks, placement.nodes, strict=True):
-                buckets.take_off(task, node)
+                buckets.displace(task, node)

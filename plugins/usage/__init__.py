@@ -1,4 +1,4 @@
-"""Nodes that are busy take no pods, and idle ones are preferred, by measured load (plugins reference §15, §28)."""
+"""Filters and scores nodes by measured load."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class Usage(Plugin):
-    """Keeps pods off nodes whose measured load is above a threshold, and prefers nodes with little load.
+    """Filters nodes whose measured load is above a threshold, and prefers nodes with little load.
 
-    Load comes from the source in the scheduler-conf's `metrics`, as an average of ten minutes; a measurement older than
-    five minutes does not count. Pods placed since then are counted by an estimate, so that a burst spreads. A new
-    scheduler-conf forgets the estimates, as does a new leader.
+    The source in the scheduler-conf's `metrics` provides the load as an average over ten minutes; a measurement older
+    than five minutes is ignored. An estimate is added for pods placed since then, so that a burst spreads. The
+    estimates are lost with a new scheduler-conf and with a new leader.
     """
 
     name = "usage"
@@ -54,18 +54,17 @@ class Usage(Plugin):
         self._session: Session
         self._generation = -1
         self._stale_nodes = 0
-        #: When the first measurement that counts becomes too old, Unix seconds.
+        #: Unix seconds when the oldest valid measurement expires.
         self._fresh_until: float | None = None
-        #: Another number whenever something else follows for a class of pods, placements aside; None while no load is
-        #: known.
-        self._token: int | None = None
-        self._tokens = 0
-        #: Measured percent, NaN where it is not known: float64 [nodes].
+        #: Changes whenever the result for a class changes for another reason than a placement; None without any load.
+        self._version: int | None = None
+        self._versions = 0
+        #: Measured percent, NaN where it is unknown: float64 [nodes].
         self._cpu: Scores = np.zeros(0)
         self._memory: Scores = np.zeros(0)
         self._cpu_over: Mask = np.zeros(0, dtype=bool)
         self._memory_over: Mask = np.zeros(0, dtype=bool)
-        #: Points by row, and weighted load with estimates in percent: float64 [nodes].
+        #: Score, and weighted load with estimates in percent: float64 [nodes].
         self._scores: Scores = np.zeros(0)
         self._load: Scores = np.zeros(0)
 
@@ -76,7 +75,7 @@ class Usage(Plugin):
     # --- facts ------------------------------------------------------------------------------------------------------
 
     def open(self, session: Session) -> None:
-        """O(nodes) when load was measured, grew stale, or nodes changed; else what changed of the jobs."""
+        """Apply the changes. O(nodes) when measurements or nodes changed, or one expired; else O(changed jobs)."""
         self._session = session
         changed, table = session.changed, session.nodes
         overdue = self._fresh_until is not None and session.now >= self._fresh_until
@@ -88,7 +87,7 @@ class Usage(Plugin):
             anew = self._estimates.open(session, anew=anew)
         if anew:
             rows = np.arange(len(table), dtype=np.intp)
-            self._load, self._scores = self._judge(rows)
+            self._load, self._scores = self._evaluate(rows)
 
     def _measure(self, session: Session) -> None:
         table, now = session.nodes, session.now
@@ -96,31 +95,31 @@ class Usage(Plugin):
         self._stale_nodes = 0
         measured: list[float] = []
         fresh = False
-        for name, said in session.usage.items():
+        for name, load in session.usage.items():
             node = table.by_name.get(name)
             if node is None:
                 continue
-            if not said.is_fresh(now):
+            if not load.is_fresh(now):
                 self._stale_nodes += 1
                 continue
             fresh = True
-            if said.at is not None:
-                measured.append(said.at)
-            cpu[node.row] = np.nan if said.cpu is None else said.cpu
-            memory[node.row] = np.nan if said.memory is None else said.memory
+            if load.at is not None:
+                measured.append(load.at)
+            cpu[node.row] = np.nan if load.cpu is None else load.cpu
+            memory[node.row] = np.nan if load.memory is None else load.memory
         self._fresh_until = min(measured) + STALE_SECONDS if measured else None
         cpu_over, memory_over = cpu > self.arguments.thresholds.cpu, memory > self.arguments.thresholds.mem
         same = np.array_equal(cpu_over, self._cpu_over) and np.array_equal(memory_over, self._memory_over)
         if self._scores_anything and self._estimates is None:
             same &= np.array_equal(cpu, self._cpu, equal_nan=True)
             same &= np.array_equal(memory, self._memory, equal_nan=True)
-        if fresh and not (same and self._token is not None):
-            self._tokens += 1
-        self._token = self._tokens if fresh else None
+        if fresh and not (same and self._version is not None):
+            self._versions += 1
+        self._version = self._versions if fresh else None
         self._cpu, self._memory, self._cpu_over, self._memory_over = cpu, memory, cpu_over, memory_over
 
-    def _judge(self, rows: Rows) -> tuple[Scores, Scores]:
-        """Weighted load of some rows in percent (NaN where unknown), and their points: float64 [k] each."""
+    def _evaluate(self, rows: Rows) -> tuple[Scores, Scores]:
+        """Weighted load of some rows in percent (NaN where unknown), and their scores: float64 [k] each."""
         load = np.zeros(len(rows))
         if not self._scores_anything:
             return load, load
@@ -138,7 +137,7 @@ class Usage(Plugin):
         return load, np.where(np.isnan(free), 0.0, free / total * self.arguments.weight)
 
     def next_wakeup(self) -> float | None:
-        """When the oldest measurement stops counting, as long as anybody waits for a node."""
+        """When the oldest measurement expires, if a pod is pending."""
         waits = self._fresh_until is not None and any(True for _ in self._session.with_pending_tasks())
         return self._fresh_until if waits else None
 
@@ -155,41 +154,41 @@ class Usage(Plugin):
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def class_context(self, queue: Queue, cls: TaskClass) -> int | None:
-        """Which of the measurements that differ for the pod counts; None while there is none."""
-        return self._token
+        """The version of the measurements; None without any."""
+        return self._version
 
     def row_private(self, profile: PodSignature) -> bool:
-        """Equal amounts may come of different pods, of which different estimates are due.
+        """Whether nodes with equal amounts can differ, because the estimates depend on the pods.
 
-        Where the profile does not tell which measurement counts, the scores are no part of its static answers.
+        A signature without a version of the measurements has no static scores.
         """
         known = profile.context(self.name) is not None
-        return self._token is not None and self._scores_anything and (self._estimates is not None or not known)
+        return self._version is not None and self._scores_anything and (self._estimates is not None or not known)
 
     def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        """More load than the threshold: unresolvable, as evicting would not show before long."""
+        """Reject nodes above a threshold. Unresolvable, because an eviction lowers the average only after minutes."""
         if profile.context(self.name) is None:
             return
         verdict.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
         verdict.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
 
     def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """The score, where nothing but a measurement can change it and the profile tells which one that was."""
+        """The score if it follows from the measurements alone and the signature has their version."""
         known = profile.context(self.name) is not None
         return rows.take(self._scores) if known and self._scores_anything and self._estimates is None else None
 
     def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        """0 to 100 x `usage.weight`: what is left of the node, weighted; 0 where the load is not known."""
-        if self._token is None or not self._scores_anything:
+        """0 to 100 x `usage.weight`: the weighted free part of the node; 0 where the load is unknown."""
+        if self._version is None or not self._scores_anything:
             return None
         if self._estimates is None and profile.context(self.name) is not None:
             return None
         return rows.take(self._scores)
 
-    # --- what was placed since ----------------------------------------------------------------------------------------
+    # --- placements -------------------------------------------------------------------------------------------------
 
     def on_allocate(self, placement: Placement) -> None:
-        """Estimate what was placed. A pod whose eviction is undone has never lost its estimate."""
+        """Add the estimates of placed pods. A pod whose eviction is undone still has its estimate."""
         estimates, now = self._estimates, self._session.now
         if estimates is None:
             return
@@ -200,7 +199,7 @@ class Usage(Plugin):
                 self._refresh(node.row)
 
     def on_deallocate(self, placement: Placement) -> None:
-        """Forget what was put there in this session; what is evicted uses its node until it is gone."""
+        """Remove the estimates of pods placed in this session. An evicted pod uses its node until it is gone."""
         if self._estimates is None:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
@@ -209,6 +208,6 @@ class Usage(Plugin):
                 self._refresh(node.row)
 
     def _refresh(self, row: int) -> None:
-        if self._token is not None:
-            load, scores = self._judge(np.array([row], dtype=np.intp))
+        if self._version is not None:
+            load, scores = self._evaluate(np.array([row], dtype=np.intp))
             self._load[row], self._scores[row] = load[0], scores[0]

@@ -1,4 +1,4 @@
-"""Arguments of `usage` as users write them (plugins reference §15, §28)."""
+"""Arguments of the usage plugin."""
 
 from __future__ import annotations
 
@@ -13,66 +13,66 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.arguments import ArgumentReader
 
-#: A negative one is refused in favour of the default; 0 leaves the resource out.
+#: A negative value is replaced by the default; 0 disables the resource.
 Weight: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Percent: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 THRESHOLDS_KEY = "thresholds"
-#: The thresholds under names of their own, as the list of arguments calls them; they count before the section.
+#: Flat keys of the thresholds; they take precedence over the section.
 CPU_THRESHOLD_KEY = "thresholds.cpu"
 MEM_THRESHOLD_KEY = "thresholds.mem"
 ESTIMATOR_KEY = "estimator"
-_READ_APART = (THRESHOLDS_KEY, CPU_THRESHOLD_KEY, MEM_THRESHOLD_KEY, ESTIMATOR_KEY)
+_NESTED_KEYS = (THRESHOLDS_KEY, CPU_THRESHOLD_KEY, MEM_THRESHOLD_KEY, ESTIMATOR_KEY)
 
 
 class Thresholds(msgspec.Struct, frozen=True):
-    """Percent of load above which a node takes no more pods."""
+    """Percent of load above which a node is filtered out."""
 
-    #: Of cpu.
+    #: Threshold of cpu.
     cpu: Percent = 80
-    #: Of memory.
+    #: Threshold of memory.
     mem: Percent = 80
 
 
 class Estimator(msgspec.Struct, frozen=True):
-    """What pods that were placed since the last measurement are taken to use."""
+    """Estimates the use of pods placed since the last measurement."""
 
-    #: Without it a burst of pods goes to whatever node was idlest when it was measured.
+    #: Whether to estimate. Otherwise a burst of pods goes to the node that was the idlest when it was measured.
     enable: bool = True
-    #: Part of the request that a pod is taken to use.
+    #: Fraction of its request that a pod uses.
     request_ratio: Ratio = 0.7
-    #: Part of what the limit allows beyond it.
+    #: Fraction of the difference between limit and request that a pod uses.
     burst_ratio: Ratio = 0.0
-    #: From this load on, 0 to 1, the estimates of further pods are multiplied by `risk_factor`.
+    #: Load, 0 to 1, from which the estimates of further pods are multiplied by `risk_factor`.
     risk_threshold: Share = 0.6
-    #: That factor.
+    #: Factor above `risk_threshold`.
     risk_factor: Ratio = 1.2
-    #: What a pod uses of cpu when it names neither a request nor a limit; a quantity.
+    #: Quantity of cpu that a pod without request and limit uses.
     be_cpu: str = "250m"
-    #: The same of memory.
+    #: Quantity of memory that a pod without request and limit uses.
     be_mem: str = "200Mi"
 
 
 class UsageArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them."""
+    """Arguments of usage."""
 
-    #: Times the score, which is up to 100.
+    #: Score multiplier; 0 disables.
     weight: Weight = msgspec.field(name="usage.weight", default=5)
-    #: How much the load of cpu counts in it.
+    #: Relative weight of the cpu load.
     cpu_weight: Weight = msgspec.field(name="cpu.weight", default=1)
-    #: How much the load of memory counts in it.
+    #: Relative weight of the memory load.
     memory_weight: Weight = msgspec.field(name="memory.weight", default=1)
-    #: Percent of load above which a node takes no more pods.
+    #: Percent of load above which a node is filtered out.
     thresholds: Thresholds = Thresholds()
-    #: What pods that were placed since the last measurement are taken to use.
+    #: Estimates the use of pods placed since the last measurement.
     estimator: Estimator = Estimator()
 
 
 def parse(raw: Mapping[str, object], problems: ArgumentReader) -> UsageArguments:
-    """Whatever is wrong keeps its default and is told with its path: half a threshold must not close the cluster."""
-    plain = {key: value for key, value in raw.items() if key not in _READ_APART}
+    """Read the arguments. An invalid value keeps its default with a warning: it must not filter out every node."""
+    plain = {key: value for key, value in raw.items() if key not in _NESTED_KEYS}
     arguments = problems.decode(UsageArguments, plain)
     assert isinstance(arguments, UsageArguments)
     inside, map_of = problems.inside(raw.get(THRESHOLDS_KEY), THRESHOLDS_KEY)

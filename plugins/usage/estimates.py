@@ -1,7 +1,7 @@
-"""What pods use that no measurement shows yet (plugins reference §28).
+"""Estimates the use of pods that no measurement includes yet.
 
-An average over a period shows a pod that has run for part of it in that proportion: the rest stays estimated, and the
-estimate fades as measurements catch up. Amounts are whole thousandths of a core and bytes, so that undoing is exact.
+An average over a period includes a pod that ran for part of the period in that proportion. The rest is estimated, so an
+estimate decays to 0 within one period. Amounts are whole thousandths of a core and bytes, so that undoing is exact.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.usage.arguments import Estimator
 
 _MOST_CLASSES = 4096
-#: Where measurements do not come by themselves, estimates still fade: sums are worked out anew so often, in seconds.
+#: Seconds between two computations of the sums, so that estimates decay without new measurements.
 _REFRESH_SECONDS = 30.0
 
 
 class Estimate(NamedTuple):
-    """What one pod is taken to use, as if nothing of it had been measured."""
+    """The estimated use of one pod before any measurement."""
 
     node: str
     #: Thousandths of a core, bytes.
     cpu: int
     memory: int
-    #: When it was placed, Unix seconds.
+    #: Unix seconds of the placement.
     placed: float
 
 
 def estimate(
     request: int, limit: int | None, unnamed: int, *, request_ratio: float, burst_ratio: float, risk: float
 ) -> int:
-    """Use of one resource by a pod, base units; `unnamed` when it names neither a request nor a limit."""
+    """Estimated use of one resource in base units; `unnamed` for a pod without request and limit."""
     if not request and limit is None:
         return int(unnamed * risk)
     burst = max(0, limit - request) if limit is not None else 0
@@ -64,7 +64,7 @@ class Estimates:
         self._summed_at = 0.0
 
     def open(self, session: Session, *, anew: bool) -> bool:
-        """Forget pods that are not where they were put. Whether the sums were worked out anew, as `anew` asks."""
+        """Remove pods that left their node. Recomputes the sums if `anew` or if needed; returns whether it did."""
         changed = session.changed
         keys = list(self._by_job) if changed.everything else [key for key in changed.jobs if key in self._by_job]
         for key in keys:
@@ -90,14 +90,14 @@ class Estimates:
         return bool(gone)
 
     def _sum_up(self, session: Session) -> None:
-        """Sums of what is not measured yet; drops what is. O(nodes + pods estimated)."""
+        """Compute the sums and drop expired estimates. O(nodes + estimated pods)."""
         table, usage, now = session.nodes, session.usage, session.now
         self._summed_at = now
         self.sums = np.zeros((len(table), 2), dtype=np.int64)
         for key, known in list(self._by_job.items()):
             for uid, found in list(known.items()):
-                said = usage.get(found.node)
-                measured = now if said is None or said.at is None else min(now, said.at)
+                load = usage.get(found.node)
+                measured = now if load is None or load.at is None else min(now, load.at)
                 left = 1.0 - max(0.0, measured - found.placed) / PERIOD_SECONDS
                 node = table.by_name.get(found.node)
                 if left <= 0 or node is None or now - found.placed >= PERIOD_SECONDS + STALE_SECONDS:
@@ -108,14 +108,14 @@ class Estimates:
                 del self._by_job[key]
 
     def add(self, task: Task, node: Node, now: float, *, risky: bool) -> None:
-        """A pod was put on a node; `risky`: the node is loaded as far as `risk_threshold`."""
+        """Add a placed pod; `risky`: the load of the node is at least `risk_threshold`."""
         assert task.job is not None, task
         cpu, memory = self._of_class(task.cls, risky=risky)
         self._by_job.setdefault(task.job.key, {})[task.uid] = Estimate(node.name, cpu, memory, now)
         self.sums[node.row] += cpu, memory
 
     def remove(self, task: Task, node: Node) -> None:
-        """A pod that was put on a node in this session is taken off again."""
+        """Remove a pod whose placement in this session is undone."""
         known = self._by_job.get(task.job.key if task.job is not None else "", {})
         found = known.pop(task.uid, None)
         if found is not None:
@@ -140,6 +140,6 @@ class Estimates:
         return found
 
     def percent(self, allocatable: Matrix, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
-        """The sums of some rows in percent of what the nodes offer (int64 [k, resources]): float64 [k, 2]."""
+        """The sums of some rows in percent of their allocatable (int64 [k, resources]): float64 [k, 2]."""
         offered = allocatable[:, :2]
         return np.where(offered > 0, self.sums[rows] * 100.0 / np.maximum(offered, 1), 0.0)

@@ -79,7 +79,7 @@ class _Conf(NamedTuple):
         )
 
     def is_on(self, plugin: str, switch: str) -> bool:
-        """Whether the plugin answers the hooks of a switch."""
+        """Whether the plugin implements the hooks of a switch."""
         return any(one.name == plugin and one.is_on(switch) for tier in self.tiers for one in tier)
 
 
@@ -88,7 +88,7 @@ class _Gang(NamedTuple):
     minimum: int
     pods: int
     cpu: int
-    #: Cards it names, "" for none; each pod asks for one of them.
+    #: Cards it names, "" for none; each pod requests one card.
     card: str
     priority: str
     service: str
@@ -134,7 +134,7 @@ def _confs(draw: st.DrawFn, plugins: tuple[str, ...]) -> _Conf:
     names = [*plugins, *draw(st.lists(st.sampled_from(others), unique=True, max_size=4))]
     names = draw(st.permutations(names))
     options = [draw(_options(name)) for name in names]
-    if "proportion" in names:  # which refuses to stand beside a drf with a hierarchy
+    if "proportion" in names:  # which is incompatible with a hierarchical drf
         for one in options:
             if one.name == "drf":
                 one.switches.pop("enableHierarchy", None)
@@ -257,7 +257,7 @@ class _Run:
     def _evicted(self, intent: Evict) -> None:
         task = self.h.task(intent.name)
         assert task.job is not None
-        assert self.gangs[task.job.name].preemptable, "who says no is never a victim"
+        assert self.gangs[task.job.name].preemptable, "a pod that is not preemptable is never a victim"
         assert not task.deleting
         self.evictions += 1
         self.h.terminate(intent.name)
@@ -274,7 +274,7 @@ class _Run:
             assert min(left.values()) >= 0, (name, left)
 
     def _check_gangs(self, fresh: set[str], gone: list[Evict]) -> None:
-        """Whoever was bound has a whole gang, where gangs count; whoever lost a pod is whole or gone."""
+        """With gang, bound pods have a whole gang, and a gang that lost a pod is whole or gone."""
         if self.conf.is_on("gang", "enableJobReady"):
             for job in {self.h.task(name).job for name in fresh}:
                 assert job is not None
@@ -307,7 +307,7 @@ class _Run:
             assert "qt" not in queues or cpu["qt"] <= 12
 
     def settle(self) -> None:
-        """Steps until nobody has come or gone for a while. Evictions end, whoever decides about them."""
+        """Steps until the pods stay the same for a while. Evictions end, whichever plugin decides."""
         self.quiet = 0
         for _ in range(60):
             self.step()

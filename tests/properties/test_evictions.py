@@ -1,4 +1,4 @@
-"""Random tides: who is evicted leaves for somebody who then runs, gangs stay whole, and it all comes to rest."""
+"""Random reclaim: every victim is evicted for a pod that then runs, gangs stay whole, and the evictions end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CONFS = {
     "reclaim first": _conf("reclaim, preempt", "tide", "binpack"),
     "shares": _conf("preempt, reclaim", "predicates", "proportion", "nodeorder"),
 }
-#: With these, who may take from whom does not change while nobody comes or goes.
+#: With these, preemption between two jobs stays allowed or forbidden while the pods stay the same.
 _STEADY = ["preempt", "tide", "both", "reclaim first"]
 
 
@@ -100,7 +100,7 @@ class _Run:
         self.world = world
         self.gangs: dict[str, _Gang] = {}
         self.sizes: dict[str, int] = {}
-        #: Pod that got room to the sessions in which somebody left for it.
+        #: Preemptor to the sessions with evictions for it.
         self.takers: dict[str, set[int]] = defaultdict(set)
         #: (job of the victim, job of the taker).
         self.taken: set[tuple[str, str]] = set()
@@ -164,7 +164,7 @@ class _Run:
         return sum(job.counts[status] for status in _LIVE)
 
     def _note(self, intent: Evict, victim: str) -> None:
-        assert self.gangs[victim].preemptable, "who says no is never a victim"
+        assert self.gangs[victim].preemptable, "a pod that is not preemptable is never a victim"
         assert intent.by
         refused = self.world.refused[self.evictions % len(self.world.refused)] if self._refuse else False
         self.evictions += 1
@@ -181,7 +181,7 @@ class _Run:
             self._leaving.append((self.steps + 1 + grace, intent.name))
 
     def end_statement(self) -> None:
-        """Steps until nothing happens any more and everybody who had to leave has left."""
+        """Steps until nothing changes and every victim is gone."""
         for _ in range(60):
             if self.step().idle and not self._leaving:
                 return
@@ -200,13 +200,13 @@ def test_every_eviction_is_followed_by_the_bind_it_was_made_for(conf: str, world
     run = _Run(conf, world)
     run.day()
     for name, sessions in run.takers.items():
-        assert len(sessions) == 1, "nobody takes twice"
+        assert len(sessions) == 1, "no pod preempts twice"
         assert name in run.h.binds, name
 
 
 @pytest.mark.parametrize("conf", _STEADY)
 @given(world=_worlds)
-def test_nobody_takes_from_whom_took_from_him(conf: str, world: _World) -> None:
+def test_a_preemptor_is_not_preempted_by_its_victim(conf: str, world: _World) -> None:
     run = _Run(conf, world._replace(back=True))
     run.day()
     assert not {(taker, victim) for victim, taker in run.taken if taker != victim} & run.taken

@@ -175,7 +175,7 @@ class _Run:
 
 @pytest.mark.parametrize("kind", ["capacity", "tree", "proportion"])
 @given(world=_worlds(), promised=st.booleans())
-def test_what_is_placed_leaves_room_for_every_guarantee(kind: str, world: _World, promised: bool) -> None:
+def test_placements_leave_capacity_for_every_guarantee(kind: str, world: _World, promised: bool) -> None:
     run = _Run(kind, world)
     pods = [run.add(work, f"g{i}", node=None) for i, work in enumerate(world.waits)]
     session = run.h.session()
@@ -217,7 +217,7 @@ def test_what_is_placed_leaves_room_for_every_guarantee(kind: str, world: _World
 
 @pytest.mark.parametrize("kind", ["capacity", "tree", "proportion"])
 @given(world=_worlds(), data=st.data())
-def test_victims_leave_every_guarantee_whole_and_can_not_come_back(
+def test_evictions_keep_every_guarantee_and_victims_cannot_return(
     kind: str, world: _World, data: st.DataObject
 ) -> None:
     run = _Run(kind, world)

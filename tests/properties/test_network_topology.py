@@ -1,4 +1,4 @@
-"""Gangs in hard mode over random trees of HyperNodes: never apart, never waiting beside room that they may use."""
+"""Gangs in hard mode over random trees of HyperNodes: never split, never pending while a HyperNode fits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def assert_nobody_is_too_far(h: Harness) -> None:
 
 
 def room(h: Harness, cpu: int) -> dict[str, int]:
-    """How many pods of so many cpus have idle room, by HyperNode."""
+    """Number of pods with these cpus that fit, by HyperNode."""
     tree, table = h.state.tree, h.state.nodes
     column = h.state.columns.column("cpu")
     idle = (table.allocatable - table.used)[:, column] // (1000 * cpu)
@@ -140,7 +140,7 @@ def test_a_gang_in_hard_mode_never_spans_beyond_the_tier_it_may(
 
 
 @given(world=worlds(), arrivals=st.lists(gangs, min_size=1, max_size=4), plugin=st.booleans())
-def test_a_gang_in_hard_mode_gets_the_lowest_tier_with_room_and_waits_only_without(
+def test_a_gang_in_hard_mode_gets_the_lowest_tier_that_fits_and_waits_only_without_one(
     world: World, arrivals: list[Gang], plugin: bool
 ) -> None:
     h = build(world, plugin=plugin)
@@ -169,7 +169,7 @@ def test_a_gang_in_hard_mode_gets_the_lowest_tier_with_room_and_waits_only_witho
 
 
 @given(world=worlds(), arrivals=st.lists(gangs, min_size=1, max_size=4), plugin=st.booleans())
-def test_to_try_only_one_of_several_that_are_alike_changes_no_answer(
+def test_trying_one_of_several_equal_hypernodes_changes_no_result(
     world: World, arrivals: list[Gang], plugin: bool
 ) -> None:
     found = []

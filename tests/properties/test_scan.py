@@ -1,4 +1,4 @@
-"""A scan that is kept from pod to pod chooses as one that asks everything anew, whatever happens in between."""
+"""A cached scan chooses the same nodes as a full evaluation before every pod, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ tiers: [{{plugins: [{{name: gang}}, {{name: predicates}}, {{name: nodeorder}}, {
 
 
 class _Guests(Plugin):
-    """Judges a node by who is there: pods of even index want to be many, and no more than three."""
+    """Scores a node by its pods: pods of even index attract each other, up to three."""
 
     name = "guests"
 
@@ -58,7 +58,7 @@ class _Relative(Plugin):
 
 
 class _Silent(Plugin):
-    """Judges every node by how many pods stand anywhere, and says nothing of what it looks at."""
+    """Scores every node by the number of pods in the cluster, without declaring what it reads."""
 
     name = "silent"
 
@@ -172,7 +172,7 @@ def test_the_best_row_is_that_of_a_full_scan(
 
 
 class _Faltering(_Guests):
-    """Fails once when it is told to."""
+    """Fails once when armed."""
 
     name = "faltering"
     fails = False
@@ -184,7 +184,7 @@ class _Faltering(_Guests):
         return super().node_order(signature, rows)
 
 
-def test_nodes_about_which_a_hook_failed_are_asked_about_again() -> None:
+def test_nodes_with_a_failed_hook_are_evaluated_again() -> None:
     session = _cluster((_Faltering,), ["a", "a"])
     engine, statement = session.engine, Statement(session)
     job = session.state.jobs["default/g0"]

@@ -47,7 +47,7 @@ class _Node(NamedTuple):
 
 class _Pod(NamedTuple):
     cpu: int
-    #: Names of cards it may use, "" for none; it asks for one of them when it names any.
+    #: Names of cards it may use, "" for none; it requests one card if it names any.
     card: str
 
 
@@ -192,7 +192,7 @@ class _Run:
         return result.idle
 
     def _check_room(self, fresh: dict[str, str]) -> None:
-        """A node that was given a pod in this step has room for it and for all else it holds."""
+        """A node that got a pod in this step fits all its pods."""
         for pod, name in fresh.items():
             for resource, left in self.free(name).items():
                 if self.h.task(pod).cls.requests.get(resource):
@@ -223,7 +223,7 @@ class _Run:
             assert count <= self.world.quotas[queue][card], (queue, card)
 
     def release_idle_capacity(self) -> None:
-        """Pods that are being deleted are gone: until then their room, and what is promised of it, is kept free."""
+        """Finish the deletion of terminating pods; until then their capacity, nominated or not, is reserved."""
         for task in list(self.h.state.tasks.values()):
             if task.deleting:
                 self.pods.pop(task.name, None)
@@ -236,7 +236,7 @@ class _Run:
                 return
         raise AssertionError("never comes to rest")
 
-    # --- who could go -------------------------------------------------------------------------------------------------
+    # --- feasible pods ------------------------------------------------------------------------------------------------
 
     def free(self, name: str) -> dict[str, int]:
         """What a node has left, counted from the tasks on it."""
@@ -249,7 +249,7 @@ class _Run:
         return left
 
     def could_go(self, name: str, *, cards: bool) -> list[str]:
-        """Nodes with room for a pending pod, one by one; with `cards`, only nodes with a card it names."""
+        """Nodes that fit a pending pod; with `cards`, only nodes with a card it names."""
         pod, _ = self.pods[name]
         wanted = {"cpu": 1000 * pod.cpu, _GPU: 1000 if pod.card else 0, "pods": 1}
         found = []
@@ -263,7 +263,7 @@ class _Run:
 
 
 def _may_go_alone(job: Job, task: Task) -> bool:
-    """Whether this pod may be placed by itself: the gang stands, or stands with it."""
+    """Whether this pod may be placed alone: the gang has its minimum, or reaches it with the pod."""
     if job.phase is PodGroupPhase.PENDING or job.valid_tasks < job.min_available:
         return False
     brings = 0 if task.cls.best_effort else 1  # one that requests nothing is counted while it waits

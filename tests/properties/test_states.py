@@ -24,7 +24,7 @@ _ORDERS = {
     "pack": "{name: binpack}",
     "both": "{name: nodeorder}, {name: binpack, arguments: {binpack.weight: 3}}",
 }
-#: What the pods of each class ask for; those that name nodes have masks of their own.
+#: Requests by class; classes that select nodes have masks of their own.
 _CLASSES: list[dict[str, Any]] = [
     {"requests": {"cpu": "1"}},
     {"requests": {"cpu": "2", "memory": "2Gi"}},
@@ -144,7 +144,7 @@ _news = st.lists(
 
 
 def _days(orders: str, nodes: list[tuple[str, str]], days: list[list[tuple[str, int, int]]]) -> list[dict[str, str]]:
-    """Where pods stand after each day; a session ends it."""
+    """The placements after each day; a session ends it."""
     h = Harness(_CONF.format(orders=orders), run=True)
     known = {f"n{index:02d}": node for index, node in enumerate(nodes)}
 

@@ -87,7 +87,7 @@ class _Day:
         self._leaving: list[tuple[int, str]] = []
         self._steps = 0
         self.replicas: dict[int, list[str]] = {i: [] for i in range(len(world.services))}
-        #: Pod that was given room to the steps in which somebody left for it.
+        #: Preemptor to the steps with evictions for it.
         self.takers: dict[str, set[int]] = defaultdict(set)
         #: What was evicted in this tide, whichever life it had.
         self.gone: Counter[str] = Counter()
@@ -161,7 +161,7 @@ class _Day:
 
 @given(world=_worlds)
 @settings(max_examples=250)
-def test_tides_never_go_in_circles_and_nobody_leaves_in_vain(world: _World) -> None:
+def test_reclaim_has_no_cycles_and_no_eviction_is_wasted(world: _World) -> None:
     day = _Day(world)
     day.tide((0, 0, 0))
     assert not day.takers
@@ -169,6 +169,6 @@ def test_tides_never_go_in_circles_and_nobody_leaves_in_vain(world: _World) -> N
         day.takers.clear()
         day.tide(replicas)
         for taker, steps in day.takers.items():
-            assert len(steps) == 1, "nobody takes twice"
-            assert taker in day.h.binds, "room that was taken is used"
-        assert max(day.gone.values(), default=0) <= 1, "who came back is not taken again in the same tide"
+            assert len(steps) == 1, "no pod preempts twice"
+            assert taker in day.h.binds, "reclaimed capacity is used"
+        assert max(day.gone.values(), default=0) <= 1, "a pod that returned is not reclaimed again"

@@ -1,4 +1,4 @@
-"""Warnings about annotations of jobs and pods that a plugin cannot parse."""
+"""Reports annotations that a plugin cannot parse: one InvalidAnnotation event per job and problem."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ if TYPE_CHECKING:
     from capcard_sched.model.reasons import Reason
 
 
-def annotation_warnings(key: str, detail: str, accepted: str) -> str:
-    """The message: the annotation, its problem and the value used instead, the accepted form."""
+def invalid_annotation(key: str, detail: str, accepted: str) -> str:
+    """The message: the annotation, what is wrong with it and its effect, the accepted form."""
     return INVALID_ANNOTATION.render(key=key, detail=detail, accepted=accepted)
 
 
 class AnnotationWarnings:
-    """The warnings of one plugin per job, each reported once. A problem that disappeared is reported again."""
+    """Emits the events of one plugin and deduplicates them. A problem that disappears and returns is emitted again."""
 
     def __init__(self, reason: Reason = INVALID_ANNOTATION) -> None:
+        """`reason`: of the events."""
         self._reason = reason
-        #: Key of a job to its reported messages.
-        self._reported: dict[str, set[str]] = {}
+        #: Job key to the messages emitted.
+        self._emitted: dict[str, set[str]] = {}
 
-    def keep(self, session: Session) -> None:
-        """Drops jobs that are gone."""
+    def prune(self, session: Session) -> None:
+        """Forget jobs that no longer exist."""
         jobs = session.jobs
-        if len(self._reported) and any(key not in jobs for key in self._reported):
-            self._reported = {key: reported for key, reported in self._reported.items() if key in jobs}
+        if len(self._emitted) and any(key not in jobs for key in self._emitted):
+            self._emitted = {key: messages for key, messages in self._emitted.items() if key in jobs}
 
     def report_job(self, session: Session, job: Job, messages: Iterable[str]) -> None:
-        """Emits one event on the PodGroup for each new message; `messages`: all its current problems."""
-        for message in self._news(job, set(messages)):
+        """Emit on the PodGroup those of the job's current `messages` that were not emitted yet."""
+        for message in self._new(job, set(messages)):
             session.notice(job, self._reason, message)
 
     def report_pods(self, session: Session, problem: Callable[[Task], str]) -> None:
-        """Checks the pods of all changed jobs; `problem` returns a pod's message, "" for none. O(their pods).
+        """Check the pods of all jobs that changed; `problem` returns a pod's message, "" for none. O(their pods).
 
-        The pods of a job mostly share a template: of those with the same problem the first by name gets the event.
+        Most pods of a job share a template: of the pods with the same message only the first by name gets the event.
         """
-        self.keep(session)
+        self.prune(session)
         for key in session.jobs if session.changed.everything else sorted(session.changed.jobs):
             job = session.jobs.get(key)
             if job is None:
@@ -53,13 +54,13 @@ class AnnotationWarnings:
                 message = problem(task)
                 if message and (message not in first or task.name < first[message].name):
                     first[message] = task
-            for message in self._news(job, set(first)):
+            for message in self._new(job, set(first)):
                 session.notice(first[message], self._reason, message)
 
-    def _news(self, job: Job, messages: set[str]) -> list[str]:
-        news = sorted(messages - self._reported.get(job.key, set()))
+    def _new(self, job: Job, messages: set[str]) -> list[str]:
+        new = sorted(messages - self._emitted.get(job.key, set()))
         if messages:
-            self._reported[job.key] = messages
+            self._emitted[job.key] = messages
         else:
-            self._reported.pop(job.key, None)
-        return news
+            self._emitted.pop(job.key, None)
+        return new

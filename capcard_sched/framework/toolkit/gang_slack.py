@@ -1,4 +1,4 @@
-"""Pods that their gangs can spare."""
+"""Pods that a gang can lose and still keep its minimum."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.job import Job, Task
 
-#: Statuses that count for the minimum of a gang and of its roles.
+#: Statuses that count towards the minimum of a gang and of its roles.
 _READY = (TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING, TaskStatus.SUCCEEDED)
 
 
 def split_slack(candidates: Iterable[Task]) -> tuple[list[Task], list[Task]]:
-    """The candidates of each job that it can lose while it and its roles keep their minimum; the others.
+    """Candidates that their job, and its roles, can lose and keep the minimum, taken in order; and the others.
 
-    Both keep the order; a pod without a job is among the others. O(candidates).
+    Both lists keep the given order; a pod without a job is among the others. O(candidates).
     """
     left: dict[tuple[str, str | None], int] = {}
-    spare: list[Task] = []
+    slack: list[Task] = []
     others: list[Task] = []
     for task in candidates:
         job = task.job
@@ -35,14 +35,14 @@ def split_slack(candidates: Iterable[Task]) -> tuple[list[Task], list[Task]]:
         if all(left[key] > 0 for key in floors):
             for key in floors:
                 left[key] -= 1
-            spare.append(task)
+            slack.append(task)
         else:
             others.append(task)
-    return spare, others
+    return slack, others
 
 
 def _floors(job: Job, task: Task) -> tuple[tuple[str, str | None], ...]:
-    """(job, role) of the minimums that the task counts for; None is the gang as a whole."""
+    """(job, role) of the minimums that the task counts towards; role None is the whole gang."""
     if job.checks_roles and job.min_task_member.get(task.role, 0) > 0:
         return (job.key, None), (job.key, task.role)
     return ((job.key, None),)

@@ -1,7 +1,7 @@
 """Labels and taints of all nodes as columns of codes, so that selectors are array operations.
 
-An index is made from the nodes of one generation of the node table and thrown away with it, or when it is `crowded`.
-Columns are built when a selector first names their key; answers are kept per task class and per tuple of tolerations.
+An index belongs to one generation of the node table and is discarded with it, or when it is `over_capacity`. Columns
+are built when a selector first names their key; results are cached per task class and per tuple of tolerations.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.task_class import TaskClass
 
 
-#: An index that keeps more answers than this is to be made anew: classes come and go while the nodes stay.
-_MOST_ANSWERS = 4096
+#: Cache entries; an index with more is rebuilt, because task classes come and go while the nodes stay.
+_MAX_ENTRIES = 4096
 
 
 class LabelColumn(NamedTuple):
@@ -36,7 +36,7 @@ class LabelColumn(NamedTuple):
 
 
 class NodeIndex:
-    """Label, taint and name look-ups over the nodes of one generation; arrays are by row."""
+    """Label, taint and name lookups over the nodes of one generation; arrays are indexed by row."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -48,11 +48,11 @@ class NodeIndex:
         self._tolerated: dict[tuple[Toleration, ...], Mask | None] = {}
         self._preferences: dict[tuple[Toleration, ...], npt.NDArray[np.int64] | None] = {}
         codes: dict[tuple[Taint, ...], int] = {}
-        #: Which of `taint_sets` each node has: intp [nodes].
+        #: Index into `taint_sets` of each node: intp [nodes].
         self.taint_codes: Rows = np.array([codes.setdefault(node.taints, len(codes)) for node in nodes], dtype=np.intp)
-        #: The distinct taint lists, as the nodes write them.
+        #: The distinct taint lists, in the nodes' own order.
         self.taint_sets: list[tuple[Taint, ...]] = list(codes)
-        #: bool [nodes]; None when no node is cordoned.
+        #: bool [nodes]: cordoned nodes; None when there is none.
         self.cordoned: Mask | None = None
         if any(node.unschedulable for node in nodes):
             self.cordoned = np.array([node.unschedulable for node in nodes], dtype=bool)
@@ -61,10 +61,10 @@ class NodeIndex:
         return len(self.nodes)
 
     @property
-    def crowded(self) -> bool:
-        """Whether so many answers are kept that the owner should start over; whatever is kept beside it goes too."""
+    def over_capacity(self) -> bool:
+        """Whether the caches exceed their limit; the owner then replaces the index and all that it derived from it."""
         kept = len(self._columns) + len(self._requirements) + len(self._matching)
-        return kept + len(self._tolerated) + len(self._preferences) > _MOST_ANSWERS
+        return kept + len(self._tolerated) + len(self._preferences) > _MAX_ENTRIES
 
     # --- labels -----------------------------------------------------------------------------------------------------
 
@@ -86,32 +86,32 @@ class NodeIndex:
         mask: Mask | None = None
         for key, value in labels:
             column = self.column(key)
-            # A value no node has gets code -2, which no node has either.
+            # A value that no node has gets code -2, which matches no node.
             found = column.codes == column.values.get(value, -2)
             mask = found if mask is None else mask & found
         return mask
 
     def _by_label(self, requirement: Requirement) -> Mask:
-        """Mask, bool [nodes]: nodes whose label meets one expression. A malformed one is met by none."""
+        """Mask, bool [nodes]: nodes whose label matches one expression. A malformed expression matches none."""
         mask = self._requirements.get(requirement)
         if mask is not None:
             return mask
         values = self.column(requirement.key).values
-        # One answer per distinct value, and a last one for nodes without the label: code -1 finds it.
+        # One entry per distinct value, and a last one for nodes without the label, whose code is -1.
         if requirement.operator in {"In", "NotIn"} and requirement.values:
-            answers = np.zeros(len(values) + 1, dtype=bool)
-            answers[[values[value] for value in requirement.values if value in values]] = True
+            matches = np.zeros(len(values) + 1, dtype=bool)
+            matches[[values[value] for value in requirement.values if value in values]] = True
             if requirement.operator == "NotIn":
-                answers = ~answers
+                matches = ~matches
         else:
             term, key = NodeSelectorTerm(match_expressions=(requirement,)), requirement.key
             single: list[dict[str, str]] = [{key: value} for value in values]
-            answers = np.array([matches_term(term, labels, "") for labels in (*single, {})], dtype=bool)
-        mask = self._requirements[requirement] = answers[self.column(requirement.key).codes]
+            matches = np.array([matches_term(term, labels, "") for labels in (*single, {})], dtype=bool)
+        mask = self._requirements[requirement] = matches[self.column(requirement.key).codes]
         return mask
 
     def _by_name(self, requirement: Requirement) -> Mask:
-        """Mask, bool [nodes]: nodes whose name meets one field expression. A malformed one is met by none."""
+        """Mask, bool [nodes]: nodes whose name matches one field expression. A malformed expression matches none."""
         mask = np.zeros(len(self.nodes), dtype=bool)
         wanted = requirement.values or ()
         if requirement.key != NAME_FIELD or len(wanted) != 1 or requirement.operator not in {"In", "NotIn"}:
@@ -124,14 +124,14 @@ class NodeIndex:
         return mask if requirement.operator == "In" else ~mask
 
     def term(self, term: NodeSelectorTerm) -> Mask:
-        """Mask, bool [nodes]: nodes that meet every requirement. An empty term matches nothing."""
-        answers = [self._by_label(requirement) for requirement in term.match_expressions or ()]
-        answers += [self._by_name(requirement) for requirement in term.match_fields or ()]
-        if not answers:
+        """Mask, bool [nodes]: nodes that match every requirement. An empty term matches nothing."""
+        masks = [self._by_label(requirement) for requirement in term.match_expressions or ()]
+        masks += [self._by_name(requirement) for requirement in term.match_fields or ()]
+        if not masks:
             return np.zeros(len(self.nodes), dtype=bool)
-        mask = answers[0].copy()
-        for answer in answers[1:]:
-            mask &= answer
+        mask = masks[0].copy()
+        for each in masks[1:]:
+            mask &= each
         return mask
 
     def matching(self, cls: TaskClass) -> Mask | None:
@@ -151,7 +151,7 @@ class NodeIndex:
     # --- taints -----------------------------------------------------------------------------------------------------
 
     def offending(self, tolerations: tuple[Toleration, ...]) -> list[Taint | None]:
-        """For each of `taint_sets` the first NoSchedule or NoExecute taint, in its order, that is not tolerated."""
+        """For each of `taint_sets` the first NoSchedule or NoExecute taint that is not tolerated, None without one."""
         found = self._offending.get(tolerations)
         if found is None:
             found = [untolerated_taint(taints, tolerations) for taints in self.taint_sets]
@@ -159,16 +159,16 @@ class NodeIndex:
         return found
 
     def tolerated(self, tolerations: tuple[Toleration, ...]) -> Mask | None:
-        """Mask, bool [nodes]: nodes without an offending taint; None when that is all of them."""
+        """Mask, bool [nodes]: nodes without an untolerated taint; None when every node is."""
         if tolerations in self._tolerated:
             return self._tolerated[tolerations]
-        fine = np.array([taint is None for taint in self.offending(tolerations)], dtype=bool)
-        mask: Mask | None = None if fine.all() else fine[self.taint_codes]
+        clean = np.array([taint is None for taint in self.offending(tolerations)], dtype=bool)
+        mask: Mask | None = None if clean.all() else clean[self.taint_codes]
         self._tolerated[tolerations] = mask
         return mask
 
     def preferences(self, tolerations: tuple[Toleration, ...]) -> npt.NDArray[np.int64] | None:
-        """How many PreferNoSchedule taints of each node are not tolerated: int64 [nodes]; None when there are none."""
+        """Number of untolerated PreferNoSchedule taints of each node: int64 [nodes]; None when there is none."""
         if tolerations in self._preferences:
             return self._preferences[tolerations]
         counts = [untolerated_preferences(taints, tolerations) for taints in self.taint_sets]

@@ -1,9 +1,8 @@
-"""Which pods a pod affinity term or a spread constraint means, in a form that can be compared and indexed.
+"""The pods that a pod affinity term or a spread constraint selects, in a form that can be compared and indexed.
 
-Two terms that mean the same pods give equal `PodSelector`s, whatever pods they came from, so that their pods are
-counted once (`topology_counts`). What a `namespaceSelector` means changes with the labels of namespaces: these are
-handed in wherever pods are asked for, and one not seen yet has only the label of its name,
-`kubernetes.io/metadata.name`.
+Two terms that select the same pods give equal `PodSelector`s, whichever pods carry them, so that the selected pods are
+counted once (`topology_counts`). A `namespaceSelector` depends on the labels of namespaces: the caller passes them to
+each match. A namespace that was not seen yet has only the label of its name, `kubernetes.io/metadata.name`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
 
-#: What is remembered of classes is dropped when it is more than so much: most of them are gone by then.
-MOST_CLASSES = 4096
-#: Labels of namespaces by name, of those that have been seen (`Session.namespaces`).
+#: Cache entries by task class; a larger cache is cleared, because most of its classes no longer exist.
+MAX_CLASSES = 4096
+#: Labels of the namespaces seen so far, by name (`Session.namespaces`).
 NamespaceLabels: TypeAlias = "Mapping[str, Mapping[str, str]]"
 
 
 class SelectorError(ValueError):
-    """A label selector that Kubernetes would not accept; the text says why."""
+    """A label selector that Kubernetes does not accept; the message gives the reason."""
 
 
 class PodSelector(NamedTuple):
@@ -40,7 +39,7 @@ class PodSelector(NamedTuple):
     namespace_selector: LabelSelector | None = None
 
     def selects(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> bool:
-        """Whether a pod in `namespace` with `labels` is meant."""
+        """Whether a pod in `namespace` with `labels` is selected."""
         if self.selector is None:
             return False
         if self.namespaces is not None and namespace not in self.namespaces:
@@ -49,8 +48,8 @@ class PodSelector(NamedTuple):
                 return False
         return matches_labels(self.selector, labels)
 
-    def told_apart(self, namespace: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> bool:
-        """Whether it makes a difference that the namespace has the labels `now` instead of those `before`."""
+    def is_affected_by(self, namespace: str, before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> bool:
+        """Whether a change of the namespace's labels from `before` to `now` changes the selected pods."""
         by_label = self.namespace_selector
         if by_label is None or self.namespaces is None or namespace in self.namespaces:
             return False
@@ -59,12 +58,12 @@ class PodSelector(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Selects by no label at all."""
+        """Whether it selects by no label at all."""
         return self.selector is not None and not self.selector.match_expressions
 
 
 def _canonical(selector: LabelSelector, more: Iterable[Requirement] = ()) -> LabelSelector:
-    """The selector as sorted expressions only, `more` among them. Raises SelectorError."""
+    """The selector and `more` as sorted expressions. Raises SelectorError."""
     problem = label_selector_problem(selector)
     if problem is not None:
         raise SelectorError(problem)
@@ -77,11 +76,11 @@ def _canonical(selector: LabelSelector, more: Iterable[Requirement] = ()) -> Lab
 
 
 def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> PodSelector:
-    """The pods a term of a pod in `namespace` with `labels` means. Raises SelectorError.
+    """The pods that a term of a pod in `namespace` with `labels` selects. Raises SelectorError.
 
-    Without namespaces and without a namespace selector that is the pod's own namespace; an empty namespace selector is
-    every namespace. Keys of (mis)matchLabelKeys that the pod does not have are passed over, as the API server does
-    when it writes the others into the selector.
+    A term without namespaces and namespace selector selects the pod's own namespace; an empty namespace selector
+    selects every namespace. Keys of (mis)matchLabelKeys that the pod lacks are skipped, as in the API server, which
+    merges the others into the selector.
     """
     own = [Requirement(key, "In", (labels[key],)) for key in term.match_label_keys or () if key in labels]
     other = [Requirement(key, "NotIn", (labels[key],)) for key in term.mismatch_label_keys or () if key in labels]
@@ -96,7 +95,7 @@ def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, st
 
 
 def spread_selector(constraint: TopologySpreadConstraint, namespace: str, labels: Mapping[str, str]) -> PodSelector:
-    """The pods a spread constraint counts: of the pod's own namespace. Raises SelectorError."""
+    """The pods that a spread constraint counts, all in the pod's own namespace. Raises SelectorError."""
     own = [Requirement(key, "In", (labels[key],)) for key in constraint.match_label_keys or () if key in labels]
     if constraint.label_selector is None:
         return PodSelector(None, (namespace,))
@@ -104,7 +103,7 @@ def spread_selector(constraint: TopologySpreadConstraint, namespace: str, labels
 
 
 def label_keys(terms: Iterable[PodAffinityTerm], constraints: Iterable[TopologySpreadConstraint]) -> tuple[str, ...]:
-    """The labels of the owning pod that decide what its terms mean, sorted."""
+    """The labels of the owning pod that its terms refer to, sorted."""
     keys: set[str] = set()
     for term in terms:
         keys.update(term.match_label_keys or ())
@@ -118,10 +117,10 @@ _T = TypeVar("_T")
 
 
 class TermCache(Generic[_T]):
-    """What a plugin reads out of the terms of a pod, once per class, namespace and labels that the terms look at."""
+    """Caches the resolved terms of pods by class, namespace and the labels that the terms refer to."""
 
     def __init__(self, keys_of: Callable[[TaskClass], tuple[str, ...]], read: Callable[[Task], _T]) -> None:
-        """`keys_of`: the `label_keys` of a class's terms. `read`: what they mean for one pod."""
+        """`keys_of`: the `label_keys` of a class's terms. `read`: resolves the terms of one pod."""
         self._keys_of = keys_of
         self._read = read
         self._keys: dict[TaskClass, tuple[str, ...]] = {}
@@ -143,17 +142,17 @@ class TermCache(Generic[_T]):
         return terms
 
     def open(self, *, everything: bool) -> None:
-        """A session opens: start over when everything changed, or when too much is kept of classes that are gone."""
-        if everything or len(self) > MOST_CLASSES:
+        """Clear the cache at the start of a session when everything changed or when it is too large."""
+        if everything or len(self) > MAX_CLASSES:
             self._keys.clear()
             self._terms.clear()
 
 
 class SelectorIndex(Generic[_T]):
-    """Finds the entries that a pod matches without asking all of them.
+    """Finds the entries that select a pod without evaluating all of them.
 
-    An entry is a conjunction of selectors and a value. Entries that need one label to be equal to something are found
-    by that label; only the others are asked every time.
+    An entry is a conjunction of selectors and a value. Entries that require a label value are found by that label;
+    only the others are evaluated every time.
     """
 
     def __init__(self) -> None:
@@ -174,7 +173,7 @@ class SelectorIndex(Generic[_T]):
         return []
 
     def add(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
-        """Enter a value. An entry with a selector that selects nothing is never found and not kept."""
+        """Add a value. An entry with a selector that selects nothing is not stored."""
         if any(selector.selector is None for selector in selectors):
             return
         anchors = self._anchors(selectors)
@@ -185,7 +184,7 @@ class SelectorIndex(Generic[_T]):
         self._size += 1
 
     def discard(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
-        """Take out what `add` entered with the same arguments."""
+        """Remove the entry that `add` stored for the same arguments."""
         if any(selector.selector is None for selector in selectors):
             return
         anchors = self._anchors(selectors)
@@ -199,7 +198,7 @@ class SelectorIndex(Generic[_T]):
         self._size -= 1
 
     def matching(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> list[_T]:
-        """Values of all entries whose selectors all mean the pod, in no particular order. O(labels + loose entries)."""
+        """Values of the entries whose selectors all select the pod, unordered. O(labels + loose entries)."""
         found: list[_T] = []
         if self._anchored:
             for item in labels.items():

@@ -1,4 +1,4 @@
-"""One count of pods: per node row, and from it per topology domain, both changed in O(1) by a placement."""
+"""One count of pods by node row and, derived from it, by topology domain; a placement updates both in O(1)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class _Domains(NamedTuple):
-    """A tally by domain of one topology key."""
+    """A count by the domains of one topology key."""
 
     codes: Rows
     mask: Mask | None
-    #: int64 [domains + 1]; the last entry stays 0 and is what nodes without the label (code -1) find.
+    #: int64 [domains + 1]; the last entry stays 0 and serves nodes without the label (code -1).
     totals: Vector
 
 
 class TopologyCount:
-    """One thing that is counted. Compared by identity; use it in profile contexts as it is."""
+    """Counts the pods, or carried terms, of one selector. Compared by identity, so that pod signatures can hold it."""
 
     __slots__ = ("_domains", "carried", "id", "live_only", "rows", "selectors", "sum", "unused", "uses")
 
@@ -39,26 +39,26 @@ class TopologyCount:
         carried: tuple[str, int] | None,
     ) -> None:
         self.id = id
-        #: All of them must select the pod: the counted one, or, for carried terms, the pod that meets the carriers.
+        #: All of them must select the pod: the counted pod or, for carried terms, the pod that the terms apply to.
         self.selectors = selectors
-        #: Leave out pods that are being deleted.
+        #: Whether pods that are being deleted are excluded.
         self.live_only = live_only
-        #: For carried terms their topology key and kind; None counts the pods that `selectors` mean.
+        #: Topology key and kind of carried terms; None counts the pods that `selectors` select.
         self.carried = carried
-        #: int64 [nodes]: pods, or the weights carried.
+        #: int64 [nodes]: number of pods, or sum of the carried weights.
         self.rows: Vector = np.zeros(size, dtype=np.int64)
         self.sum = 0
-        #: Jobs with a pending pod that asks for this.
+        #: Number of jobs with a pending pod that needs this count.
         self.uses = 0
-        #: Sessions since the last such job.
+        #: Number of sessions since the last such job.
         self.unused = 0
         self._domains: dict[tuple[str, Hashable], _Domains] = {}
 
     def __repr__(self) -> str:
-        return f"Tally({self.id}, {self.selectors}, sum={self.sum})"
+        return f"TopologyCount({self.id}, {self.selectors}, sum={self.sum})"
 
-    def lay_out(self, size: int) -> None:
-        """Start over with zeros for another set of node rows."""
+    def reset(self, size: int) -> None:
+        """Set all counts to 0 for a new set of node rows."""
         self.rows = np.zeros(size, dtype=np.int64)
         self.sum = 0
         self._domains.clear()
@@ -73,10 +73,10 @@ class TopologyCount:
                 domains.totals[code] += amount
 
     def totals(self, index: NodeIndex, topology_key: str, scope: Hashable = None, mask: Mask | None = None) -> Vector:
-        """Counts per domain: int64 [domains + 1], to be indexed with `index.column(topology_key).codes`.
+        """Counts per domain: int64 [domains + 1], indexed by `index.column(topology_key).codes`. Read-only.
 
-        With a mask (bool [nodes]) only pods on those nodes count; `scope` names the mask and must tell different masks
-        apart. O(nodes) the first time, then O(1). Not to be written to.
+        With a mask (bool [nodes]) only pods on those nodes count; `scope` identifies the mask. O(nodes) the first
+        time, then O(1).
         """
         found = self._domains.get((topology_key, scope))
         if found is None:

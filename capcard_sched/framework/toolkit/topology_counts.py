@@ -1,19 +1,19 @@
-"""How many pods of which kind stand in which topology domain, kept up to date placement by placement.
+"""Counts pods by topology domain for pod (anti-)affinity and topology spread, updated with every placement.
 
-Pod (anti-)affinity and topology spread ask two questions: how many pods that a selector means stand in the domain of a
-node, and how many pods there carry a term that means this pod. A `TopologyCount` holds one of these counts.
+A term needs two numbers: the pods in a node's domain that a selector selects, and the pods there that carry a term
+which selects the incoming pod. A `TopologyCount` holds one of these counts.
 
-Each plugin that needs counts owns a `TopologyCounts` and feeds it from its own hooks: `open` from `open`, `place`
-from `on_allocate`, `displace` from `on_deallocate`. Selectors of pending pods are entered at open, so that a pod knows
-from the start of a session which terms it may meet in it. While no pod has a term the cost is one dictionary
-look-up per pod whose node or job changed.
+Each plugin that needs counts owns a `TopologyCounts` and calls it from its own hooks: `open` from `open`, `place` from
+`on_allocate`, `displace` from `on_deallocate`. The selectors of pending pods are registered at open, so that the terms
+that may apply to a pod are complete from the start of a session. While no pod has a term, the cost is one dictionary
+lookup per pod whose node or job changed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from capcard_sched.framework.toolkit.pod_selectors import MOST_CLASSES, SelectorIndex
+from capcard_sched.framework.toolkit.pod_selectors import MAX_CLASSES, SelectorIndex
 from capcard_sched.framework.toolkit.topology_count import TopologyCount
 from capcard_sched.model.status import TaskStatus
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
 
-#: A tally of pods that no pending pod asked for in so many sessions is dropped.
+#: Sessions after which a count that no pending pod needs is dropped.
 _UNUSED_SESSIONS = 64
 _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class TermReader(Protocol):
-    """What `TopologyCounts` asks its owner about pods."""
+    """Reads the terms of pods for `TopologyCounts`; its owner implements it."""
 
     def has_terms(self, cls: TaskClass) -> bool:
-        """Whether pods of the class have terms of their own. Asked once per class."""
+        """Whether pods of the class have terms of their own. Called once per class."""
         ...
 
-    def asked(self, task: Task) -> Iterable[TopologyCount]:
-        """Tallies of pods that the terms of a pending pod will ask for (`TopologyCounts.pods`)."""
+    def needed(self, task: Task) -> Iterable[TopologyCount]:
+        """The counts of pods that the terms of a pending pod need (`TopologyCounts.pods`)."""
         ...
 
     def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
-        """What a pod adds by its own terms wherever it stands (`TopologyCounts.carriers`), amounts positive."""
+        """The counts that a pod's own terms add to on its node (`TopologyCounts.carriers`), with positive amounts."""
         ...
 
 
 class TopologyCounts:
-    """All tallies of one plugin."""
+    """All counts of one plugin."""
 
     def __init__(self, reader: TermReader) -> None:
         self._reader = reader
         self._index: NodeIndex | None = None
         self._nodes: list[Node] = []
-        #: Labels of namespaces, the same through a session.
+        #: Labels of namespaces, constant during a session.
         self.namespaces: NamespaceLabels = {}
         self._next_id = 0
         self._pods: dict[tuple[tuple[PodSelector, ...], bool], TopologyCount] = {}
@@ -63,21 +63,21 @@ class TopologyCounts:
         self._pods_index: SelectorIndex[TopologyCount] = SelectorIndex()
         self._carriers_index: SelectorIndex[TopologyCount] = SelectorIndex()
         self._with_terms: dict[TaskClass, bool] = {}
-        #: Node name to what its pods add up to.
+        #: Node name to the sums of its pods.
         self._present: dict[str, dict[TopologyCount, int]] = {}
-        #: Job key to the tallies its pending pods need.
+        #: Job key to the counts that its pending pods need.
         self._uses: dict[str, frozenset[TopologyCount]] = {}
         self._queues: set[str] = set()
-        #: Nodes that placements of the last session touched: some of these were taken back.
+        #: Nodes with placements in the last session, some of which were undone.
         self._touched: set[str] = set()
-        #: Pods taken off their node in this session, by uid; the node may still list them.
-        self._gone: set[str] = set()
-        #: What pods placed in this session added.
+        #: Pods removed from their node in this session, by uid; the node may still list them.
+        self._removed: set[str] = set()
+        #: The amounts that pods placed in this session added, by uid.
         self._placed: dict[str, list[tuple[TopologyCount, int]]] = {}
-        #: Tallies made since open began that other nodes' pods were not asked for yet; None outside open.
-        self._fresh: list[TopologyCount] | None = None
+        #: Counts created during open that do not include all nodes yet; None outside open.
+        self._uncounted: list[TopologyCount] | None = None
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------------------------
 
     @property
     def index(self) -> NodeIndex:
@@ -87,7 +87,7 @@ class TopologyCounts:
 
     @property
     def idle(self) -> bool:
-        """True while no pod anywhere has a term."""
+        """Whether no pod in the cluster has a term."""
         return not self._pods and not self._carriers
 
     def has_terms(self, cls: TaskClass) -> bool:
@@ -98,28 +98,28 @@ class TopologyCounts:
         return found
 
     def pods(self, selectors: tuple[PodSelector, ...], *, live_only: bool = False) -> TopologyCount:
-        """The tally of pods that all `selectors` mean. O(pods on nodes) when first asked for in mid-session."""
-        tally = self._pods.get((selectors, live_only))
-        if tally is None:
-            tally = self._pods[selectors, live_only] = self._new(selectors, live_only=live_only, carried=None)
-            self._pods_index.add(selectors, tally)
-            if self._fresh is not None:
-                self._fresh.append(tally)
+        """The count of pods that all `selectors` select. O(pods on nodes) when it is created in mid-session."""
+        pod_count = self._pods.get((selectors, live_only))
+        if pod_count is None:
+            pod_count = self._pods[selectors, live_only] = self._new(selectors, live_only=live_only, carried=None)
+            self._pods_index.add(selectors, pod_count)
+            if self._uncounted is not None:
+                self._uncounted.append(pod_count)
             else:
-                self._count([tally], self._nodes)
-        return tally
+                self._count([pod_count], self._nodes)
+        return pod_count
 
     def carriers(self, selector: PodSelector, topology_key: str, kind: int = 0) -> TopologyCount:
-        """The tally of pods carrying a term with this selector and topology key; `kind` keeps sorts of terms apart."""
-        tally = self._carriers.get((selector, topology_key, kind))
-        if tally is None:
-            tally = self._new((selector,), live_only=False, carried=(topology_key, kind))
-            self._carriers[selector, topology_key, kind] = tally
-            self._carriers_index.add((selector,), tally)
-        return tally
+        """The count of pods that carry a term with this selector and topology key; `kind` separates sorts of terms."""
+        pod_count = self._carriers.get((selector, topology_key, kind))
+        if pod_count is None:
+            pod_count = self._new((selector,), live_only=False, carried=(topology_key, kind))
+            self._carriers[selector, topology_key, kind] = pod_count
+            self._carriers_index.add((selector,), pod_count)
+        return pod_count
 
-    def carriers_meeting(self, namespace: str, labels: Mapping[str, str]) -> tuple[TopologyCount, ...]:
-        """Tallies of carried terms that mean a pod with these labels, in order of their making."""
+    def carriers_selecting(self, namespace: str, labels: Mapping[str, str]) -> tuple[TopologyCount, ...]:
+        """The counts of carried terms that select a pod with these labels, in order of creation."""
         if not len(self._carriers_index):
             return ()
         return tuple(sorted(self._carriers_index.matching(namespace, labels, self.namespaces), key=_by_id))
@@ -130,77 +130,77 @@ class TopologyCounts:
         self._next_id += 1
         return TopologyCount(self._next_id, selectors, len(self._nodes), live_only=live_only, carried=carried)
 
-    # --- keeping up -------------------------------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------------------------
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Start a session: take in what changed. O(pods of changed jobs and on changed nodes)."""
+        """Apply the changes since the last session. O(pods of changed jobs and on changed nodes)."""
         changed, table = session.changed, session.nodes
         everything = changed.everything or self._index is None
-        self._fresh = []
-        if len(self._with_terms) > MOST_CLASSES:
+        self._uncounted = []
+        if len(self._with_terms) > MAX_CLASSES:
             self._with_terms.clear()
-        self._gone.clear()
+        self._removed.clear()
         self._placed.clear()
         self._nodes = table.nodes
         self.namespaces = session.namespaces
         if everything:
             self._forget()
         elif changed.namespaces:
-            self._start_over(changed.namespaces)
+            self._recount_namespaces(changed.namespaces)
         if index is not self._index:
             self._index = index
-            self._lay_out()
+            self._move_rows()
         self._refresh_jobs(session, everything=everything)
         stale: Collection[str] = table.by_name if everything else changed.nodes | self._touched
         for name in stale:
             self._refresh_node(name, table.by_name.get(name))
-        fresh, self._fresh = self._fresh, None
-        if fresh and not everything:
-            self._count(fresh, [node for node in self._nodes if node.name not in stale])
+        uncounted, self._uncounted = self._uncounted, None
+        if uncounted and not everything:
+            self._count(uncounted, [node for node in self._nodes if node.name not in stale])
         self._touched.clear()
         self._drop_unused()
 
     def _forget(self) -> None:
-        for tally in (*self._pods.values(), *self._carriers.values()):
-            tally.uses = 0
-            tally.lay_out(len(self._nodes))
+        for pod_count in (*self._pods.values(), *self._carriers.values()):
+            pod_count.uses = 0
+            pod_count.reset(len(self._nodes))
         self._present.clear()
         self._uses.clear()
         self._queues.clear()
 
-    def _start_over(self, namespaces: Mapping[str, Mapping[str, str] | None]) -> None:
-        """Count anew what a namespace selector now means by other namespaces. `namespaces`: former labels by name.
+    def _recount_namespaces(self, namespaces: Mapping[str, Mapping[str, str] | None]) -> None:
+        """Recount the selectors whose namespaces changed. `namespaces`: former labels by name.
 
-        Terms that pods carry are counted by who carries them, and asked whom they mean only when one is met.
+        Carried terms are counted by their carriers; the pods that they select are evaluated at lookup.
         """
         moved = [
-            tally
-            for tally in self._pods.values()
+            pod_count
+            for pod_count in self._pods.values()
             if any(
-                selector.told_apart(name, before, self.namespaces.get(name))
-                for selector in tally.selectors
+                selector.is_affected_by(name, before, self.namespaces.get(name))
+                for selector in pod_count.selectors
                 for name, before in namespaces.items()
             )
         ]
-        for tally in moved:
-            tally.lay_out(len(self._nodes))
+        for pod_count in moved:
+            pod_count.reset(len(self._nodes))
             for counts in self._present.values():
-                counts.pop(tally, None)
-        assert self._fresh is not None
-        self._fresh += moved
+                counts.pop(pod_count, None)
+        assert self._uncounted is not None
+        self._uncounted += moved
 
-    def _lay_out(self) -> None:
-        """Node rows have changed: put what is known by node name into new rows."""
-        for tally in (*self._pods.values(), *self._carriers.values()):
-            tally.lay_out(len(self._nodes))
+    def _move_rows(self) -> None:
+        """Move the sums, which are kept by node name, to the new node rows."""
+        for pod_count in (*self._pods.values(), *self._carriers.values()):
+            pod_count.reset(len(self._nodes))
         rows = {node.name: node.row for node in self._nodes} if self._present else {}
         for name in list(self._present):
             row = rows.get(name)
             if row is None:
                 del self._present[name]
                 continue
-            for tally, amount in self._present[name].items():
-                tally.change(row, amount)
+            for pod_count, amount in self._present[name].items():
+                pod_count.change(row, amount)
 
     def _refresh_jobs(self, session: Session, *, everything: bool) -> None:
         keys: Iterable[str] = session.jobs if everything else set(session.changed.jobs)
@@ -210,7 +210,7 @@ class TopologyCounts:
             if not everything:
                 keys = set(keys).union(*(session.queues[name].jobs for name in appeared))
         if not self._uses and not any(self.has_terms(cls) for cls in session.classes):
-            return  # as on most clusters: there are fewer classes than jobs to look through
+            return  # most clusters: there are fewer classes than jobs
         for key in keys:
             job = session.jobs.get(key)
             needed: set[TopologyCount] = set()
@@ -218,14 +218,14 @@ class TopologyCounts:
             with_terms = {cls for cls in {task.cls for task in pending} if self.has_terms(cls)}
             for task in pending if with_terms else ():
                 if task.cls in with_terms:
-                    needed.update(self._reader.asked(task))
-                    needed.update(tally for tally, _ in self._reader.carried(task))
-            for tally in self._uses.pop(key, ()):
-                tally.uses -= 1
+                    needed.update(self._reader.needed(task))
+                    needed.update(pod_count for pod_count, _ in self._reader.carried(task))
+            for pod_count in self._uses.pop(key, ()):
+                pod_count.uses -= 1
             if needed:
                 self._uses[key] = frozenset(needed)
-                for tally in needed:
-                    tally.uses += 1
+                for pod_count in needed:
+                    pod_count.uses += 1
 
     def _refresh_node(self, name: str, node: Node | None) -> None:
         old = self._present.pop(name, {})
@@ -235,12 +235,12 @@ class TopologyCounts:
         for task in node.tasks.values():
             if not len(self._pods_index) and not self.has_terms(task.cls):
                 continue
-            for tally, amount in self._contributions(task, live=_is_live(task)):
-                new[tally] = new.get(tally, 0) + amount
-        for tally in sorted({*old, *new}, key=_by_id):
-            difference = new.get(tally, 0) - old.get(tally, 0)
+            for pod_count, amount in self._contributions(task, live=_is_live(task)):
+                new[pod_count] = new.get(pod_count, 0) + amount
+        for pod_count in sorted({*old, *new}, key=_by_id):
+            difference = new.get(pod_count, 0) - old.get(pod_count, 0)
             if difference:
-                tally.change(node.row, difference)
+                pod_count.change(node.row, difference)
         if new:
             self._present[name] = new
 
@@ -248,63 +248,65 @@ class TopologyCounts:
         found: list[tuple[TopologyCount, int]] = []
         if len(self._pods_index):
             found = [
-                (tally, 1)
-                for tally in self._pods_index.matching(task.namespace, task.labels, self.namespaces)
-                if live or not tally.live_only
+                (pod_count, 1)
+                for pod_count in self._pods_index.matching(task.namespace, task.labels, self.namespaces)
+                if live or not pod_count.live_only
             ]
         if self.has_terms(task.cls):
             found += self._reader.carried(task)
         return found
 
-    def _count(self, tallies: list[TopologyCount], nodes: Iterable[Node]) -> None:
-        """Count pods that stand on `nodes` for new tallies."""
+    def _count(self, pod_counts: list[TopologyCount], nodes: Iterable[Node]) -> None:
+        """Add the pods on `nodes` to new counts."""
         index: SelectorIndex[TopologyCount] = SelectorIndex()
-        for tally in tallies:
-            index.add(tally.selectors, tally)
+        for pod_count in pod_counts:
+            index.add(pod_count.selectors, pod_count)
         if not len(index):
             return
         for node in nodes:
             for task in node.tasks.values():
-                if task.uid in self._gone:
+                if task.uid in self._removed:
                     continue
                 live = _is_live(task)
-                for tally in index.matching(task.namespace, task.labels, self.namespaces):
-                    if live or not tally.live_only:
-                        self._add(node, tally, 1)
+                for pod_count in index.matching(task.namespace, task.labels, self.namespaces):
+                    if live or not pod_count.live_only:
+                        self._add(node, pod_count, 1)
                         if task.status in _IN_SESSION:
-                            self._placed.setdefault(task.uid, []).append((tally, 1))
+                            self._placed.setdefault(task.uid, []).append((pod_count, 1))
 
-    def _add(self, node: Node, tally: TopologyCount, amount: int) -> None:
-        tally.change(node.row, amount)
+    def _add(self, node: Node, pod_count: TopologyCount, amount: int) -> None:
+        pod_count.change(node.row, amount)
         counts = self._present.setdefault(node.name, {})
-        counts[tally] = counts.get(tally, 0) + amount
+        counts[pod_count] = counts.get(pod_count, 0) + amount
 
     def _drop_unused(self) -> None:
-        """Forget tallies that no pending pod asked for lately, and carried terms that nobody carries any more."""
+        """Drop counts that no pending pod needed for some sessions, and carried terms without a carrier."""
         dropped: set[TopologyCount] = set()
-        for pods_key, tally in list(self._pods.items()):
-            tally.unused = 0 if tally.uses else tally.unused + 1
-            if tally.unused > _UNUSED_SESSIONS:
+        for pods_key, pod_count in list(self._pods.items()):
+            pod_count.unused = 0 if pod_count.uses else pod_count.unused + 1
+            if pod_count.unused > _UNUSED_SESSIONS:
                 del self._pods[pods_key]
-                self._pods_index.discard(tally.selectors, tally)
-                dropped.add(tally)
-        for carriers_key, tally in list(self._carriers.items()):
-            if not tally.uses and not tally.sum:
+                self._pods_index.discard(pod_count.selectors, pod_count)
+                dropped.add(pod_count)
+        for carriers_key, pod_count in list(self._carriers.items()):
+            if not pod_count.uses and not pod_count.sum:
                 del self._carriers[carriers_key]
-                self._carriers_index.discard(tally.selectors, tally)
-                dropped.add(tally)
+                self._carriers_index.discard(pod_count.selectors, pod_count)
+                dropped.add(pod_count)
         if dropped:
             for name in list(self._present):
-                kept = {tally: amount for tally, amount in self._present[name].items() if tally not in dropped}
+                kept = {
+                    pod_count: amount for pod_count, amount in self._present[name].items() if pod_count not in dropped
+                }
                 if kept:
                     self._present[name] = kept
                 else:
                     del self._present[name]
 
     def place(self, placement: Placement) -> None:
-        """Count pods that were put on nodes, or whose eviction was undone. O(1) per pod and matching tally."""
-        if self._gone:
-            self._gone.difference_update([task.uid for task in placement.tasks])
+        """Add pods that were placed, or whose eviction was undone. O(1) per pod and matching count."""
+        if self._removed:
+            self._removed.difference_update([task.uid for task in placement.tasks])
         if not len(self._pods_index) and not self.has_terms(placement.cls):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
@@ -312,29 +314,29 @@ class TopologyCounts:
             if node.row < 0:
                 continue
             contributions = self._placed[task.uid] = self._contributions(task, live=not task.deleting)
-            for tally, amount in contributions:
-                self._add(node, tally, amount)
+            for pod_count, amount in contributions:
+                self._add(node, pod_count, amount)
 
     def displace(self, placement: Placement) -> None:
-        """Undo `place`, or count pods off that are being evicted."""
+        """Undo `place`, or remove pods that are being evicted."""
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
-            self._gone.add(task.uid)
+            self._removed.add(task.uid)
             self._touched.add(node.name)
             contributions = self._placed.pop(task.uid, None)
             if node.row < 0 or self.idle:
                 continue
             if contributions is None:
                 if task.status in _IN_SESSION:
-                    # Placed while nothing was counted, or never announced because another plugin failed before us.
+                    # Placed while there was no count, or `place` was not called because another plugin failed.
                     continue
                 contributions = self._contributions(task, live=_is_live(task))
-            for tally, amount in contributions:
-                self._add(node, tally, -amount)
+            for pod_count, amount in contributions:
+                self._add(node, pod_count, -amount)
 
 
 def _is_live(task: Task) -> bool:
     return not task.deleting and task.status is not TaskStatus.RELEASING
 
 
-def _by_id(tally: TopologyCount) -> int:
-    return tally.id
+def _by_id(pod_count: TopologyCount) -> int:
+    return pod_count.id

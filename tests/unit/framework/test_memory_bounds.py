@@ -19,11 +19,11 @@ _ROUNDS = 3 * _LIMIT
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_index, "_MOST_ANSWERS", _LIMIT)
+    monkeypatch.setattr(node_index, "_MAX_ENTRIES", _LIMIT)
     monkeypatch.setattr(engine, "_MOST_STATIC", _LIMIT)
     monkeypatch.setattr(demand, "_MAX_CLASSES", _LIMIT)
     for module in (topology_counts, pod_selectors):
-        monkeypatch.setattr(module, "MOST_CLASSES", _LIMIT)
+        monkeypatch.setattr(module, "MAX_CLASSES", _LIMIT)
 
 
 def test_what_is_kept_of_classes_is_bounded_and_placements_stay_right() -> None:

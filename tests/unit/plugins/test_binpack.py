@@ -1,4 +1,4 @@
-"""Binpack: plugins reference §9."""
+"""The binpack plugin."""
 
 from __future__ import annotations
 

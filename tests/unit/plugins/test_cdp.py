@@ -1,4 +1,4 @@
-"""Cdp: plugins reference §18."""
+"""The cdp plugin."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_18_4_the_label_wins_over_the_annotation() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param({}, id="says nothing"),
+        pytest.param({}, id="no cool-down"),
         pytest.param({"annotations": {COOLDOWN_TIME: "0"}}, id="none"),
         pytest.param({"annotations": {COOLDOWN_TIME: "10 minutes"}}, id="unreadable"),
         pytest.param({"labels": {COOLDOWN_TIME: "soon"}, "annotations": TEN}, id="an unreadable label wins too"),
@@ -114,7 +114,7 @@ def test_others_are_not_protected(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("start", "ago", "kept"),
     [
-        pytest.param("PodScheduled", {"PodScheduled": 660, "Ready": 60}, True, id="from scheduling unless told"),
+        pytest.param("PodScheduled", {"PodScheduled": 660, "Ready": 60}, True, id="from scheduling by default"),
         pytest.param("Ready", {"PodScheduled": 660, "ContainersReady": 660, "Ready": 60}, False, id="from Ready"),
         pytest.param("ContainersReady", {"PodScheduled": 660, "ContainersReady": 60}, False, id="from ContainersReady"),
         pytest.param("ContainersReady", {"PodScheduled": 60, "ContainersReady": 660, "Ready": 1}, True, id="not Ready"),
@@ -188,7 +188,7 @@ def test_the_pod_goes_when_its_time_is_over_though_nothing_else_happens() -> Non
     assert h.binds == {"high": "n"}
 
 
-def test_nothing_is_due_while_nobody_asks() -> None:
+def test_a_protection_without_preemptors_triggers_no_session() -> None:
     h = cluster()
     h.pod("p", node="n", annotations=TEN, conditions=since(PodScheduled=1))
     h.settle()
@@ -207,7 +207,7 @@ def pod(conditions: list[dict[str, str]], **meta: Any) -> PodObject:
 
 
 def told(*versions: PodObject) -> int:
-    """How many of the versions of a pod the scheduler hears of."""
+    """Number of versions of a pod that the scheduler receives."""
     kind = next(kind for kind in KINDS if kind.name == "Pod")
     known: DeltaStore[PodObject] = DeltaStore(kind, NullObserver())
     out: list[Any] = []
@@ -216,14 +216,14 @@ def told(*versions: PodObject) -> int:
     return len(out)
 
 
-def test_conditions_are_told_only_of_pods_with_a_cool_down() -> None:
+def test_conditions_are_kept_only_for_pods_with_a_cool_down() -> None:
     before, after = since(PodScheduled=60), since(PodScheduled=60, Ready=1)
     assert told(pod(before, annotations=TEN), pod(after, annotations=TEN)) == 2
     assert told(pod(before, labels=TEN), pod(after, labels=TEN), pod(after, labels=TEN)) == 2
     assert told(pod(before), pod(after)) == 1
 
 
-def test_what_a_pod_says_is_kept_with_its_task() -> None:
+def test_the_cool_down_is_kept_with_the_task() -> None:
     h = cluster()
     h.pod("p", node="n", annotations=TEN, conditions=since(PodScheduled=60))
     h.pod("other", node="n", conditions=since(PodScheduled=60))
@@ -256,7 +256,7 @@ def test_a_cool_down_ends_its_length_after_its_start(text: str, scheduled: float
 
 @pytest.mark.parametrize("place", ["label", "annotation"])
 @pytest.mark.parametrize("text", ["10", "ten-minutes", "-5m", ""])
-def test_a_time_that_cannot_be_read_is_told_once(text: str, place: str) -> None:
+def test_an_invalid_time_is_reported_once(text: str, place: str) -> None:
     h = cluster()
     notes: dict[str, Any] = {f"{place}s": {COOLDOWN_TIME: text}}
     for name in ("b", "a"):

@@ -1,4 +1,4 @@
-"""Conformance: plugins reference §3."""
+"""The conformance plugin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pod(NamedTuple):
             ["b"],
             id="3.2 node-critical pods stay",
         ),
-        pytest.param([Pod("a", "kube-system")], [], id="3.3 an empty answer is a decision, not an abstention"),
+        pytest.param([Pod("a", "kube-system")], [], id="3.3 an empty list is a decision, not an abstention"),
         pytest.param([Pod("a", "monitoring", "huge")], ["a"], id="3.4 only the name of a class counts"),
         pytest.param([Pod("a", priority_class="system-cluster-critical")], [], id="cluster-critical pods stay"),
     ],

@@ -42,7 +42,7 @@ def cluster(**labels: dict[str, str]) -> Harness:
 @pytest.mark.parametrize(
     ("labels", "selector", "meant"),
     [
-        pytest.param({"team": "a"}, {"matchLabels": {"team": "a"}}, True, id="the label it asks for"),
+        pytest.param({"team": "a"}, {"matchLabels": {"team": "a"}}, True, id="the required label"),
         pytest.param({"team": "b"}, {"matchLabels": {"team": "a"}}, False, id="another value"),
         pytest.param(
             {"team": "b"},
@@ -87,7 +87,7 @@ def test_a_pod_that_waits_is_tried_when_a_label_lets_it_in() -> None:
     assert h.binds == {"p": "n"}
 
 
-def test_a_namespace_that_is_gone_has_no_labels() -> None:
+def test_a_deleted_namespace_has_no_labels() -> None:
     h = cluster(other={"team": "a"})
     h.pod("p", affinity=away(**TEAM_A))
     h.settle()
@@ -96,7 +96,7 @@ def test_a_namespace_that_is_gone_has_no_labels() -> None:
     assert h.binds == {"p": "n"}
 
 
-def test_a_term_of_a_pod_that_stands_there_means_newcomers_by_the_labels_of_their_namespace() -> None:
+def test_a_term_of_an_existing_pod_selects_incoming_pods_by_the_labels_of_their_namespace() -> None:
     h = cluster(default={"team": "a"})
     h.pod("guard", group=None, node="n", namespace="other", affinity=away(**TEAM_A))
     h.pod("p", labels={"app": "web"})

@@ -1,4 +1,4 @@
-"""network-topology-aware: the vectors of plugins reference §22, and what they come to in sessions."""
+"""The network-topology-aware plugin: vectors, and their effect in sessions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def world(arguments: str = "", *, tiers: int = 3, cpu: str = "8") -> Harness:
 
 
 def scores(h: Harness, pod: str = "next") -> dict[str, float] | None:
-    """What the plugin says of every node for a pending pod; None when it says nothing."""
+    """The plugin's scores of all nodes for a pending pod; None without any."""
     session = h.session()
     task = h.task(pod)
     assert task.job is not None
@@ -113,12 +113,12 @@ def test_a_spread_job_counts_by_the_common_hyper_node_and_where_its_pods_are() -
     job_on(h, "n0a", "n0b", "n1a", pending=1)
     found = scores(h)
     assert found is not None
-    # It stands in t0: nodes below join it at tier 2; among these s0 holds two of four pods, s1 one.
+    # The anchor is t0: nodes below join it at tier 2; among these s0 holds two of four pods, s1 one.
     assert {name: found[name] for name in ("n0a", "n1b", "n2a")} == {"n0a": 100.0, "n1b": 75.0, "n2a": 0.0}
 
 
 @pytest.mark.parametrize("weight", ["0", "1"])
-def test_the_first_pod_and_jobs_that_ask_for_nothing_are_not_scored(weight: str) -> None:
+def test_the_first_pod_and_jobs_without_topology_are_not_scored(weight: str) -> None:
     h = world(f", arguments: {{weight: {weight}}}")
     job_on(h)
     assert scores(h) is None
@@ -179,11 +179,11 @@ def test_a_later_pod_in_hard_mode_prefers_the_nearest_of_the_allowed() -> None:
     assert h.binds["later"] in ("n2a", "n2b")
 
 
-# --- filling up (plugins reference §28) ------------------------------------------------------------------------------
+# --- filling up -------------------------------------------------------------------------------------------------------
 
 
 def normal(h: Harness, **requests: str) -> None:
-    """A pod that asks for no topology."""
+    """A pod without a topology."""
     h.group("plain")
     h.pod("next", group="plain", requests=requests or {"cpu": "2"})
 
@@ -208,7 +208,7 @@ def test_normal_pods_prefer_nodes_in_fuller_hyper_nodes_and_most_of_all_nodes_in
 
 
 @pytest.mark.parametrize(("fading", "second"), [("0", 0.0), ("0.5", 0.5), ("1", 1.0)])
-def test_fading_says_how_much_each_further_tier_counts(fading: str, second: float) -> None:
+def test_fading_is_the_factor_of_each_further_tier(fading: str, second: float) -> None:
     h = world(only_cpu(f", hypernode.binpack.normal-pod.fading: {fading}"), tiers=2)
     h.pod("old", group=None, node="n0a", requests={"cpu": "4"})
     normal(h)
@@ -297,7 +297,7 @@ def written(h: Harness) -> list[dict[str, str | None]]:
     return [intent.annotations for intent in h.step().intents if isinstance(intent, AnnotatePodGroup)]
 
 
-def test_where_a_job_stands_is_written_on_its_group() -> None:
+def test_the_hypernode_of_a_job_is_written_on_its_group() -> None:
     h = world(cpu="2")
     h.group("g", min_member=2, topology=SOFT)
     for index in range(2):
@@ -315,7 +315,7 @@ def test_w47_a_change_of_the_annotation_alone_is_saved() -> None:
     assert written(h) == [{JOB_ALLOCATED_HYPERNODE: "s1"}]
 
 
-def test_a_job_beyond_all_hyper_nodes_says_nothing_wrong_of_itself() -> None:
+def test_a_job_outside_all_hypernodes_reports_no_hypernode() -> None:
     h = world(tiers=1)
     h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s0"})
     h.pod("p", node="n0a", phase="Running")
@@ -323,7 +323,7 @@ def test_a_job_beyond_all_hyper_nodes_says_nothing_wrong_of_itself() -> None:
     assert written(h) == [{JOB_ALLOCATED_HYPERNODE: None}]
 
 
-def test_nothing_is_written_on_groups_that_ask_for_no_topology_or_have_nothing_placed() -> None:
+def test_nothing_is_written_on_groups_without_topology_or_placed_pods() -> None:
     h = world()
     h.group("g", min_member=1)
     h.pod("p", node="n1a", phase="Running")
@@ -331,7 +331,7 @@ def test_nothing_is_written_on_groups_that_ask_for_no_topology_or_have_nothing_p
     assert written(h) == []
 
 
-def test_pods_on_a_node_that_is_gone_count_for_the_hyper_node_that_was_written() -> None:
+def test_pods_on_a_deleted_node_count_for_the_hypernode_that_was_written() -> None:
     h = world()
     h.group("g", min_member=1, topology=SOFT, annotations={JOB_ALLOCATED_HYPERNODE: "s2"})
     h.pod("p", node="n2a", phase="Running")

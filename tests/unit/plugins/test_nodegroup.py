@@ -1,4 +1,4 @@
-"""Nodegroup: plugins reference §14, and its rows in §28."""
+"""The nodegroup plugin."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_anti_affinity_alone_may_admit_the_others(groups: dict[str, str], expect
     assert judged(cluster(_conf("antiAffinityAdmitsOthers: true"), affinity=affinity(**groups))) == expected
 
 
-def test_preferred_groups_count_by_their_place_when_asked_for() -> None:
+def test_preferred_groups_are_scored_in_order_if_enabled() -> None:
     groups = affinity(preferred="g x h y")
     assert scored(cluster(affinity=groups)) == {"g": 50, "h": 50, "none": 0}
     assert scored(cluster(_conf("enablePreferredOrder: true"), affinity=groups)) == {"g": 50, "h": 25, "none": 0}
@@ -157,11 +157,11 @@ def test_without_the_switch_nothing_is_inherited() -> None:
     ("parents", "detail"),
     [
         ({"q": "gone"}, "parent <gone> of Queue <q> does not exist"),
-        ({"q": "a", "a": "b", "b": "a"}, "Queue <a> is above itself"),
-        ({"q": "q"}, "Queue <q> is above itself"),
+        ({"q": "a", "a": "b", "b": "a"}, "Queue <a> is its own ancestor"),
+        ({"q": "q"}, "Queue <q> is its own ancestor"),
     ],
 )
-def test_a_broken_chain_is_told_and_inherits_nothing(parents: dict[str, str], detail: str) -> None:
+def test_a_broken_chain_is_reported_and_inherits_nothing(parents: dict[str, str], detail: str) -> None:
     h = cluster(HIERARCHY)
     for name, parent in parents.items():
         h.queue(name, parent=parent)
@@ -189,7 +189,7 @@ def test_a_change_of_the_queue_or_of_a_label_counts_at_once() -> None:
     assert h.binds["p2"] == "none"
 
 
-def test_queues_that_say_the_same_share_a_profile() -> None:
+def test_queues_with_equal_affinity_share_a_signature() -> None:
     h = cluster(affinity=affinity("g"))
     h.queue("q2", affinity=affinity("g"))
     h.queue("q3", affinity=affinity("h"))
@@ -216,8 +216,8 @@ def limited(limits: Any, **pods: str) -> Harness:
         pytest.param({"g": {"cpu": "2"}}, {"g": OVER, "h": ""}, id="full"),
         pytest.param({"g": {"cpu": "3"}}, {"g": "", "h": ""}, id="exactly enough"),
         pytest.param({"g": {"cpu": "2999m"}}, {"g": OVER, "h": ""}, id="a thousandth too little"),
-        pytest.param({"g": {"memory": "0"}}, {"g": "", "h": ""}, id="only what the pod asks for counts"),
-        pytest.param({"h": {"cpu": 0}, "g": {"cpu": 3}}, {"g": "", "h": OVER}, id="numbers, and a group for nobody"),
+        pytest.param({"g": {"memory": "0"}}, {"g": "", "h": ""}, id="only requested resources count"),
+        pytest.param({"h": {"cpu": 0}, "g": {"cpu": 3}}, {"g": "", "h": OVER}, id="numbers, and a closed group"),
         pytest.param({"x": {"cpu": "0"}}, {"g": "", "h": ""}, id="a group without nodes"),
     ],
 )
@@ -264,7 +264,7 @@ def test_another_queue_has_limits_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"g": 1}', '{"g": {"cpu": "much"}}', '{"g": {"cpu": [1]}}', "[" * 9999])
-def test_limits_that_cannot_be_read_close_the_groups_and_are_told(text: str) -> None:
+def test_invalid_limits_close_the_groups_and_are_reported(text: str) -> None:
     h = limited(text)
     h.step()
     found = judged(h)

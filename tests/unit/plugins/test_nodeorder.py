@@ -1,4 +1,4 @@
-"""The nodeorder plugin score by score (plugins reference §8), with the worked examples of §8.2."""
+"""The nodeorder plugin score by score, with worked examples."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def signature(h: Harness, pod: str) -> PodSignature:
 
 
 def scores(h: Harness, hook: str, pod: str = "p", nodes: str | None = None) -> list[float] | None:
-    """What one hook answers for all nodes in order of name, or for those named."""
+    """The scores of one hook for all nodes in order of name, or for those named."""
     session = h.session()
     names = session.nodes.names
     rows = np.array([names.index(name) for name in (nodes or " ".join(names)).split()], dtype=np.intp)
@@ -99,7 +99,7 @@ def test_least_and_most_requested(cpu: str | None, memory: str | None, least: in
         assert scores(h, "node_order") == [expected]
 
 
-def test_what_stands_on_the_node_counts_with_its_defaults() -> None:
+def test_existing_pods_count_with_their_defaults() -> None:
     h = cluster(least=1)
     h.node("n", cpu="4", memory="16Gi")
     h.pod("resident", group=None, node="n", requests={"cpu": "1900m"})
@@ -320,7 +320,7 @@ def test_inter_pod_affinity_is_stretched_over_the_candidates() -> None:
     assert scores(h, "batch_node_order", nodes="b d") is None
 
 
-def test_preferences_of_pods_that_stand_there_count_too() -> None:
+def test_preferred_terms_of_existing_pods_count() -> None:
     h = cluster(pod_affinity=1)
     zones(h, a="a", b="b", c="c")
     h.pod("friend", group=None, node="a", **preferred(near=(weighted(30, WEB),)))
@@ -331,7 +331,7 @@ def test_preferences_of_pods_that_stand_there_count_too() -> None:
     assert scores(h, "batch_node_order", pod="other") is None
 
 
-def test_required_terms_of_pods_that_stand_there_do_not_score() -> None:
+def test_required_terms_of_existing_pods_do_not_score() -> None:
     h = cluster(pod_affinity=1)
     zones(h, a="a", b="b")
     required = [{"topologyKey": "zone", "labelSelector": WEB}]
@@ -387,7 +387,7 @@ def web_pods(h: Harness, **counts: int) -> None:
         pytest.param({"a": "a", "b": "b", "c": "c"}, {"a": 3, "b": 1}, [0, 60, 100], id="8.9"),
         pytest.param({"a": "1", "b": "1", "c": "2"}, {"a": 4, "c": 2}, [50, 50, 100], id="8.10"),
         pytest.param({"a": "a", "b": "b", "c": None}, {"a": 1}, [0, 100, 0], id="a node without the key scores 0"),
-        pytest.param({"a": "a", "b": "b"}, {}, None, id="nobody there yet"),
+        pytest.param({"a": "a", "b": "b"}, {}, None, id="no pods yet"),
     ],
 )
 def test_soft_spread_over_zones(
@@ -429,7 +429,7 @@ def test_a_gang_with_soft_spread_alternates() -> None:
     assert sorted(h.binds.values()) == ["a", "a", "b", "b"]
 
 
-def test_defaults_are_those_of_the_reference() -> None:
+def test_defaults_are_those_of_volcano() -> None:
     h = Harness(CONF.format(arguments=""))
     arguments = h.plugin("nodeorder").arguments
     assert [getattr(arguments, field) for field in arguments.__struct_fields__] == [1, 0, 1, 2, 1, 2, 3, 2]

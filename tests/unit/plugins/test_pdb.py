@@ -1,4 +1,4 @@
-"""Pdb: plugins reference §13."""
+"""The pdb plugin."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def budget(
 
 
 def cluster(*pods: tuple[str, dict[str, str]], conf: str = CONF, **more: Any) -> Harness:
-    """Running pods by name with their labels, and pod `new` that wants room."""
+    """Running pods by name with their labels, and the preemptor `new`."""
     h = Harness(conf, **more)
     h.queue("q")
     h.node("n")
@@ -114,7 +114,7 @@ def test_a_budget_is_of_its_namespace() -> None:
     assert victims(h, "p1", "p2") == ["p1", "p2"]
 
 
-def test_a_budget_whose_controller_has_not_looked_yet_allows_nothing() -> None:
+def test_a_budget_without_observed_status_allows_nothing() -> None:
     h = two_webs()
     obj = {"metadata": {"name": "fresh", "namespace": "default"}, "spec": {"selector": WEB}}
     h.apply(PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
@@ -136,7 +136,7 @@ def test_an_eviction_of_this_session_is_remembered_and_forgotten_when_it_is_undo
     assert victims(h, "p2") == ["p2"]
 
 
-def test_placements_are_charged_to_nobody() -> None:
+def test_placements_are_not_charged() -> None:
     h = two_webs()
     h.pod("web", group="wants", labels={"app": "web"})
     budget(h, 1)
@@ -164,7 +164,7 @@ def test_an_eviction_is_charged_until_the_budget_shows_it() -> None:
     assert victims(h, "p2", "p3") == ["p2"]
     budget(h, 1)
     h.session()
-    assert victims(h, "p2", "p3") == ["p2"], "now it is the budget that says one"
+    assert victims(h, "p2", "p3") == ["p2"], "the budget allows one now"
 
 
 def test_an_eviction_is_charged_no_longer_than_the_pod_is_there() -> None:
@@ -193,7 +193,7 @@ def test_a_refused_eviction_is_not_charged() -> None:
     pods=st.lists(st.frozensets(st.sampled_from("abc"), max_size=3), min_size=1, max_size=6),
     order=st.randoms(use_true_random=False),
 )
-def test_no_budget_is_ever_overdrawn_and_nobody_is_kept_for_nothing(
+def test_no_budget_is_overdrawn_and_no_pod_is_protected_without_one(
     budgets: list[tuple[int, str]], pods: list[frozenset[str]], order: Any
 ) -> None:
     h = cluster(*((f"p{index}", dict.fromkeys(sorted(labels), "1")) for index, labels in enumerate(pods)))
@@ -243,7 +243,7 @@ def test_w10_it_protects_from_a_later_tier_too() -> None:
     assert [task.name for task in found] == ["p2"]
 
 
-def test_shuffle_asks_it_about_those_that_others_name_and_it_names_nobody() -> None:
+def test_it_filters_the_victims_of_shuffle_and_names_none() -> None:
     tiers = "tiers: [{plugins: [{name: pdb}%s]}]"
     for more, gone in ((", {name: evicts-all}", ["free", "p1"]), ("", [])):
         h = cluster(
@@ -255,7 +255,7 @@ def test_shuffle_asks_it_about_those_that_others_name_and_it_names_nobody() -> N
         assert sorted(intent.name for intent in result.intents if isinstance(intent, Evict)) == gone
 
 
-def test_only_changes_of_budgets_that_say_something_new_wake() -> None:
+def test_only_budget_changes_that_matter_trigger_a_session() -> None:
     h = two_webs()
     budget(h, 0)
     h.settle()

@@ -1,4 +1,4 @@
-"""The predicates plugin rule by rule (plugins reference §5): given nodes and pods, which reasons each node gives."""
+"""The predicates plugin rule by rule: nodes and pods to the reasons of each node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def signature(h: Harness, pod: str) -> PodSignature:
     return session.engine.signature(session.queues["q"], h.task(pod))
 
 
-def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
+def rejections(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
     """Per node the reasons against the pod, in the order they were given."""
     return {name: reasons for name, (reasons, _) in judged(h, pod, fresh=fresh).items()}
 
@@ -153,7 +153,7 @@ def test_leaving_pods_do_not_fill_a_node() -> None:
     h.pod("a", group=None, node="n")
     h.terminate("a")
     h.pod("p")
-    assert answers(h, "p") == {"n": []}
+    assert rejections(h, "p") == {"n": []}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_its_taint(
     h = cluster("predicate.TaintTolerationEnable: false, predicate.NodeAffinityEnable: false")
     h.node("n", unschedulable=True)
     h.pod("p", tolerations=tolerations)
-    assert answers(h, "p") == {"n": reasons}
+    assert rejections(h, "p") == {"n": reasons}
 
 
 TAINTS = [
@@ -199,14 +199,14 @@ def test_the_first_untolerated_taint_in_list_order_is_named(
     h.node("n", taints=TAINTS)
     h.node("plain")
     h.pod("p", tolerations=tolerations)
-    assert answers(h, "p") == {"n": reasons, "plain": []}
+    assert rejections(h, "p") == {"n": reasons, "plain": []}
 
 
-def test_taints_and_selectors_are_not_asked_when_switched_off() -> None:
+def test_taints_and_selectors_are_not_checked_when_switched_off() -> None:
     h = cluster("predicate.TaintTolerationEnable: false, predicate.NodeAffinityEnable: false")
     h.node("n", taints=TAINTS)
     h.pod("p", nodeSelector={"disk": "ssd"})
-    assert answers(h, "p") == {"n": []}
+    assert rejections(h, "p") == {"n": []}
 
 
 def test_a_refusal_by_taint_keeps_its_reason_for_the_next_pod_of_the_template() -> None:
@@ -299,15 +299,15 @@ def test_node_selector_and_affinity(spec: dict[str, Any], passing: str) -> None:
     }
 
 
-def test_static_answers_follow_labels_and_taints() -> None:
+def test_static_results_follow_labels_and_taints() -> None:
     h = cluster()
     h.node("n")
     h.pod("p", nodeSelector={"disk": "ssd"})
-    assert answers(h, "p") == {"n": [SELECTOR]}
+    assert rejections(h, "p") == {"n": [SELECTOR]}
     h.node("n", labels={"disk": "ssd"})
-    assert answers(h, "p") == {"n": []}
+    assert rejections(h, "p") == {"n": []}
     h.node("n", labels={"disk": "ssd"}, taints=TAINTS)
-    assert answers(h, "p") == {"n": ["node(s) had untolerated taint {b: 2}"]}
+    assert rejections(h, "p") == {"n": ["node(s) had untolerated taint {b: 2}"]}
 
 
 # --- host ports -----------------------------------------------------------------------------------------------------
@@ -332,17 +332,17 @@ def test_host_ports_conflict_by_address_protocol_and_port(
     h.node("other")
     h.pod("holder", group=None, node="n", **ports(held))
     h.pod("p", **ports(wanted))
-    assert answers(h, "p") == {"n": reasons, "other": []}
+    assert rejections(h, "p") == {"n": reasons, "other": []}
     if reasons:
         assert codes(h, "p")["n"] is Code.UNSCHEDULABLE
 
 
-def test_host_ports_are_not_asked_when_switched_off() -> None:
+def test_host_ports_are_not_checked_when_switched_off() -> None:
     h = cluster("predicate.NodePortsEnable: false")
     h.node("n")
     h.pod("holder", group=None, node="n", **ports((80, "TCP", "")))
     h.pod("p", **ports((80, "TCP", "")))
-    assert answers(h, "p") == {"n": []}
+    assert rejections(h, "p") == {"n": []}
 
 
 def test_a_pod_with_host_ports_conflicts_with_its_own_sibling_planned_ahead() -> None:
@@ -385,9 +385,9 @@ def test_a_port_is_free_again_once_its_pod_is_evicted_and_taken_when_that_is_und
     session = h.session()
     statement = Statement(session)
     statement.evict(h.task("holder"), "test")
-    assert answers(h, "p", fresh=False) == {"n": []}
+    assert rejections(h, "p", fresh=False) == {"n": []}
     statement.discard()
-    assert answers(h, "p", fresh=False) == {"n": [PORTS]}
+    assert rejections(h, "p", fresh=False) == {"n": [PORTS]}
 
 
 # --- pod affinity ---------------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
     zones(h, a1="a", a2="a", b1="b", nowhere=None)
     h.pod("web", group=None, node="a1", labels={"app": "web"})
     h.pod("p", **near(term(WEB)))
-    assert answers(h, "p") == {"a1": [], "a2": [], "b1": [AFFINITY], "nowhere": [AFFINITY]}
+    assert rejections(h, "p") == {"a1": [], "a2": [], "b1": [AFFINITY], "nowhere": [AFFINITY]}
     assert codes(h, "p")["b1"] is Code.UNRESOLVABLE
 
 
@@ -407,8 +407,8 @@ def test_the_first_pod_of_a_series_may_go_anywhere_the_key_exists() -> None:
     zones(h, a="a", nowhere=None)
     h.pod("p", labels={"app": "web"}, **near(term(WEB)))
     h.pod("stranger", labels={"app": "db"}, **near(term(WEB)))
-    assert answers(h, "p") == {"a": [], "nowhere": [AFFINITY]}
-    assert answers(h, "stranger") == {"a": [AFFINITY], "nowhere": [AFFINITY]}
+    assert rejections(h, "p") == {"a": [], "nowhere": [AFFINITY]}
+    assert rejections(h, "stranger") == {"a": [AFFINITY], "nowhere": [AFFINITY]}
 
 
 def test_the_second_pod_of_a_series_follows_the_first() -> None:
@@ -416,7 +416,7 @@ def test_the_second_pod_of_a_series_follows_the_first() -> None:
     zones(h, a="a", b="b")
     h.pod("first", group=None, node="b", labels={"app": "web"})
     h.pod("p", labels={"app": "web"}, **near(term(WEB)))
-    assert answers(h, "p") == {"a": [AFFINITY], "b": []}
+    assert rejections(h, "p") == {"a": [AFFINITY], "b": []}
 
 
 def test_a_pod_counts_only_when_it_matches_all_affinity_terms() -> None:
@@ -427,7 +427,7 @@ def test_a_pod_counts_only_when_it_matches_all_affinity_terms() -> None:
     h.pod("red", group=None, node="a", labels={"color": "red"})
     h.pod("both", group=None, node="b", labels={"app": "web", "color": "red"})
     h.pod("p", **near(term(WEB), term(red)))
-    assert answers(h, "p") == {"a": [AFFINITY], "b": []}
+    assert rejections(h, "p") == {"a": [AFFINITY], "b": []}
 
 
 def test_required_anti_affinity_stays_away_from_the_domain() -> None:
@@ -435,7 +435,7 @@ def test_required_anti_affinity_stays_away_from_the_domain() -> None:
     zones(h, a1="a", a2="a", b="b", nowhere=None)
     h.pod("web", group=None, node="a1", labels={"app": "web"})
     h.pod("p", **apart(term(WEB)))
-    assert answers(h, "p") == {"a1": [ANTI_AFFINITY], "a2": [ANTI_AFFINITY], "b": [], "nowhere": []}
+    assert rejections(h, "p") == {"a1": [ANTI_AFFINITY], "a2": [ANTI_AFFINITY], "b": [], "nowhere": []}
     assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
 
 
@@ -445,9 +445,9 @@ def test_existing_pods_keep_others_away_by_their_anti_affinity() -> None:
     h.pod("loner", group=None, node="a1", **apart(term(WEB)))
     h.pod("p", labels={"app": "web"})
     h.pod("db", labels={"app": "db"})
-    assert answers(h, "p") == {"a1": [REPELLED], "a2": [REPELLED], "b": [], "nowhere": []}
+    assert rejections(h, "p") == {"a1": [REPELLED], "a2": [REPELLED], "b": [], "nowhere": []}
     assert codes(h, "p")["a1"] is Code.UNSCHEDULABLE
-    assert answers(h, "db") == {"a1": [], "a2": [], "b": [], "nowhere": []}
+    assert rejections(h, "db") == {"a1": [], "a2": [], "b": [], "nowhere": []}
 
 
 def test_a_node_gives_only_the_first_of_the_three_affinity_reasons() -> None:
@@ -460,7 +460,7 @@ def test_a_node_gives_only_the_first_of_the_three_affinity_reasons() -> None:
     spec = near(term(DB))
     spec["affinity"] |= apart(term({"matchLabels": {"app": "red"}}))["affinity"]
     h.pod("p", labels={"app": "web"}, **spec)
-    assert answers(h, "p") == {"a": [ANTI_AFFINITY], "b": [], "c": [AFFINITY]}
+    assert rejections(h, "p") == {"a": [ANTI_AFFINITY], "b": [], "c": [AFFINITY]}
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_namespaces_of_a_term(more: dict[str, Any], matching: str) -> None:
     for name, namespace in (("own", "default"), ("other", "other"), ("third", "third")):
         h.pod(f"web-{name}", group=None, node=name, namespace=namespace, labels={"app": "web"})
     h.pod("p", **apart(term(WEB, **more)))
-    assert answers(h, "p") == {
+    assert rejections(h, "p") == {
         name: [ANTI_AFFINITY] if name in matching.split() else [] for name in ("other", "own", "third")
     }
 
@@ -497,7 +497,7 @@ def test_missing_and_empty_selectors(selector: dict[str, Any] | None, reasons: l
     zones(h, a="a")
     h.pod("any", group=None, node="a")
     h.pod("p", **apart(term(selector)))
-    assert answers(h, "p") == {"a": reasons}
+    assert rejections(h, "p") == {"a": reasons}
 
 
 def test_match_label_keys_narrow_a_term_to_pods_of_the_same_revision() -> None:
@@ -509,13 +509,13 @@ def test_match_label_keys_narrow_a_term_to_pods_of_the_same_revision() -> None:
     h.pod("p1", labels={"rev": "1"}, **apart(term(WEB, matchLabelKeys=["rev"])))
     h.pod("plain", **apart(term(WEB, matchLabelKeys=["rev"])))
     h.pod("other", labels={"rev": "1"}, **apart(term(WEB, mismatchLabelKeys=["rev"])))
-    assert answers(h, "p") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
-    assert answers(h, "p1") == {"a": [ANTI_AFFINITY], "b": [], "c": []}
-    assert answers(h, "plain") == {"a": [ANTI_AFFINITY], "b": [ANTI_AFFINITY], "c": []}
-    assert answers(h, "other") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
+    assert rejections(h, "p") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
+    assert rejections(h, "p1") == {"a": [ANTI_AFFINITY], "b": [], "c": []}
+    assert rejections(h, "plain") == {"a": [ANTI_AFFINITY], "b": [ANTI_AFFINITY], "c": []}
+    assert rejections(h, "other") == {"a": [], "b": [ANTI_AFFINITY], "c": []}
 
 
-def test_malformed_terms_refuse_the_pod_before_any_node_is_asked() -> None:
+def test_malformed_terms_reject_the_pod_before_any_node_is_filtered() -> None:
     h = cluster()
     zones(h, a="a")
     h.pod("p", **near(term({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["x"]}]})))
@@ -526,12 +526,12 @@ def test_malformed_terms_refuse_the_pod_before_any_node_is_asked() -> None:
     assert "Like" in refusal.message
 
 
-def test_pod_affinity_is_not_asked_when_switched_off() -> None:
+def test_pod_affinity_is_not_checked_when_switched_off() -> None:
     h = cluster("predicate.PodAffinityEnable: false")
     zones(h, a="a")
     h.pod("loner", group=None, node="a", **apart(term(WEB)))
     h.pod("p", labels={"app": "web"}, **near(term(DB)))
-    assert answers(h, "p") == {"a": []}
+    assert rejections(h, "p") == {"a": []}
     assert signature(h, "p").context("predicates") is None
 
 
@@ -576,8 +576,8 @@ def three_zones(h: Harness, **counts: int) -> None:
         pytest.param(spread(minDomains=3), {"app": "web"}, {"a": [SKEWED], "b": [], "c": []}, id="just enough domains"),
         pytest.param(spread(), {"app": "db"}, {"a": [], "b": [], "c": []}, id="the pod itself does not count"),
         pytest.param(spread(skew=2), {"app": "web"}, {"a": [], "b": [], "c": []}, id="wider skew"),
-        pytest.param(spread({}), {"app": "web"}, {"a": [], "b": [], "c": []}, id="an empty selector counts nobody"),
-        pytest.param(spread(None), {"app": "web"}, {"a": [], "b": [], "c": []}, id="no selector counts nobody"),
+        pytest.param(spread({}), {"app": "web"}, {"a": [], "b": [], "c": []}, id="an empty selector counts no pods"),
+        pytest.param(spread(None), {"app": "web"}, {"a": [], "b": [], "c": []}, id="no selector counts no pods"),
         pytest.param(
             spread(whenUnsatisfiable="ScheduleAnyway"), {"app": "web"}, {"a": [], "b": [], "c": []}, id="soft"
         ),
@@ -587,7 +587,7 @@ def test_spread_over_zones(constraint: dict[str, Any], labels: dict[str, str], e
     h = cluster()
     three_zones(h, a=2, b=1, c=1)
     h.pod("p", labels=labels, topologySpreadConstraints=[constraint])
-    assert answers(h, "p") == expected
+    assert rejections(h, "p") == expected
 
 
 def test_spread_refuses_nodes_without_the_key_for_good() -> None:
@@ -609,7 +609,7 @@ def test_spread_counts_only_live_pods_of_the_own_namespace() -> None:
     h.terminate("leaving")
     h.pod("foreign", group=None, node="b", namespace="other", labels={"app": "web"})
     h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    assert answers(h, "p") == {"a": [SKEWED], "b": []}
+    assert rejections(h, "p") == {"a": [SKEWED], "b": []}
 
 
 @pytest.mark.parametrize(
@@ -629,7 +629,7 @@ def test_node_inclusion_policies(policies: dict[str, Any], spec: dict[str, Any],
     h.node("b", labels={"zone": "b"}, taints=[{"key": "t", "value": "", "effect": "NoSchedule"}])
     h.pod("web", group=None, node="a", labels={"app": "web"})
     h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(**policies)], **spec)
-    assert {"a": answers(h, "p")["a"]} == expected
+    assert {"a": rejections(h, "p")["a"]} == expected
 
 
 def test_a_node_must_have_the_keys_of_all_constraints_to_make_a_domain() -> None:
@@ -638,7 +638,7 @@ def test_a_node_must_have_the_keys_of_all_constraints_to_make_a_domain() -> None
     h.node("b", labels={"zone": "b"})
     h.pod("web", group=None, node="a", labels={"app": "web"})
     h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread(skew=1), spread(key="rack", skew=9)])
-    assert answers(h, "p") == {"a": [], "b": [NO_KEY]}
+    assert rejections(h, "p") == {"a": [], "b": [NO_KEY]}
 
 
 def test_match_label_keys_of_a_spread_constraint() -> None:
@@ -648,8 +648,8 @@ def test_match_label_keys_of_a_spread_constraint() -> None:
     constraint = spread(matchLabelKeys=["rev"])
     h.pod("p", labels={"app": "web", "rev": "2"}, topologySpreadConstraints=[constraint])
     h.pod("q", labels={"app": "web"}, topologySpreadConstraints=[constraint])
-    assert answers(h, "p") == {"a": [], "b": [SKEWED]}
-    assert answers(h, "q") == {"a": [], "b": []}
+    assert rejections(h, "p") == {"a": [], "b": [SKEWED]}
+    assert rejections(h, "q") == {"a": [], "b": []}
 
 
 def test_a_gang_is_spread_as_it_is_placed() -> None:
@@ -662,17 +662,17 @@ def test_a_gang_is_spread_as_it_is_placed() -> None:
     assert sorted(node[0] for node in h.binds.values()) == ["a", "a", "a", "b", "b", "b"]
 
 
-def test_spread_is_not_asked_when_switched_off() -> None:
+def test_spread_is_not_checked_when_switched_off() -> None:
     h = cluster("predicate.PodTopologySpreadEnable: false")
     three_zones(h, a=2, b=0)
     h.pod("p", labels={"app": "web"}, topologySpreadConstraints=[spread()])
-    assert answers(h, "p") == {"a": [], "b": []}
+    assert rejections(h, "p") == {"a": [], "b": []}
 
 
 # --- profiles -------------------------------------------------------------------------------------------------------
 
 
-def test_labels_do_not_split_profiles_while_nobody_has_terms() -> None:
+def test_labels_do_not_split_signatures_while_no_pod_has_terms() -> None:
     h = cluster()
     zones(h, a="a")
     h.pod("p", labels={"app": "web"})
@@ -697,18 +697,18 @@ def test_labels_split_profiles_only_by_the_terms_they_meet() -> None:
     assert not plugin.domain_bound(signature(h, "q"))
 
 
-def test_labels_meet_nothing_again_once_the_pods_with_terms_are_gone() -> None:
+def test_labels_do_not_matter_again_once_the_pods_with_terms_are_deleted() -> None:
     h = cluster()
     zones(h, a="a")
     h.pod("loner", group=None, node="a", **apart(term(WEB)))
     h.pod("p", labels={"app": "web"})
-    assert answers(h, "p") == {"a": [REPELLED]}
+    assert rejections(h, "p") == {"a": [REPELLED]}
     h.delete_pod("loner")
-    assert answers(h, "p") == {"a": []}
+    assert rejections(h, "p") == {"a": []}
     assert signature(h, "p").context("predicates") is None
 
 
-def test_every_argument_of_the_reference_is_accepted() -> None:
+def test_every_argument_of_volcano_is_accepted() -> None:
     h = cluster(
         "predicate.NodeVolumeLimitsEnable: false, predicate.VolumeZoneEnable: false, "
         "predicate.VolumeBindingEnable: false, predicate.DynamicResourceAllocationEnable: true, "
@@ -731,9 +731,9 @@ def test_every_argument_of_the_reference_is_accepted() -> None:
         ("predicate.resources.nvidia.com/gpu.cpu: 4", "resource-strategy-fit, argument proportional"),
     ],
 )
-def test_keys_of_older_guides_are_told_with_the_plugin_that_took_them_over(argument: str, plugin: str) -> None:
+def test_keys_that_moved_are_reported_with_their_plugin(argument: str, plugin: str) -> None:
     result = parse_conf(CONF.format(arguments=argument), registry=registry())
     assert result.conf is not None
     (problem,) = result.problems
-    assert (problem.severity, problem.message) == ("warning", "is not read here any more")
-    assert problem.hint == f"it is a matter of plugin {plugin}"
+    assert (problem.severity, problem.message) == ("warning", "moved to another plugin")
+    assert problem.hint == f"it is an argument of plugin {plugin}"

@@ -41,7 +41,7 @@ def counters(h: Harness) -> TopologyCounts:
     return found
 
 
-def test_a_selector_first_met_in_mid_session_counts_what_stands_there_now() -> None:
+def test_a_selector_first_used_in_mid_session_counts_the_current_pods() -> None:
     h = cluster()
     h.pod("p", labels={"app": "web"})
     session = h.session()
@@ -62,7 +62,7 @@ def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
     job, task, node = h.job("g"), h.task("p"), session.nodes.by_name["b"]
     tally = counters(h).pods(WEB)
     session.state.place(job, [task], [node], task.status.ALLOCATED)
-    # As when another plugin fails before this one is told of the placement.
+    # As when another plugin fails before `on_allocate` of this one is called.
     h.plugin("predicates").on_deallocate(Placement(job, task.cls, [task], [node]))
     session.state.unplace(job, [task])
     assert tally.rows.tolist() == [1, 0]
@@ -100,7 +100,7 @@ def test_counts_follow_nodes_that_come_and_go() -> None:
     assert tally.rows.tolist() == [0, 1, 1]
 
 
-def test_nothing_is_counted_while_nobody_has_terms() -> None:
+def test_nothing_is_counted_while_no_pod_has_terms() -> None:
     h = cluster()
     h.session()
     assert counters(h).idle

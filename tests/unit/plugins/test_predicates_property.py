@@ -1,4 +1,4 @@
-"""Array answers equal a plain evaluation of every pair of pod and node, however pods came to stand where they stand.
+"""Array results equal a plain evaluation of every pair of pod and node, however the pods were placed.
 
 The evaluation here is written from the rules of Kubernetes over the objects as users write them; it shares nothing
 with the plugins.
@@ -444,7 +444,7 @@ def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Ob
     given = [0] * len(nodes) if static is None else static.tolist()
     assert given == [preferred_nodes(pod, node) for node in nodes], name
     if not predicates.domain_bound(profile):
-        # Claimed to depend on no other node: nothing that stands anywhere may have made a difference.
+        # Declared to depend on no other node: no existing pod may change the result.
         for node in nodes:
             assert affinity_reason(pod, node, standing) is None
             assert spread_reason(pod, node, nodes, standing) is None
@@ -509,7 +509,7 @@ def test_answers_equal_a_plain_evaluation(
     session = h.session()
     compare_all()
 
-    # Place the pods one by one wherever they were drawn to stand, evict a resident, and take it all back.
+    # Place the pods one by one on their drawn nodes, evict an existing pod, and undo everything.
     before = list(standing)
     statement = Statement(session)
     for index, (pod, where) in enumerate(pending[1:], start=1):
@@ -527,7 +527,7 @@ def test_answers_equal_a_plain_evaluation(
     standing[:] = before
     compare_all()
 
-    # Sessions that are told only what changed come to the same.
+    # Incremental sessions give the same result.
     if evictable:
         name, pod, node = evictable[0]
         h.delete_pod(name, namespace=pod["namespace"])

@@ -1,4 +1,4 @@
-"""Claims and volumes in the predicates plugin (plugins reference §5.3 to §5.6): nodes, volumes, reasons."""
+"""Claims and volumes in the predicates plugin: nodes, volumes, reasons."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ REGION = "topology.kubernetes.io/region"
 NO_ZONE = "node(s) had no available volume zone"
 UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 UNAVAILABLE = "node(s) didn't find available persistent volumes to bind"
-NO_ROOM = "node(s) did not have enough free storage"
+NO_CAPACITY = "node(s) did not have enough free storage"
 GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-CROWDED = "node(s) exceed max volume count"
+OVER_LIMIT = "node(s) exceed max volume count"
 FAILED = "plugin VolumeBinding pre-predicates failed "
 
 
@@ -65,7 +65,7 @@ def signature(h: Harness, pod: str) -> PodSignature:
     return session.engine.signature(session.queues["q"], h.task(pod))
 
 
-def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
+def rejections(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]:
     """Per node the reasons against the pod; and a check that all nodes at once come to the same."""
     if fresh:
         h.session()
@@ -78,7 +78,7 @@ def answers(h: Harness, pod: str, *, fresh: bool = True) -> dict[str, list[str]]
         diagnosis = Diagnosis(1)
         ask(plugin, asked, NodeView(session.nodes, np.array([row])), diagnosis)
         found[name] = list(diagnosis.reasons)
-        assert not found[name] or (diagnosis.codes[0] == Code.UNSCHEDULABLE) == (found[name] == [CROWDED])
+        assert not found[name] or (diagnosis.codes[0] == Code.UNSCHEDULABLE) == (found[name] == [OVER_LIMIT])
     verdict = FilterResult(len(found))
     ask(plugin, asked, session.all_rows(), verdict)
     assert verdict.ok.tolist() == [not reasons for reasons in found.values()]
@@ -93,7 +93,7 @@ def ask(plugin: Any, asked: PodSignature, rows: NodeView, verdict: FilterResult)
 
 
 def allowed(h: Harness, pod: str) -> str:
-    return " ".join(name for name, reasons in answers(h, pod).items() if not reasons)
+    return " ".join(name for name, reasons in rejections(h, pod).items() if not reasons)
 
 
 # --- claims that keep their pod from every node ---------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_volume_zones(labels: dict[str, str], expected: str) -> None:
     h.volume("pv", claim="data", labels=labels)
     h.claim("data", volume="pv")
     h.pod("p", **uses("data"))
-    found = answers(h, "p")
+    found = rejections(h, "p")
     assert " ".join(sorted(name for name, reasons in found.items() if not reasons)) == expected
     assert {reason for reasons in found.values() for reason in reasons} <= {NO_ZONE}
 
@@ -238,7 +238,7 @@ def test_node_affinity_of_a_bound_volume(affinity: dict[str, Any] | None, expect
     h.volume("pv", claim="data", affinity=affinity)
     h.claim("data", volume="pv")
     h.pod("p", **uses("data"))
-    found = answers(h, "p")
+    found = rejections(h, "p")
     assert " ".join(name for name, reasons in found.items() if not reasons) == expected
     assert {reason for reasons in found.values() for reason in reasons} <= {UNREACHABLE}
 
@@ -247,9 +247,9 @@ def test_a_claim_bound_to_a_volume_that_does_not_exist() -> None:
     h = cluster("n1")
     h.claim("data", volume="pv")
     h.pod("p", **uses("data"))
-    assert answers(h, "p") == {"n1": [GONE]}
+    assert rejections(h, "p") == {"n1": [GONE]}
     h.volume("pv", claim="data")
-    assert answers(h, "p") == {"n1": []}
+    assert rejections(h, "p") == {"n1": []}
 
 
 def test_pods_with_bound_claims_are_placed_like_others() -> None:
@@ -421,7 +421,7 @@ def test_where_a_class_may_have_volumes_made(topologies: tuple[Any, ...], expect
     h.storage_class("disk", topologies=topologies)
     h.claim("data", storage_class="disk")
     h.pod("p", **uses("data"))
-    found = answers(h, "p")
+    found = rejections(h, "p")
     assert " ".join(name for name, reasons in found.items() if not reasons) == expected
     assert {reason for reasons in found.values() for reason in reasons} <= {UNAVAILABLE}
 
@@ -436,7 +436,7 @@ def test_a_volume_is_made_only_where_there_is_none() -> None:
     assert {name: bindings[0].volume for name, bindings in h.bind_volumes.items()} == {"p-a": "pv", "p-b": ""}
 
 
-def test_free_storage_that_a_driver_tells_of() -> None:
+def test_free_storage_that_a_driver_reports() -> None:
     h = cluster(a={"rack": "a"}, b={"rack": "b"}, c={"rack": "c"}, d={"rack": "d"})
     h.csi_driver("csi.test", storage_capacity=True)
     h.storage_capacity("ca", storage_class="disk", capacity="20Gi", labels={"rack": "a"})
@@ -446,7 +446,7 @@ def test_free_storage_that_a_driver_tells_of() -> None:
     h.storage_capacity("ce", storage_class="disk", capacity="20Gi", labels=None)
     h.claim("data", storage_class="disk", size="10Gi")
     h.pod("p", **uses("data"))
-    assert answers(h, "p") == {"a": [], "b": [NO_ROOM], "c": [NO_ROOM], "d": [NO_ROOM]}
+    assert rejections(h, "p") == {"a": [], "b": [NO_CAPACITY], "c": [NO_CAPACITY], "d": [NO_CAPACITY]}
     h.storage_capacity("everywhere", storage_class="disk", capacity="20Gi", labels={})
     assert allowed(h, "p") == "a b c d"
     h.csi_driver("csi.test", storage_capacity=False)
@@ -459,7 +459,7 @@ def test_a_volume_being_made_ties_its_claim_to_the_node() -> None:
     h.claim("stale", storage_class="disk", annotations={"volume.kubernetes.io/selected-node": "no-more"})
     h.pod("p", **uses("data"))
     h.pod("other", **uses("stale"))
-    assert answers(h, "p") == {"n1": [UNAVAILABLE], "n2": []}
+    assert rejections(h, "p") == {"n1": [UNAVAILABLE], "n2": []}
     assert allowed(h, "other") == "n1 n2"
 
 
@@ -519,8 +519,8 @@ def test_volume_limits_count_unique_volumes_of_the_driver() -> None:
     h.pod("r2", node="n1", **uses("a", "d"))
     for name, claims in (("same", ("a",)), ("new", ("b",)), ("two", ("b", "c")), ("both", ("a", "b")), ("d", ("d",))):
         h.pod(name, **uses(*claims))
-    for name, expected in (("same", []), ("new", []), ("two", [CROWDED]), ("both", []), ("d", [])):
-        assert answers(h, name) == {"n1": expected, "n2": []}
+    for name, expected in (("same", []), ("new", []), ("two", [OVER_LIMIT]), ("both", []), ("d", [])):
+        assert rejections(h, name) == {"n1": expected, "n2": []}
 
 
 def test_a_volume_still_listed_as_attached_counts_once() -> None:
@@ -532,7 +532,7 @@ def test_a_volume_still_listed_as_attached_counts_once() -> None:
     h.pod("p", **uses("b"))
     assert allowed(h, "p") == "n1"
     h.attachment("at-c", node="n1", volume="pv-c")
-    assert answers(h, "p") == {"n1": [CROWDED]}
+    assert rejections(h, "p") == {"n1": [OVER_LIMIT]}
     h.delete_attachment("at-c")
     assert allowed(h, "p") == "n1"
 
@@ -572,7 +572,7 @@ def test_a_volume_that_is_chosen_counts_with_its_own_driver() -> None:
     assert len(h.binds) == 1
 
 
-def test_a_full_node_is_told_of_beside_other_reasons() -> None:
+def test_a_full_node_is_reported_beside_other_reasons() -> None:
     h = cluster("n1")
     h.csi_node("n1", csi_test=0)
     h.volume("pv", claim="data", driver="csi.test", affinity=on_nodes("n2"))
@@ -580,7 +580,7 @@ def test_a_full_node_is_told_of_beside_other_reasons() -> None:
     h.pod("p", **uses("data"))
     session = h.session()
     _, diagnosis = session.engine.diagnose(signature(h, "p"))
-    assert diagnosis.reasons == {CROWDED: 1, UNREACHABLE: 1}
+    assert diagnosis.reasons == {OVER_LIMIT: 1, UNREACHABLE: 1}
 
 
 def test_a_pod_that_leaves_frees_its_volumes_for_the_next_session() -> None:
@@ -674,7 +674,7 @@ def test_a_score_is_the_share_of_the_volumes_that_is_used() -> None:
     assert scores(h, "both") == [40.0, 150.0, 0.0]
 
 
-def test_volumes_to_be_made_are_scored_by_the_room_that_drivers_tell_of() -> None:
+def test_volumes_to_be_provisioned_are_scored_by_the_reported_capacity() -> None:
     h = cluster(n1={"rack": "a"}, n2={"rack": "b"}, arguments=SHAPE)
     h.csi_driver("csi.test", storage_capacity=True)
     h.storage_capacity("a", storage_class="disk", capacity="40Gi", labels={"rack": "a"})
@@ -696,7 +696,7 @@ def test_without_a_shape_volumes_are_not_scored() -> None:
     [
         ("[{utilization: 101, score: 0}]", "utilization"),
         ("[{utilization: 0, score: 11}]", "score"),
-        ("[{utilization: 50, score: 0}, {utilization: 50, score: 10}]", "must stand by rising utilization"),
+        ("[{utilization: 50, score: 0}, {utilization: 50, score: 10}]", "the utilization of the points must increase"),
     ],
 )
 def test_a_shape_that_cannot_be_used_is_refused(shape: str, complaint: str) -> None:
@@ -736,7 +736,7 @@ def test_a_shape_that_cannot_be_used_is_refused(shape: str, complaint: str) -> N
         ),
     ],
 )
-def test_an_object_that_cannot_be_read_is_told_and_spoils_nothing_else(kind: str, make: Any, text: str) -> None:
+def test_an_invalid_object_is_reported_and_affects_nothing_else(kind: str, make: Any, text: str) -> None:
     h = cluster("n1")
     h.claim("data", storage_class="disk")
     h.pod("p", **uses("data"))
@@ -772,11 +772,11 @@ def test_an_eviction_frees_volumes_and_its_undoing_takes_them_back() -> None:
     h.pod("p", **uses("b"))
     session = h.session()
     statement = Statement(session)
-    assert answers(h, "p", fresh=False) == {"n1": [CROWDED]}
+    assert rejections(h, "p", fresh=False) == {"n1": [OVER_LIMIT]}
     statement.evict(h.task("r"), "test")
-    assert answers(h, "p", fresh=False) == {"n1": []}
+    assert rejections(h, "p", fresh=False) == {"n1": []}
     statement.discard()
-    assert answers(h, "p", fresh=False) == {"n1": [CROWDED]}
+    assert rejections(h, "p", fresh=False) == {"n1": [OVER_LIMIT]}
 
 
 def test_telling_the_plugin_of_a_placement_without_claims_changes_nothing() -> None:

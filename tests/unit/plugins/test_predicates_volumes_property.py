@@ -1,4 +1,4 @@
-"""Volumes under random placements and undoing: what is assumed equals what stands, and nothing is given twice.
+"""Volumes under random placements and undo: assumptions equal the placements, and no volume is assigned twice.
 
 The checks here are written from the objects as users write them; they share nothing with the plugin.
 """
@@ -82,7 +82,7 @@ def claims_of(names: list[str]) -> dict[str, Any]:
 
 
 def check_bindings(world: World, binds: list[tuple[str, str, dict[str, str]]]) -> None:
-    """(pod, node, claim to volume) of everything that stands: given once, in reach, large enough, in limits."""
+    """(pod, node, claim to volume) of all placements: assigned once, in reach, large enough, within limits."""
     volume_of: dict[str, str] = {}
     owner: dict[str, str] = {}
     attached: dict[str, set[str]] = {}
@@ -109,7 +109,7 @@ def check_bindings(world: World, binds: list[tuple[str, str, dict[str, str]]]) -
 
 
 def standing(world: World, session: Session, plugin: Any) -> list[tuple[str, str, dict[str, str]]]:
-    """What the pods on nodes hold, out of the plugin's answer to `bind_volumes`."""
+    """The volumes of the pods on nodes, by the plugin's `bind_volumes`."""
     found = []
     for pod, claims in world.pods.items():
         task = world.h.task(pod)
@@ -136,9 +136,7 @@ def recounted(world: World, binds: list[tuple[str, str, dict[str, str]]]) -> dic
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), script=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=14))
-def test_what_is_assumed_is_what_stands_after_any_placing_and_undoing(
-    seed: int, script: list[tuple[int, bool]]
-) -> None:
+def test_assumed_volumes_equal_the_placements_after_any_undo(seed: int, script: list[tuple[int, bool]]) -> None:
     world = World(seed)
     h = world.h
     session = h.session()
@@ -157,7 +155,7 @@ def test_what_is_assumed_is_what_stands_after_any_placing_and_undoing(
                 statement = Statement(session)
                 statement.allocate(h.job(f"g{number}"), [task], [session.nodes.nodes[row]])
                 statements.append((pod, statement))
-            else:  # and so says every single node
+            else:  # each node alone gives the same result
                 for node in session.nodes.nodes:
                     assert not session.engine.fits(asked, node.row, future=False)
         binds = standing(world, session, plugin)

@@ -1,4 +1,4 @@
-"""Rescheduling: plugins reference §21."""
+"""The rescheduling plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from capcard_sched.model.deltas import NodeUsageChanged
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.plugins.rescheduling.arguments import Bounds, Params, ReschedulingArguments, Strategy
-from capcard_sched.plugins.rescheduling.balance import budget, quality, sides, standings
+from capcard_sched.plugins.rescheduling.balance import budget, node_loads, quality, sides
 from capcard_sched.testing import EPOCH, Harness, registry
 
 MINUTE = 60.0
@@ -57,13 +57,13 @@ def evicted(result: StepResult) -> list[str]:
 
 
 def sides_of(h: Harness, params: Params = PARAMS) -> tuple[list[str], list[str]]:
-    found = sides(_standings(h), params)
+    found = sides(_loads(h), params)
     return [each.node.name for each in found.low], [each.node.name for each in found.high]
 
 
-def _standings(h: Harness) -> Any:
+def _loads(h: Harness) -> Any:
     session = h.session()
-    return standings(session.nodes.nodes, session.usage, session.now)
+    return node_loads(session.nodes.nodes, session.usage, session.now)
 
 
 # --- the vectors ------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_21_1_low_and_high_nodes() -> None:
 
 
 def test_21_2_the_budget_is_what_low_nodes_lack_to_their_target() -> None:
-    low = sides(_standings(cluster(n1=(20, 20), n2=(80, 50))), PARAMS).low
+    low = sides(_loads(cluster(n1=(20, 20), n2=(80, 50))), PARAMS).low
     assert budget(low, PARAMS.targets) == (4_000, 40 * 2**30)
 
 
@@ -86,7 +86,7 @@ def test_21_3_pods_go_while_their_node_is_at_the_target_or_above() -> None:
     assert {intent.reason for intent in result.intents if isinstance(intent, Evict)} == {"shuffle"}
 
 
-def test_21_4_nobody_goes_when_all_nodes_are_below_the_thresholds() -> None:
+def test_21_4_there_are_no_victims_when_all_nodes_are_below_the_thresholds() -> None:
     h = cluster(n1=(20, 20), n2=(29, 29))
     pods(h, "n2", 3)
     assert evicted(h.step()) == []
@@ -99,19 +99,21 @@ def test_21_4_nobody_goes_when_all_nodes_are_below_the_thresholds() -> None:
 @pytest.mark.parametrize(
     ("loads", "expected"),
     [
-        pytest.param({"a": (30, 0), "b": (90, 90)}, ([], []), id="at the threshold is not below: nobody takes"),
-        pytest.param({"a": (0, 0), "b": (60, 60)}, (["a"], []), id="at the target is not above: nobody gives"),
+        pytest.param(
+            {"a": (30, 0), "b": (90, 90)}, ([], []), id="at the threshold is not below: no underutilized node"
+        ),
+        pytest.param({"a": (0, 0), "b": (60, 60)}, (["a"], []), id="at the target is not above: no overutilized node"),
         pytest.param({"a": (0, 0), "b": (10, 61)}, (["a"], ["b"]), id="one resource above is enough"),
         pytest.param({"a": (0, 0), "b": (61, 70), "c": (90, 50)}, (["a"], ["c", "b"]), id="the most loaded first"),
         pytest.param({"a": (0, 0), "c": (70, 70), "b": (70, 70)}, (["a"], ["b", "c"]), id="equal ones by name"),
         pytest.param({"a": (0, 0), "b": (90, None)}, (["a"], []), id="half a measurement is none"),
     ],
 )
-def test_who_takes_and_who_gives(loads: dict[str, Load], expected: tuple[list[str], list[str]]) -> None:
+def test_underutilized_and_overutilized_nodes(loads: dict[str, Load], expected: tuple[list[str], list[str]]) -> None:
     assert sides_of(cluster(**loads)) == expected
 
 
-def test_a_cordoned_node_takes_nobody_but_may_give() -> None:
+def test_a_cordoned_node_takes_no_pods_but_may_lose_some() -> None:
     h = cluster(a=(10, 10), b=(0, 0), c=(90, 90))
     h.node("b", cpu="10", memory="100Gi", unschedulable=True)
     h.node("c", cpu="10", memory="100Gi", unschedulable=True)
@@ -125,11 +127,11 @@ def test_what_was_measured_too_long_ago_does_not_count() -> None:
     assert evicted(h.step()) == []
 
 
-# --- who goes ---------------------------------------------------------------------------------------------------------
+# --- victims ----------------------------------------------------------------------------------------------------------
 
 
 def test_better_a_budget_that_is_spent_ends_it_even_when_it_is_below_zero() -> None:
-    """The reference stops at exactly 0: a pod larger than what is left would open the gate for all others."""
+    """Volcano stops at exactly 0: a pod larger than the rest of the budget would unlock all others."""
     h = cluster(n1=(29, 0), n2=(90, 50))
     pods(h, "n2", 3, requests={"cpu": "2"})
     assert len(evicted(h.step())) == 2, "3.1 cores, then 1.1, then -0.9"
@@ -179,7 +181,7 @@ def test_pods_that_may_not_go_are_passed_over_and_cost_no_budget(more: dict[str,
     assert all(name.startswith("n2-") for name in gone)
 
 
-def test_better_pods_are_told_apart_by_uid_not_by_name() -> None:
+def test_better_pods_are_identified_by_uid() -> None:
     h = cluster(n1=(20, 20), n2=(80, 50), n3=(45, 45))
     h.group("g", namespace="other")
     h.pod("same", node="n3", namespace="other", requests={"cpu": "1"})
@@ -220,7 +222,7 @@ def test_a_node_gives_once_per_measurement() -> None:
     assert len(evicted(h.step(EPOCH + 24 * MINUTE))) == 2
 
 
-def test_a_measurement_is_a_reason_for_a_session_and_silence_is_none() -> None:
+def test_only_a_new_measurement_triggers_a_session() -> None:
     h = cluster(n1=(20, 20), n2=(50, 50))
     pods(h, "n2", 4)
     h.settle()
@@ -237,7 +239,7 @@ def test_without_measurements_nothing_happens_and_nothing_is_due() -> None:
 
 
 def test_better_the_default_period_is_the_one_that_is_measured() -> None:
-    """The reference's default of 5m reads averages that nobody collects, so that nothing is ever evicted."""
+    """Volcano's default of 5m reads averages that do not exist, so that it never evicts."""
     assert ReschedulingArguments().period == "10m"
     h = cluster(conf(more=", metricsPeriod: 5m"), n1=(20, 20), n2=(80, 50))
     pods(h, "n2", 4)
@@ -254,7 +256,7 @@ def test_never_more_than_the_low_nodes_can_take_and_one_pod(loads: list[tuple[in
     for index in range(len(loads)):
         for number, tenths in enumerate(cores):
             h.pod(f"n{index}-{number}", node=f"n{index}", requests={"cpu": f"{tenths}00m"})
-    found = sides(_standings(h), PARAMS)
+    found = sides(_loads(h), PARAMS)
     room = budget(found.low, PARAMS.targets)
     gone = evicted(h.step())
     taken = sum(h.task(name).cls.requests["cpu"] for name in gone)
@@ -282,7 +284,7 @@ def _strategy(params: str) -> str:
     return f"strategies: [{{name: lowNodeUtilization, params: {{{params}}}}}]"
 
 
-def test_the_file_of_the_reference_loads_without_a_word_but_for_the_number_of_pods() -> None:
+def test_the_example_of_volcano_loads_with_no_warning_except_the_number_of_pods() -> None:
     bounds = "cpu: 20, memory: 20, pods: 20"
     found, problems = _parsed(
         "interval: 10m, metricsPeriod: 10m, strategies: [{name: lowNodeUtilization, params: {"
@@ -293,7 +295,7 @@ def test_the_file_of_the_reference_loads_without_a_word_but_for_the_number_of_po
     assert found == ReschedulingArguments("10m", "10m", (Strategy("lowNodeUtilization", params),))
     assert len(problems) == 1
     assert "strategies[0].params.thresholds.pods" in problems[0]
-    assert "has no effect" in problems[0]
+    assert "ignored, as in Volcano" in problems[0]
 
 
 def test_nothing_given_is_the_default_strategy() -> None:
@@ -307,7 +309,7 @@ _PLACE = "tiers[0].plugins[0].arguments."
 @pytest.mark.parametrize(
     ("arguments", "path", "words"),
     [
-        ("interval: soon", "interval", '"soon" is no duration above 0; 5m is used'),
+        ("interval: soon", "interval", '"soon" is not a duration above 0; 5m is used'),
         ("interval: -1m", "interval", "5m is used"),
         ("interval: 5", "interval", "expected a string, got the number 5"),
         ("metricsPeriod: 5m", "metricsPeriod", 'no averages over "5m" are measured; those over 10m are used'),
@@ -316,12 +318,14 @@ _PLACE = "tiers[0].plugins[0].arguments."
         (_strategy("thresholds: {gpu: 1}"), "strategies[0].params.thresholds.gpu", "accepted: cpu, memory"),
         (_strategy("thresholds: 5"), "strategies[0].params.thresholds", "expected a map"),
         (_strategy("threshold: {}"), "strategies[0].params.threshold", 'did you mean "thresholds"?'),
-        (_strategy("nodeFit: false"), "strategies[0].params.nodeFit", "has no effect"),
+        (_strategy("nodeFit: false"), "strategies[0].params.nodeFit", "ignored, as in Volcano"),
         (_strategy("targetThresholds: {cpu: 50}"), "strategies[0].params.thresholds", "100 is above the target 50"),
         ("strategies: [{name: lowNodeUtilization, param: {}}]", "strategies[0].param", 'did you mean "params"?'),
     ],
 )
-def test_a_wrong_argument_is_told_with_its_path_and_the_default_stays(arguments: str, path: str, words: str) -> None:
+def test_an_invalid_argument_is_reported_with_its_path_and_keeps_its_default(
+    arguments: str, path: str, words: str
+) -> None:
     found, problems = _parsed(arguments)
     assert found is not None
     assert (found.interval, found.period) == ("5m", "10m")
@@ -330,7 +334,7 @@ def test_a_wrong_argument_is_told_with_its_path_and_the_default_stays(arguments:
     assert words in problems[0]
 
 
-def test_a_strategy_that_nobody_knows_is_skipped_with_a_hint() -> None:
+def test_an_unknown_strategy_is_skipped_with_a_hint() -> None:
     found, problems = _parsed("strategies: [{name: lowNodeUtilisation}, {name: 5}]")
     assert found is not None
     assert found.strategies == ()

@@ -1,4 +1,4 @@
-"""ResourceStrategyFit: plugins reference §23."""
+"""The resource-strategy-fit plugin."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def conf(**arguments: Any) -> str:
 
 
 def parsed(**arguments: Any) -> tuple[ResourceStrategyFitArguments | None, list[str]]:
-    """The arguments as the plugin gets them, and what is said about them."""
+    """The arguments as the plugin gets them, and the problems reported."""
     result = parse_conf(conf(**arguments), registry=registry())
     said = [f"{problem.severity}: {problem.render()}" for problem in result.problems]
     if result.conf is None:
@@ -114,13 +114,13 @@ def test_score(case: Case) -> None:
     ("keys", "points"),
     [
         pytest.param({"nvidia.com/*": 1, "nvidia.com/gpu*": 3}, 750, id="23.5 the longest beginning of the name wins"),
-        pytest.param({"nvidia.com/gpu*": 3, "nvidia.com/*": 1}, 750, id="23.5 in whatever order they stand"),
+        pytest.param({"nvidia.com/gpu*": 3, "nvidia.com/*": 1}, 750, id="23.5 in any order"),
         pytest.param({"nvidia.com/*": 1, "nvidia.com/gpu-a": 2}, 667, id="the name itself wins over its beginnings"),
         pytest.param({"nvidia.com/gpu-b*": 3}, None, id="another beginning does not count"),
     ],
 )
 def test_beginnings_of_names(keys: dict[str, int], points: float | None) -> None:
-    """Cpu of weight 1 is worth nothing here: the points tell the weight of the card."""
+    """Cpu of weight 1 scores 0 here: the score shows the weight of the card."""
     resources = {name: {"type": MOST_ALLOCATED, "weight": weight} for name, weight in keys.items()}
     h = Harness(conf(resources=resources | {"cpu": {"type": LEAST_ALLOCATED}}, resourceStrategyFitWeight=10))
     h.node("n", cpu="1", resources={"nvidia.com/gpu-a": 1})
@@ -158,7 +158,7 @@ def offers(*names: str) -> dict[str, Any]:
         pytest.param(SCARCE, offers(), {"cpu": "1"}, 1000, id="23.3 none of three"),
         pytest.param(SCARCE, offers(GPU), {"cpu": "1"}, 666.67, id="23.3 one of three"),
         pytest.param(SCARCE, offers(GPU, FPGA, NPU), {"cpu": "1"}, 0, id="23.3 all three"),
-        pytest.param(SCARCE, offers(GPU, FPGA, NPU), {"cpu": "1", GPU: 1}, 0, id="also for those who need one"),
+        pytest.param(SCARCE, offers(GPU, FPGA, NPU), {"cpu": "1", GPU: 1}, 0, id="also for pods that request one"),
         pytest.param(SCARCE, offers(FPGA), {GPU: 1}, 0, id="not where a requested one is missing"),
         pytest.param(SCARCE | {"resourceWeight": {GPU: 2}}, offers(GPU), {"cpu": "1"}, 500, id="weights"),
         pytest.param(SCARCE | {"resourceWeight": {GPU: -2}}, offers(GPU), {"cpu": "1"}, 666.67, id="negative weight"),
@@ -221,7 +221,7 @@ FAILED = {f"proportional of resource {GPU} check failed": 1}
         pytest.param(leaves(cpu=4, memory=1), {"cpu": "33", GPU: 1}, "1Ti", {}, id="pods with cards pass"),
         pytest.param(leaves(cpu=4, memory=2), {"cpu": "1", "memory": "1"}, "16G", FAILED, id="memory: GB per card"),
         pytest.param(leaves(cpu=4, memory=2), {"cpu": "1"}, "16G", {}, id="memory to the byte"),
-        pytest.param(leaves(memory=1), {"cpu": "26"}, "1Ti", FAILED, id="one core per card unless said otherwise"),
+        pytest.param(leaves(memory=1), {"cpu": "26"}, "1Ti", FAILED, id="one core per card by default"),
         pytest.param(leaves(memory=1), {"cpu": "25"}, "1Ti", {}, id="and no more than one"),
         pytest.param(leaves(cpu=-4, memory=0), {"cpu": "25"}, "1Ti", {}, id="below 0 counts as 1"),
         pytest.param(leaves(cpu=0.1, memory=0), {"cpu": "32200m"}, "1Ti", {}, id="0.1 is a tenth, exactly"),
@@ -269,7 +269,7 @@ TOLD = [
     (notes(MOST_ALLOCATED, "[1]"), RESOURCE_STRATEGY_WEIGHT, "got array", WEIGHTS),
     (notes(MOST_ALLOCATED, "{"), RESOURCE_STRATEGY_WEIGHT, "truncated", WEIGHTS),
     (notes(MOST_ALLOCATED, "{}" * 2), RESOURCE_STRATEGY_WEIGHT, "malformed", WEIGHTS),
-    (notes(MOST_ALLOCATED), RESOURCE_STRATEGY_WEIGHT, "it is missing", WEIGHTS),
+    (notes(MOST_ALLOCATED), RESOURCE_STRATEGY_WEIGHT, "it is required", WEIGHTS),
     (notes(MOST_ALLOCATED, "[" * 50_000), RESOURCE_STRATEGY_WEIGHT, "", WEIGHTS),
     (notes("m" * 50_000, {"cpu": 1}), RESOURCE_STRATEGY_SCORING_TYPE, 'mm..." is not accepted',
      "LeastAllocated or MostAllocated"),
@@ -281,7 +281,7 @@ TOLD = [
 @pytest.mark.parametrize(
     ("annotations", "key", "detail", "accepted"), TOLD, ids=[str(place) for place in range(len(TOLD))]
 )
-def test_annotations_that_cannot_be_read_are_told_once(
+def test_invalid_annotations_are_reported_once(
     annotations: dict[str, str], key: str, detail: str, accepted: str
 ) -> None:
     h = Harness(conf())
@@ -331,8 +331,8 @@ WARNINGS: list[tuple[dict[str, Any], str, str]] = [
     ({"resources": {"cpu": {"type": "Fullest"}}}, f"{PLACE}.resources.cpu.type", "one of LeastAllocated, MostAlloc"),
     ({"resources": {"cpu": {"weight": 0}}}, f"{PLACE}.resources.cpu.weight", "an integer >= 1"),
     ({"resources": {"cpu": {"wieght": 2}}}, f"{PLACE}.resources.cpu.wieght", 'did you mean "weight"?'),
-    ({"resources": {"*": {}}}, f'{PLACE}.resources["*"]', "the beginning of one and *"),
-    ({"resources": {"nvidia.*/gpu": {}}}, f'{PLACE}.resources["nvidia.*/gpu"]', "the beginning of one and *"),
+    ({"resources": {"*": {}}}, f'{PLACE}.resources["*"]', "a prefix followed by *"),
+    ({"resources": {"nvidia.*/gpu": {}}}, f'{PLACE}.resources["nvidia.*/gpu"]', "a prefix followed by *"),
     ({"sra": {"enabled": True}}, f"{PLACE}.sra.enabled", 'did you mean "enable"?'),
     ({"sra": {"weight": -2}}, f"{PLACE}.sra.weight", "an integer >= 0"),
     ({"sra": {"resources": "a", "resourceWeight": {"a": -2}}}, f"{PLACE}.sra.resourceWeight.a", "an integer >= 0"),
@@ -394,7 +394,7 @@ patterns = st.sampled_from([*NAMES, "nvidia.com/*", "n*", "example.com/f*", "m*"
 def formula(
     configured: dict[str, Choice], weight: int, request: dict[str, int], used: dict[str, int], node: dict[str, int]
 ) -> Fraction:
-    """Plugins reference §23.1 for one node, exactly."""
+    """Volcano's formula for one node, exactly."""
     total, points = 0, Fraction(0)
     for name, asked in request.items():
         fitting = [key for key in configured if key.endswith("*") and name.startswith(key[:-1])]

@@ -1,4 +1,4 @@
-"""Sla: plugins reference §11."""
+"""The sla plugin."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_11_2_a_job_without_limit_comes_last() -> None:
         pytest.param("30m", "", 30 * MINUTE, id="the job's own"),
         pytest.param("30m", "sla-waiting-time: 1h", 30 * MINUTE, id="the job's own beats the general one"),
         pytest.param(None, "sla-waiting-time: 1h", HOUR, id="the general one"),
-        pytest.param("soon", "sla-waiting-time: 1h", HOUR, id="unreadable is as if not said"),
+        pytest.param("soon", "sla-waiting-time: 1h", HOUR, id="an invalid value counts as none"),
         pytest.param("0s", "", None, id="0 is no limit"),
         pytest.param("-5m", "", None, id="a negative one is no limit"),
         pytest.param("90", "", None, id="a number without unit is no limit"),
@@ -122,10 +122,10 @@ def test_in_the_same_tier_a_refusal_wins() -> None:
     [
         pytest.param(("{name: sla}, {name: gang}",), False, id="11.5 in one tier gang's refusal wins"),
         pytest.param(("{name: sla}", "{name: gang}"), True, id="in an earlier tier it outvotes gang"),
-        pytest.param(("{name: gang}", "{name: sla}"), False, id="in a later tier it is not asked"),
+        pytest.param(("{name: gang}", "{name: sla}"), False, id="in a later tier it is not called"),
     ],
 )
-def test_promises_of_room(tiers: tuple[str, ...], pipelined: bool) -> None:
+def test_the_vote_to_pipeline(tiers: tuple[str, ...], pipelined: bool) -> None:
     h = Harness(_conf(*tiers))
     h.queue("q")
     h.group("a", min_member=2, annotations={"volcano.sh/sla-waiting-time": "1h"})
@@ -146,7 +146,7 @@ def test_the_deadline_wakes_an_unchanged_cluster_and_nothing_else_does() -> None
     assert h.step(BORN + 2 + HOUR).idle
 
 
-def test_a_job_that_waits_past_its_deadline_is_told_once() -> None:
+def test_a_job_that_waits_past_its_deadline_is_reported_once() -> None:
     h = Harness(_conf("{name: gang}", "{name: sla, arguments: {sla-waiting-time: 1h30m}}", OVERCOMMIT))
     h.queue("q")
     _group(h, "a")
@@ -159,7 +159,7 @@ def test_a_job_that_waits_past_its_deadline_is_told_once() -> None:
     assert {reason for reason, _ in h.event_messages("PodGroup", "b")} == {"Unschedulable"}
 
 
-def test_a_job_that_runs_in_time_is_told_nothing() -> None:
+def test_a_job_that_runs_in_time_is_not_reported() -> None:
     h = Harness(_conf("{name: sla}, {name: gang}", actions="enqueue, allocate"), run=True)
     h.queue("q")
     h.node("n")

@@ -1,4 +1,4 @@
-"""Tdm: plugins reference §17."""
+"""The tdm plugin."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_no_window(text: str) -> None:
     second=st.integers(0, 3 * 86400),
     ahead=st.integers(1, 3 * 86400),
 )
-def test_nothing_changes_before_the_time_that_was_told(start: int, end: int, second: int, ahead: int) -> None:
+def test_nothing_changes_before_the_announced_time(start: int, end: int, second: int, ahead: int) -> None:
     window, now = Window(start, end), at("00:00:00") + second
     active, until = window.around(now, UTC)
     assert until > now
@@ -139,9 +139,9 @@ def scored(h: Harness, name: str) -> list[float]:
         pytest.param({PREEMPTABLE: "true"}, {}, True, id="preemptable implies it"),
         pytest.param({}, {PREEMPTABLE: "true"}, True, id="a preemptable group implies it"),
         pytest.param({ZONE: "night"}, {ZONE: "*"}, False, id="only a star is understood, and the pod decides"),
-        pytest.param({ZONE: "", PREEMPTABLE: "true"}, {}, False, id="the zone says more than preemptable"),
+        pytest.param({ZONE: "", PREEMPTABLE: "true"}, {}, False, id="the zone precedes preemptable"),
         pytest.param({PREEMPTABLE: "false"}, {}, False, id="not preemptable"),
-        pytest.param({}, {}, False, id="17.6 says nothing"),
+        pytest.param({}, {}, False, id="17.6 no annotation"),
     ],
 )
 def test_who_may_go_to_lent_nodes(pod: dict[str, str], group: dict[str, str], lent: bool) -> None:
@@ -160,7 +160,7 @@ def test_who_may_go_to_lent_nodes(pod: dict[str, str], group: dict[str, str], le
         ("tdm.revocable-zone.night: 22-6", "revocable zone 22-6 format error"),
     ],
 )
-def test_zones_that_take_nobody(arguments: str, reason: str) -> None:
+def test_zones_that_take_no_pods(arguments: str, reason: str) -> None:
     h = cluster("12:00:00", _conf(arguments))
     h.group("g", annotations={ZONE: "*"})
     h.pod("p")
@@ -180,7 +180,7 @@ def test_a_pod_waits_for_the_hours_and_is_woken_by_them() -> None:
     assert h.binds == {"p": "lent"}
 
 
-def test_hours_that_concern_nobody_wake_nobody() -> None:
+def test_hours_that_concern_no_pod_trigger_no_session() -> None:
     h = Harness(_conf())
     h.queue("q")
     h.node("own")
@@ -189,13 +189,13 @@ def test_hours_that_concern_nobody_wake_nobody() -> None:
     h.pod("waits", requests={"cpu": "999"})
     assert h.step(at("21:00:00")).next_wakeup is None, "no node of the zone"
     h.node("lent", labels={ZONE: "night"})
-    assert h.step(at("21:00:01")).next_wakeup is None, "who waits may not go there"
+    assert h.step(at("21:00:01")).next_wakeup is None, "the pending pod may not go there"
     h.pod("may-go", annotations={ZONE: "*"}, requests={"cpu": "999"})
     assert h.step(at("21:00:02")).next_wakeup == at("22:00:00")
     h.delete_pod("may-go")
-    assert h.step(at("21:00:03")).next_wakeup is None, "nobody waits"
+    assert h.step(at("21:00:03")).next_wakeup is None, "no pod is pending"
     h.pod("there", node="lent")
-    assert h.step(at("21:00:04")).next_wakeup == at("22:00:00"), "somebody is there"
+    assert h.step(at("21:00:04")).next_wakeup == at("22:00:00"), "a pod is there"
 
 
 def test_a_revocable_pod_prefers_lent_nodes() -> None:
@@ -316,7 +316,7 @@ def test_firm_pods_take_preemptable_ones_off_ordinary_nodes() -> None:
     [{}, {PREEMPTABLE: "true"}, {PREEMPTABLE: "false", ZONE: "*"}],
     ids=["says nothing", "preemptable", "revocable"],
 )
-def test_who_may_be_evicted_or_go_elsewhere_evicts_nobody(annotations: dict[str, str]) -> None:
+def test_preemptable_and_revocable_pods_preempt_nothing(annotations: dict[str, str]) -> None:
     h = cluster("23:00:00")
     h.group("g")
     h.group("a")
@@ -345,7 +345,7 @@ def evening(period: str = "1m") -> Harness:
     return h
 
 
-def test_after_the_hours_preemptable_pods_leave_lent_nodes() -> None:
+def test_after_the_hours_preemptable_pods_on_revocable_nodes_are_evicted() -> None:
     h = evening()
     assert overdue(h, h.session()) == []
     h.now = at("06:00:00")
@@ -368,9 +368,7 @@ def test_not_more_often_than_the_period() -> None:
         h.pod(name, group="a", node="own")
     h.now = at("07:20:00") - 1
     assert overdue(h, h.session()) == []
-    assert plugin.next_wakeup() == at("22:00:00"), (
-        "nobody is left to be evicted: the next thing to happen is the evening"
-    )
+    assert plugin.next_wakeup() == at("22:00:00"), "no victims are left: the next change is the evening"
 
 
 def test_a_job_on_several_zones_is_cut_once() -> None:

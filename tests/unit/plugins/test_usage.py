@@ -1,4 +1,4 @@
-"""Usage: plugins reference §15 and its row in §28."""
+"""The usage plugin."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verdict(h: Harness) -> tuple[list[int], dict[str, int]]:
         pytest.param((20, 50), "cpu.weight: 3", 362.5, id="15.2 cpu 20, memory 50, weights 3 and 1"),
         pytest.param((40, 60), "usage.weight: 1", 50.0, id="another weight of the plugin"),
         pytest.param((40, 60), "cpu.weight: 0", 200.0, id="memory alone counts"),
-        pytest.param((100, 100), "cpu.weight: 1", 0.0, id="a node without room"),
+        pytest.param((100, 100), "cpu.weight: 1", 0.0, id="a full node"),
         pytest.param((None, 60), "cpu.weight: 1", 0.0, id="one of the two is not known"),
         pytest.param((None, 60), "cpu.weight: 0", 200.0, id="the one that counts for nothing is not known"),
     ],
@@ -109,14 +109,14 @@ _UU = Code.UNRESOLVABLE
         pytest.param((80.0, 10), "", 0, [], id="15.3 cpu 80.0"),
         pytest.param((80.1, 10), "", _UU, [CPU_EXCEEDS], id="15.3 cpu 80.1"),
         pytest.param((10, 80.1), "", _UU, [MEMORY_EXCEEDS], id="memory above its threshold"),
-        pytest.param((99, 99), "", _UU, [CPU_EXCEEDS], id="both above: cpu is told"),
+        pytest.param((99, 99), "", _UU, [CPU_EXCEEDS], id="both above: cpu is reported"),
         pytest.param((None, 10), "", 0, [], id="cpu not known passes"),
         pytest.param((50, 50), "thresholds: {cpu: 40}", _UU, [CPU_EXCEEDS], id="a threshold of the conf"),
         pytest.param((50, 50), "thresholds: {mem: 40}", _UU, [MEMORY_EXCEEDS], id="one of memory"),
         pytest.param((0.5, 0.5), "thresholds: {cpu: 0}", _UU, [CPU_EXCEEDS], id="a threshold of 0 is one"),
     ],
 )
-def test_a_node_above_a_threshold_takes_nobody(
+def test_a_node_above_a_threshold_takes_no_pods(
     load: tuple[float | None, float | None], arguments: str, code: int, reasons: list[str]
 ) -> None:
     codes, told = verdict(cluster(load, arguments=arguments))
@@ -165,10 +165,10 @@ def test_a_waiting_pod_is_tried_again_when_the_measurement_grows_stale() -> None
     assert h.step(EPOCH + 4 * MINUTE).idle
     h.step(EPOCH + 5 * MINUTE)
     assert h.binds == {"p": "n0"}
-    assert h.step(EPOCH + 5 * MINUTE + 1).next_wakeup is None, "nobody waits"
+    assert h.step(EPOCH + 5 * MINUTE + 1).next_wakeup is None, "no pod is pending"
 
 
-def test_without_a_measurement_the_plugin_says_nothing() -> None:
+def test_without_a_measurement_the_plugin_has_no_effect() -> None:
     h = Harness(conf())
     h.queue("q")
     h.group("g")
@@ -179,7 +179,7 @@ def test_without_a_measurement_the_plugin_says_nothing() -> None:
     plugin.predicate_static(profile, rows, answer)
     assert answer.unanimous
     assert plugin.node_order(profile, rows) is None
-    assert not plugin.row_private(profile), "no node has to be asked for itself"
+    assert not plugin.row_private(profile), "nodes need no evaluation one by one"
     assert profile.contexts == {}
 
 
@@ -211,7 +211,7 @@ def test_a_node_of_which_nothing_is_known_any_more_passes() -> None:
     assert verdict(h)[0] == [0]
 
 
-def test_what_is_said_of_a_node_before_it_is_known_counts_once_it_is() -> None:
+def test_a_measurement_of_an_unknown_node_counts_once_the_node_exists() -> None:
     h = cluster((10, 10))
     measured(h, n1=(99, 10))
     h.pod("p")
@@ -340,7 +340,7 @@ def test_the_estimate_fades_beside_a_load_that_holds_too() -> None:
     assert scores(h) == [500 - 5 * (40 + 3.5)]
 
 
-def test_what_is_evicted_uses_its_node_until_it_is_gone() -> None:
+def test_an_evicted_pod_uses_its_node_until_it_is_gone() -> None:
     h = _placed_one()
     session = h.session()
     statement = Statement(session)
@@ -351,7 +351,7 @@ def test_what_is_evicted_uses_its_node_until_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize("end", ["deleted", "done", "refused"])
-def test_the_estimate_of_a_pod_that_is_gone_is_gone(end: str) -> None:
+def test_the_estimate_of_a_deleted_pod_is_removed(end: str) -> None:
     h = _placed_one()
     if end == "deleted":
         h.delete_pod("placed")
@@ -398,7 +398,7 @@ def test_every_pod_goes_where_the_score_was_highest(loads: list[tuple[int, int]]
 # --- many nodes ----------------------------------------------------------------------------------------------------
 
 
-def test_memory_of_machines_that_are_gone_does_not_grow() -> None:
+def test_no_memory_grows_with_deleted_nodes() -> None:
     h = cluster((1, 1))
     for batch in range(5):
         at = EPOCH + 600.0 * batch

@@ -1,4 +1,4 @@
-"""Usage: its arguments, and loads as text (plugins reference §15, §28)."""
+"""Arguments of the usage plugin, and loads as text."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _PLACE = "tiers[0].plugins[0].arguments"
         ("period: 10m", ".period", ["no argument"]),
     ],
 )  # fmt: skip
-def test_better_a_wrong_argument_is_told_with_its_path_and_the_default_stays(
+def test_better_an_invalid_argument_is_reported_with_its_path_and_keeps_its_default(
     arguments: str, path: str, words: list[str]
 ) -> None:
     found, problems = _parsed(arguments)
@@ -112,6 +112,6 @@ def test_a_load_reads_from_text(text: str, expected: NodeUsage) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu=101", "cpu=-1", "cpu=80%", "gpu=1", "cpu=1,cpu=2", "cpu=nan"])
-def test_what_is_no_load_says_the_accepted_form(text: str) -> None:
+def test_an_invalid_load_is_reported_with_the_accepted_form(text: str) -> None:
     with pytest.raises(UsageFormError, match="percent from 0 to 100"):
         parse_usage(text)

@@ -57,7 +57,7 @@ def test_everything_may_be_set() -> None:
     )
 
 
-def test_defaults_are_those_of_the_reference() -> None:
+def test_defaults_are_those_of_volcano() -> None:
     assert parse("{}") == (CapacityCardArguments(), [])
     default = CapacityCardArguments()
     assert (default.node_order_weight, default.over_commit_factor, default.card_minimum) == (1.0, 1.0, "minMember")

@@ -49,7 +49,7 @@ def arguments(text: str) -> tuple[ExtenderArguments, list[str]]:
     return found.arguments, [problem.render() for problem in result.problems]
 
 
-def test_a_conf_with_every_argument_of_the_reference_loads_without_a_word() -> None:
+def test_a_conf_with_every_argument_of_volcano_loads_without_a_word() -> None:
     found, problems = arguments(WHOLE)
     assert problems == []
     assert found.seconds("httpTimeout") == 0.1
@@ -58,7 +58,7 @@ def test_a_conf_with_every_argument_of_the_reference_loads_without_a_word() -> N
     assert len(found.verbs) == 12
 
 
-def test_the_defaults_are_those_of_the_reference() -> None:
+def test_the_defaults_are_those_of_volcano() -> None:
     found, problems = arguments('actions: "allocate"\ntiers: [{plugins: [{name: extender}]}]\n')
     assert (found.url_prefix, found.seconds("httpTimeout"), found.ignorable) == ("", 1.0, False)
     assert (found.managed_resources, found.verbs) == ((), ())

@@ -1,4 +1,4 @@
-"""What was given away counts once, from the placement until the Numatopology shows it (plugins reference §20, §28)."""
+"""Assigned CPUs count once, from the placement until the Numatopology shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import BEST_EFFORT, format_cpus, parse_cpus
 from capcard_sched.plugins.numa_aware.hints import CpuPlan, plan
-from capcard_sched.plugins.numa_aware.ledger import SETTLE_SECONDS, NodeCpus
+from capcard_sched.plugins.numa_aware.node_cpus import SETTLE_SECONDS, NodeCpus
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import RESTRICTED, SINGLE, cluster, conf, container, numatopology, whole
 
@@ -81,14 +81,14 @@ def test_cpus_that_a_kubelet_chose_otherwise_are_not_counted_twice() -> None:
     assert available(h) == "0-7,14-15"
 
 
-def test_a_claim_whose_cpus_another_pod_got_is_planned_anew() -> None:
+def test_a_claim_whose_cpus_another_pod_got_is_planned_again() -> None:
     h = placed(("p", 6), ("r", 6))
     h.apply(numatopology("n", "0-7,14-15", pods=named("p")))
     h.step()
     assert (claims(h), available(h)) == ({"r": "0-5"}, "6-7,14-15")
 
 
-def test_an_object_without_names_ends_a_claim_when_its_cpus_are_gone_and_the_pod_runs() -> None:
+def test_an_object_without_pods_ends_a_claim_when_its_cpus_are_in_use_and_the_pod_runs() -> None:
     h = placed(("p", 6))
     h.apply(numatopology("n", "6-15"))
     h.step()
@@ -98,14 +98,14 @@ def test_an_object_without_names_ends_a_claim_when_its_cpus_are_gone_and_the_pod
     assert (claims(h), available(h)) == ({}, "6-15")
     h.delete_pod("p")
     h.step()
-    assert available(h) == "6-15", "they come back when the object says so"
+    assert available(h) == "6-15", "they are free again when the object shows it"
     h.apply(numatopology("n", "0-15"))
     h.step()
     assert available(h) == "0-15"
 
 
-def test_an_object_without_names_is_believed_half_a_minute_after_the_pod_began_to_run() -> None:
-    """The kubelet chose other CPUs: both are kept until it is certain that the object speaks of this pod."""
+def test_an_object_without_pods_ends_a_claim_half_a_minute_after_the_pod_began_to_run() -> None:
+    """The kubelet chose other CPUs: both sets count until the object certainly includes this pod."""
     h = placed(("p", 6))
     h.apply(numatopology("n", "0-7,14-15"))
     h.set_phase("p", "Running")
@@ -119,14 +119,14 @@ def test_an_object_without_names_is_believed_half_a_minute_after_the_pod_began_t
     assert claims(h) == {"waits": "0-7"}
 
 
-def test_nobody_is_woken_for_claims_when_nobody_waits() -> None:
+def test_claims_trigger_no_session_while_no_pod_is_pending() -> None:
     h = placed(("p", 6))
     h.apply(numatopology("n", "0-7,14-15"))
     h.set_phase("p", "Running")
     assert h.step().next_wakeup is None
 
 
-def test_an_object_that_nobody_writes_any_more_ends_no_claim() -> None:
+def test_a_stale_object_ends_no_claim() -> None:
     h = placed(("p", 6))
     h.set_phase("p", "Running")
     h.step()
@@ -183,7 +183,7 @@ def test_a_pod_that_leaves_before_the_object_shows_it_leaves_its_cpus() -> None:
     assert (claims(h), available(h)) == ({}, "0-15")
 
 
-def test_a_pod_that_is_told_to_go_keeps_its_cpus() -> None:
+def test_a_terminating_pod_keeps_its_cpus() -> None:
     h = placed(("p", 6))
     h.terminate("p")
     h.step()
@@ -274,7 +274,7 @@ def test_a_pod_that_fits_no_policy_and_is_there_all_the_same_takes_what_is_left(
 # --- evictions --------------------------------------------------------------------------------------------------------
 
 
-def test_cpus_of_pods_that_are_evicted_are_theirs_until_they_are_gone() -> None:
+def test_evicted_pods_keep_their_cpus_until_they_are_gone() -> None:
     h = placed(("p", 6))
     h.set_phase("p", "Running")
     session = h.session()
@@ -286,8 +286,8 @@ def test_cpus_of_pods_that_are_evicted_are_theirs_until_they_are_gone() -> None:
     assert (claims(h), available(h)) == ({"p": "0-5"}, before)
 
 
-def test_nobody_is_evicted_for_a_pod_that_lacks_cpus_side_by_side() -> None:
-    """As in the reference, where the refusal is one that eviction cannot help: nobody knows what would be free then."""
+def test_no_pod_is_evicted_for_a_pod_that_lacks_aligned_cpus() -> None:
+    """As in Volcano the rejection is unresolvable: the CPUs that an eviction frees are unknown."""
     plugins = ", {name: priority}, {name: gang}, {name: conformance}"
     h = cluster(conf(others=plugins).replace("allocate", "allocate, preempt"), run=True)
     h.priority_class("high", 100)
@@ -388,7 +388,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        if not self.names:  # what runs already is told by how much is gone: nothing may be under way
+        if not self.names:  # running pods are recognized by the CPUs in use: no pod may be starting
             self.forget()
             self.export()
         self.h.reconfigure(conf())

@@ -1,4 +1,4 @@
-"""Assignment of CPUs and the search for hints (plugins reference §20, steps 3 and 4)."""
+"""Assignment of CPUs and the search for hints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from capcard_sched.model.numa import (
     parse_cpus,
     topology_of,
 )
-from capcard_sched.plugins.numa_aware.cpus import assign, take
+from capcard_sched.plugins.numa_aware.cpus import assign, assign_packed
 from capcard_sched.plugins.numa_aware.hints import CpuPlan, Hint, Refused, admits, best_hint, fewest, plan
 
 POLICIES = (BEST_EFFORT, RESTRICTED, SINGLE_NUMA_NODE)
@@ -61,7 +61,7 @@ EPYC = machine(1, 2, 4, 1)
     ],
 )
 def test_cpus_are_taken_packed(topology: CpuTopology, free: str, count: int, taken: str) -> None:
-    assert format_cpus(take(topology, parse_cpus(free), count)) == format_cpus(parse_cpus(taken))
+    assert format_cpus(assign_packed(topology, parse_cpus(free), count)) == format_cpus(parse_cpus(taken))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_cpus_of_hinted_nodes_go_first(free: str, count: int, nodes: int, taken:
 
 def test_more_than_there_are_is_an_error() -> None:
     with pytest.raises(ValueError, match="5 CPUs of 4"):
-        take(XEON, parse_cpus("0-3"), 5)
+        assign_packed(XEON, parse_cpus("0-3"), 5)
 
 
 # --- hints ------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_fewest(counts: list[int], wanted: int) -> None:
 
 
 def test_many_numa_nodes_take_no_time() -> None:
-    """Masks are not tried one by one: of 64 nodes there are more than anybody could try."""
+    """Masks are not tried one by one: 64 nodes have too many."""
     assert best_hint([1] * 64, [2] * 64, 32) == Hint(2**32 - 1, preferred=False)
 
 
@@ -164,7 +164,7 @@ def scenes(draw: st.DrawFn) -> tuple[CpuTopology, int, list[int]]:
 
 
 @given(scenes(), st.integers(0, 63))
-def test_what_is_taken_is_free_and_as_much_as_asked(scene: tuple[CpuTopology, int, list[int]], nodes: int) -> None:
+def test_assigned_cpus_are_free_and_as_many_as_requested(scene: tuple[CpuTopology, int, list[int]], nodes: int) -> None:
     topology, free, (count, *_) = scene
     hinted = sum(cpus for position, cpus in enumerate(topology.numa_nodes) if nodes >> position & 1) & free
     if count > free.bit_count():
@@ -178,11 +178,11 @@ def test_what_is_taken_is_free_and_as_much_as_asked(scene: tuple[CpuTopology, in
 
 
 @given(scenes(), st.sampled_from(POLICIES))
-def test_plans_are_disjoint_and_of_the_size_asked_for(scene: tuple[CpuTopology, int, list[int]], policy: str) -> None:
+def test_plans_are_disjoint_and_of_the_requested_size(scene: tuple[CpuTopology, int, list[int]], policy: str) -> None:
     topology, free, wanted = scene
     found = plan(topology, free, policy, wanted)
     if isinstance(found, Refused):
-        assert policy != BEST_EFFORT or sum(wanted) > free.bit_count(), "best effort starts whatever there is room for"
+        assert policy != BEST_EFFORT or sum(wanted) > free.bit_count(), "best effort admits every container that fits"
         return
     assert [cpus.bit_count() for cpus in found.sets] == wanted
     assert found.cpus & ~free == 0
@@ -193,9 +193,7 @@ def test_plans_are_disjoint_and_of_the_size_asked_for(scene: tuple[CpuTopology, 
 
 
 @given(scenes(), st.sampled_from(POLICIES))
-def test_one_container_lies_on_as_many_nodes_as_its_hint_says(
-    scene: tuple[CpuTopology, int, list[int]], policy: str
-) -> None:
+def test_one_container_uses_as_many_nodes_as_its_hint(scene: tuple[CpuTopology, int, list[int]], policy: str) -> None:
     """What lets one container be judged by counts alone."""
     topology, free, (count, *_) = scene
     found: Any = plan(topology, free, policy, [count])

@@ -1,4 +1,4 @@
-"""The hooks of numa-aware over a cluster (plugins reference §20)."""
+"""The hooks of numa-aware over a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def judged(h: Harness, name: str = "p") -> dict[str, tuple[str, Code]]:
     [
         pytest.param([1, 2, 2], 1, [50, 0, 0], id="20.1"),
         pytest.param([1, 1], 1, [0, 0], id="20.2"),
-        pytest.param([0, 0], 1, [100, 100], id="nobody-uses-any"),
+        pytest.param([0, 0], 1, [100, 100], id="none-in-use"),
         pytest.param([1, 2, 3], 1, [67, 34, 0], id="rounded-down"),
         pytest.param([1, 2, 2], 10, [500, 0, 0], id="weighted"),
         pytest.param([], 1, [], id="no-candidates"),
@@ -96,7 +96,7 @@ def test_vector_20_1_in_a_session() -> None:
     assert h.plugin("numa-aware").batch_node_order(profile, session.all_rows()).tolist() == [0, 50, 0]
 
 
-# --- whom it concerns -------------------------------------------------------------------------------------------------
+# --- pods that the checks apply to ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_vector_20_1_in_a_session() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_pod_with_a_policy_is_told_what_is_wrong_with_a_node(obj: Any, reason: str) -> None:
+def test_a_pod_with_a_policy_gets_the_reason_of_each_node(obj: Any, reason: str) -> None:
     h = cluster()
     h.node("n")
     if obj is not None:
@@ -138,7 +138,7 @@ def test_a_pod_with_a_policy_is_told_what_is_wrong_with_a_node(obj: Any, reason:
         numatopology("n", None),
     ],
 )
-def test_a_pod_without_a_policy_passes_where_nobody_lays_cpus(obj: Any, said: str) -> None:
+def test_a_pod_without_a_policy_fits_nodes_without_cpu_alignment(obj: Any, said: str) -> None:
     h = cluster()
     h.node("n")
     if obj is not None:
@@ -202,13 +202,13 @@ def test_what_looks_at_cpus_is_private_and_nothing_else_is() -> None:
         queue, names = session.queues["q"], ("whole", "named", "plain")
         return [name for name in names if plugin.row_private(session.engine.signature(queue, h.task(name)))]
 
-    assert private() == ["named"], "where nobody lays CPUs, whole ones are like others"
+    assert private() == ["named"], "without CPU alignment whole CPUs are like others"
     h.apply(numatopology("n", "0-15"))
     assert private() == ["whole", "named"]
 
 
 def test_better_best_effort_is_refused_where_too_few_cpus_are_free() -> None:
-    """Better: the reference lets the pod go there without CPUs, and the kubelet then refuses it."""
+    """Better: Volcano lets the pod go there without CPUs, and the kubelet then rejects it."""
     h = cluster()
     h.node("n")
     h.apply(numatopology("n", "0-2,8-9", BEST_EFFORT))
@@ -232,7 +232,7 @@ def test_containers_are_assigned_one_after_the_other_and_the_one_that_fails_is_n
 
 
 def test_sidecars_get_cpus_before_containers_and_init_containers_that_end_do_not_count() -> None:
-    """Better: the reference looks at ordinary containers only, and kubelets then take more than was planned."""
+    """Better: Volcano plans ordinary containers only, and the kubelet then assigns more CPUs than planned."""
     h = cluster()
     h.node("n")
     h.apply(numatopology("n", "0-15"))
@@ -255,7 +255,7 @@ def test_a_node_that_needs_fewer_numa_nodes_for_several_containers_is_better() -
 # --- reserved CPUs ----------------------------------------------------------------------------------------------------
 
 
-def test_cpus_kept_for_the_system_are_rounded_up_and_given_to_nobody() -> None:
+def test_reserved_cpus_are_rounded_up_and_never_assigned() -> None:
     h = cluster()
     h.node("n")
     h.apply(numatopology("n", "0-15", reserved="1500m"))
@@ -298,7 +298,7 @@ def test_a_gang_that_is_not_placed_whole_gives_every_cpu_back() -> None:
     assert h.binds == {"small": "n"}
 
 
-def test_pods_of_one_class_on_different_machines_are_told_apart() -> None:
+def test_one_class_is_planned_by_machine() -> None:
     """The amounts of both nodes are alike; only one of them has the CPUs side by side."""
     h = cluster()
     for name, free in (("a", "0-2,8-10"), ("b", "0-5")):
@@ -310,7 +310,7 @@ def test_pods_of_one_class_on_different_machines_are_told_apart() -> None:
 
 
 def test_w28_cpu_sets_are_handed_over_per_pod() -> None:
-    """§28: two pods on one node keep sets of their own; the end of one leaves the other's."""
+    """Two pods on one node have disjoint sets; the end of one keeps the other's."""
     h = cluster()
     h.node("n")
     h.apply(numatopology("n", "0-15"))
@@ -354,7 +354,7 @@ def test_a_wrong_argument_is_named_and_the_default_stays(arguments: str, message
     assert result.conf.tiers[0][0].arguments == NumaAwareArguments(1)
 
 
-def test_with_its_switches_off_it_has_no_say_and_still_counts() -> None:
+def test_with_its_switches_off_it_rejects_nothing_and_still_counts() -> None:
     h = cluster(conf(switches=", enablePredicate: false, enableNodeOrder: false"))
     h.node("n")
     h.apply(numatopology("n", "0-2"))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
-from capcard_sched.plugins.numa_aware.ledger import SETTLE_SECONDS
+from capcard_sched.plugins.numa_aware.node_cpus import SETTLE_SECONDS
 from capcard_sched.plugins.numa_aware.plugin import NumaAwareArguments
 from capcard_sched.testing import registry
 

@@ -1,4 +1,4 @@
-"""All nodes at once give the answers that each node gives by itself."""
+"""The result for all nodes at once equals the result of each node alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capcard_sched.model import deltas
 from capcard_sched.model.numa import format_cpus
 from capcard_sched.plugins.numa_aware.hints import CpuPlan
-from capcard_sched.plugins.numa_aware.rows import NumaRows
+from capcard_sched.plugins.numa_aware.numa_rows import NumaRows
 from capcard_sched.testing import Harness
 from tests.unit.plugins.numa_aware.machines import BEST_EFFORT, RESTRICTED, SINGLE, cluster, detail, numatopology
 
@@ -46,13 +46,13 @@ def taken_up(objects: list[dict[str, Any]]) -> tuple[Harness, NumaRows]:
 
 @settings(max_examples=60)
 @given(st.lists(machines(), min_size=1, max_size=5), st.lists(st.integers(1, 7), min_size=1, max_size=3))
-def test_rows_say_what_nodes_say(objects: list[dict[str, Any]], wanted: list[int]) -> None:
+def test_rows_equal_the_plans_of_single_nodes(objects: list[dict[str, Any]], wanted: list[int]) -> None:
     _, rows = taken_up(objects)
     everything = np.arange(len(objects), dtype=np.intp)
-    refused, spans = rows.place(everything, rows.watched, tuple(wanted))
+    refused, spans = rows.place(everything, rows.tracked, tuple(wanted))
     for row, obj in enumerate(objects):
         if obj["policy"] == "none":
-            assert (rows.watched[row], refused[row], spans[row]) == (False, -1, 0)
+            assert (rows.tracked[row], refused[row], spans[row]) == (False, -1, 0)
             continue
         found = rows._nodes[f"n{row}"].plan(wanted)
         expected = (-1, found.span) if isinstance(found, CpuPlan) else (found.container, 0)
@@ -70,7 +70,7 @@ def test_what_is_given_back_is_there_again_as_it_was(
     for index, wanted in enumerate(pods):
         history.append((cpus.available, rows._reach.tolist()))
         rows.claim(node, f"p{index}", tuple(wanted))
-        given = rows.given(node, f"p{index}")
+        given = rows.assigned(node, f"p{index}")
         if given is None:
             assert sum(wanted) > history[-1][0].bit_count()
         else:
@@ -93,34 +93,34 @@ def test_machines_of_more_numa_nodes_may_come_later() -> None:
     h.apply(numatopology("n0", "0-15", nodes=8, cpus=2))
     h.session()
     everything = np.array([0], dtype=np.intp)
-    assert rows.place(everything, rows.watched, (2,))[1].tolist() == [1]
+    assert rows.place(everything, rows.tracked, (2,))[1].tolist() == [1]
     h.apply(deltas.NumatopologyGone("n0"))
     h.session()
-    assert (rows.present.tolist(), rows.watched.tolist(), rows.watches_any) == ([False], [False], False)
+    assert (rows.present.tolist(), rows.tracked.tolist(), rows.tracks_any) == ([False], [False], False)
 
 
-def test_nodes_that_stand_alike_are_planned_once() -> None:
+def test_equal_nodes_are_planned_once() -> None:
     _, rows = taken_up([{"free": "0-15"}] * 3 + [{"free": "0-7"}])
-    rows.place(np.arange(4, dtype=np.intp), rows.watched, (5, 3))
-    assert len(rows._answers[5, 3]) == 2
+    rows.place(np.arange(4, dtype=np.intp), rows.tracked, (5, 3))
+    assert len(rows._plans[5, 3]) == 2
 
 
 def test_answers_of_many_kinds_are_forgotten_and_found_again() -> None:
     h, rows = taken_up([{"free": "0-15"}, {"free": "0-3,8-15"}])
     everything = np.arange(2, dtype=np.intp)
     for wanted in range(1, 300):
-        rows.place(everything, rows.watched, (wanted,))
+        rows.place(everything, rows.tracked, (wanted,))
     h.session()
     assert rows._sizes == {}
-    assert rows.place(everything, rows.watched, (8,))[1].tolist() == [1, 1]
-    assert rows.place(everything, rows.watched, (9,))[0].tolist() == [0, 0]
+    assert rows.place(everything, rows.tracked, (8,))[1].tolist() == [1, 1]
+    assert rows.place(everything, rows.tracked, (9,))[0].tolist() == [0, 0]
 
 
-def test_an_answer_follows_the_rows_that_changed_since() -> None:
+def test_a_cached_result_follows_the_rows_that_changed() -> None:
     h, rows = taken_up([{"free": "0-7", "policy": RESTRICTED}, {"free": "0-7", "policy": RESTRICTED}])
     everything, node = np.arange(2, dtype=np.intp), h.state.nodes.by_name["n1"]
-    assert rows.place(everything, rows.watched, (5,))[0].tolist() == [-1, -1]
+    assert rows.place(everything, rows.tracked, (5,))[0].tolist() == [-1, -1]
     rows.claim(node, "p", (4,))
-    assert rows.place(everything, rows.watched, (5,))[0].tolist() == [-1, 0]
+    assert rows.place(everything, rows.tracked, (5,))[0].tolist() == [-1, 0]
     rows.release(node, "p")
-    assert rows.place(everything, rows.watched, (5,))[0].tolist() == [-1, -1]
+    assert rows.place(everything, rows.tracked, (5,))[0].tolist() == [-1, -1]

@@ -1,4 +1,4 @@
-"""Buckets of task topology against the reference told plainly (plugins reference §19)."""
+"""Buckets of task topology against a plain evaluation of Volcano's rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NODES = [(0, 0), (2, 3), (5, 4), (9, 20)]
 
 def random_world(topology: dict[str, str], members: Sequence[tuple[str, int, int, str | None]]) -> World:
     w = World({})
-    # A pod of every role, so that every name is one of a task; of role d nothing is ever said.
+    # A pod of every role, so that every name is a task's; role d is in no rule.
     w.h.group("g", annotations=topology, min_member=0)
     for role in ROLES:
         w.h.pod(f"gated-{role}", role=role, schedulingGates=[{"name": "never"}])
@@ -48,7 +48,7 @@ def random_world(topology: dict[str, str], members: Sequence[tuple[str, int, int
 
 
 def plainly_built(w: World) -> list[list[str]]:
-    """The buckets, as the reference tells it: every bucket is looked at for every task."""
+    """The buckets by Volcano's rules: every task is compared with every bucket."""
     relations, job = w.job.relations, w.h.job("g")
     named = [task for task in job.tasks.values() if task.role in relations.roles]
     placed = [task for task in named if task.node is not None]
@@ -93,7 +93,7 @@ def test_buckets_partition_the_tasks_with_a_topology(
 
 
 def plain_score(w: World, task: Task, row: int, placed: Iterable[tuple[str, int]]) -> int:
-    """Plugins reference §19.4 for one node: others are dropped one by one until the rest fits."""
+    """Volcano's rule for one node: other tasks are dropped one by one until the rest fits."""
     table, bucket = w.session.nodes, w.job.of[task.uid]
     free = table.allocatable[row] - table.used[row] + table.releasing[row]
     asked = np.flatnonzero(sum(one.cls.request for one in bucket.members))

@@ -1,4 +1,4 @@
-"""TaskTopology: plugins reference §19."""
+"""The task-topology plugin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def team(**topology: str) -> World:
     return World({"ps": 1, "worker": 2}, **({"affinity": "ps,worker"} | topology))
 
 
-# --- the examples of the reference ------------------------------------------------------------------------------------
+# --- worked examples --------------------------------------------------------------------------------------------------
 
 
 def test_19_1_a_node_that_takes_the_whole_bucket_gets_all_points() -> None:
@@ -44,7 +44,7 @@ def test_19_2_tasks_that_repel_each_other_are_in_buckets_of_their_own() -> None:
     assert w.buckets() == [["ps-0"], ["ps-1"]]
 
 
-def test_19_3_others_of_the_bucket_that_find_no_room_cost_a_point_each() -> None:
+def test_19_3_other_tasks_of_the_bucket_that_do_not_fit_cost_a_point_each() -> None:
     w = World({"a": 4}, affinity="a").nodes(n1=1, n2=3, n3=0)
     w.open()
     assert w.scores("a-0") == {"n1": 25, "n2": 75, "n3": 0}
@@ -157,7 +157,7 @@ def test_inside_a_bucket_the_priority_of_the_role_decides_where_the_user_does_no
     assert w.order() == ["a-0", "b-0", "b-1"]
 
 
-def test_the_order_stands_while_a_session_places() -> None:
+def test_the_order_is_constant_during_a_session() -> None:
     """Else the rest of a bucket would come behind another one that is still whole."""
     w = World({"a": 4, "b": 2}, affinity="a,b", anti="b").nodes(n1=8)
     w.open()
@@ -211,7 +211,7 @@ def test_roles_that_a_session_put_on_a_node_keep_others_off() -> None:
 
 
 @pytest.mark.parametrize(("count_running", "points"), [(False, 100), (True, 0)])
-def test_roles_of_earlier_sessions_keep_others_off_where_asked_to(count_running: bool, points: float) -> None:
+def test_anti_affinity_to_roles_of_earlier_sessions_applies_if_enabled(count_running: bool, points: float) -> None:
     arguments = {"task-topology.count-running": count_running}
     w = World({"a": 1}, anti="a", conf_=conf(**arguments)).nodes(n1=8, n2=8).bound("a-1", "n1")
     w.open()
@@ -264,7 +264,7 @@ def test_better_a_gang_that_is_undone_leaves_no_trace() -> None:
 
 
 def test_room_is_taken_back_for_a_whole_team() -> None:
-    """Preemption asks the plugin too, places on a statement and undoes it while it looks for the best node."""
+    """Preemption calls the plugin too: it places on a statement and undoes it while it searches for the best node."""
     text = json.loads(conf("priority", "conformance"))
     text["actions"] = "enqueue, allocate, preempt"
     text["tiers"][0]["plugins"][0] |= {"enablePreemptable": False, "enableJobStarving": False}  # gang
@@ -298,7 +298,7 @@ def test_an_eviction_leaves_the_bucket_and_its_undoing_comes_back(count_running:
     before = snapshot(w.job)
     statement = Statement(session)
     statement.evict(w.h.task("a-1"), "preempt")
-    assert w.scores("a-0") == {"n1": 50, "n2": 50}, "whoever leaves draws nobody"
+    assert w.scores("a-0") == {"n1": 50, "n2": 50}, "terminating tasks attract none"
     statement.discard()
     assert snapshot(w.job) == before
     assert w.scores("a-0") == {"n1": 100, "n2": 50}
@@ -318,7 +318,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("topology", "key", "detail", "form"), WRONG, ids=[row[2] for row in WRONG])
-def test_a_topology_that_cannot_be_read_is_void_and_told_once(
+def test_an_invalid_topology_is_ignored_and_reported_once(
     topology: dict[str, str], key: str, detail: str, form: str
 ) -> None:
     w = team(**topology).nodes(n1=2)
@@ -335,7 +335,7 @@ def test_a_topology_that_cannot_be_read_is_void_and_told_once(
     assert w.plugin._jobs == {}
 
 
-def test_a_name_whose_pods_are_still_to_come_is_no_mistake() -> None:
+def test_a_name_whose_pods_do_not_exist_yet_is_valid() -> None:
     h = Harness(conf())
     h.queue("q")
     h.node("n1")
@@ -359,7 +359,7 @@ def test_a_task_that_the_group_counts_is_known_before_it_has_pods() -> None:
     assert h.plugin("task-topology")._jobs.keys() == {"default/g"}
 
 
-def test_a_mended_topology_holds_from_the_next_session_on() -> None:
+def test_a_corrected_topology_applies_from_the_next_session_on() -> None:
     w = team(affinity="ps,chief").nodes(n1=1)
     w.h.step()
     w.h.group("g", annotations=notes("ps,worker"), min_member=3)

@@ -1,8 +1,8 @@
-"""What nodes offer to claims that wait for their pod: a volume that is there, or one to be made (§5.4, volume binding).
+"""Finds a volume on every node for claims with WaitForFirstConsumer: an existing volume, or one to be provisioned.
 
-As in Kubernetes the smallest claim chooses first, each takes the smallest volume that will do, and a volume is made
-only where there is none. All nodes are answered at once: volumes with the same reach form a pool, and the first free
-volume of a pool is what it offers to all its nodes.
+As in kube-scheduler the smallest claim chooses first, each claim takes the smallest volume that matches, and a volume
+is provisioned only where none matches. All nodes are evaluated at once: volumes with the same node affinity form a
+pool, and a pool offers its first free volume to all its nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.storage import PersistentVolume, Storage, StorageCapacity, VolumeClaim
     from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 
-#: In place of a volume's version: one is to be made, or there is none.
+#: Values in place of a volume's version: the volume is to be provisioned, or there is none.
 TO_BE_MADE = 0
 NOTHING = -1
 
@@ -31,19 +31,19 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Offer(NamedTuple):
-    """What every node offers to some claims together."""
+    """The volumes of every node for the open claims of a pod."""
 
     #: Smallest first.
     claims: tuple[VolumeClaim, ...]
     #: Per claim the version of the volume, TO_BE_MADE or NOTHING: int64 [nodes].
     choices: tuple[Vector, ...]
-    #: Nodes without a volume for some claim, and nodes where one could be made but for room: bool [nodes].
+    #: Nodes without a volume for some claim, and nodes that lack the capacity to provision one: bool [nodes].
     unavailable: Mask
     short: Mask
 
 
 class _Candidates:
-    """Volumes that are what a claim asks for, wherever they are, the smallest first."""
+    """The volumes that match a claim on any node, the smallest first."""
 
     def __init__(self, claim: VolumeClaim, volumes: Collection[PersistentVolume], reach: VolumeReach) -> None:
         fitting = sorted(
@@ -63,14 +63,14 @@ class _Candidates:
                 reaches.append(rows)
             self._pool[place] = pool
         self._pools = len(reaches)
-        #: Every (node, pool) that meet: intp [pairs] each.
+        #: Every pair of a pool and a node that it reaches: intp [pairs] each.
         self._rows: Rows = np.concatenate(reaches) if reaches else np.zeros(0, dtype=np.intp)
         self._pool_of_row = np.repeat(np.arange(len(reaches)), [len(rows) for rows in reaches])
 
     def best(self, nodes: int, taken: Collection[str], others: Sequence[Vector]) -> Vector:
         """Version of the best volume on each node, NOTHING without one: int64 [nodes].
 
-        `taken` are names of volumes that are spoken for, `others` what the pod's other claims choose on each node.
+        `taken`: names of volumes reserved for other claims. `others`: the choices of the pod's other claims by node.
         """
         if not len(self.versions):
             return np.full(nodes, NOTHING, dtype=np.int64)
@@ -81,17 +81,17 @@ class _Candidates:
                 free[place] = False
         best = np.full(nodes, _NONE, dtype=np.int64)
         left: npt.NDArray[np.intp] = np.flatnonzero(free)
-        for _ in range(len(others) + 1):  # the first of a pool, then the next ones, should others have chosen it
+        for _ in range(len(others) + 1):  # the first volume of a pool, or a later one if another claim chose it
             first = np.full(self._pools, _NONE, dtype=np.int64)
             first[self._pool[left][::-1]] = left[::-1]  # of several assignments to one pool the last one stays
             offered = first[self._pool_of_row]
             good = offered != _NONE
             places, rows = offered[good], self._rows[good]
             if others:
-                welcome = np.ones(len(places), dtype=bool)
+                distinct = np.ones(len(places), dtype=bool)
                 for other in others:
-                    welcome &= other[rows] != self.versions[places]
-                places, rows = places[welcome], rows[welcome]
+                    distinct &= other[rows] != self.versions[places]
+                places, rows = places[distinct], rows[distinct]
             np.minimum.at(best, rows, places)
             left = left[~np.isin(left, first)]
         found = best != _NONE
@@ -101,7 +101,7 @@ class _Candidates:
 
 
 class VolumeMarket:
-    """Makes offers. What follows from the storage objects and the nodes alone is kept while they stay."""
+    """Computes offers; caches the part that follows from the storage objects and the nodes alone."""
 
     def __init__(self, storage: Storage, reach: VolumeReach) -> None:
         self._storage = storage
@@ -114,7 +114,7 @@ class VolumeMarket:
         self.volumes = {volume.version: volume for volume in storage.volumes.values()}
 
     def offer(self, claims: Sequence[VolumeClaim], taken: Collection[str]) -> Offer:
-        """What every node offers to these claims of one pod, given the volumes that are spoken for."""
+        """The offer for these claims of one pod; `taken`: names of volumes reserved for other claims."""
         nodes = len(self.reach.index)
         ordered = tuple(sorted(claims, key=lambda claim: (claim.size, claim.name)))
         choices: list[Vector] = []
@@ -147,10 +147,10 @@ class VolumeMarket:
             found = self._versions_of[driver] = np.array(versions, dtype=np.int64)
         return found
 
-    # --- volumes to be made -----------------------------------------------------------------------------------------
+    # --- provisioning -----------------------------------------------------------------------------------------------
 
     def _can_be_made(self, claim: VolumeClaim) -> tuple[Mask, Mask]:
-        """Masks, bool [nodes]: where the class makes volumes, and where there is room for one of this size."""
+        """Masks, bool [nodes]: where the class provisions volumes, and where the capacity suffices for this claim."""
         key = (claim.class_name, claim.size)
         found = self._made.get(key)
         if found is None:
@@ -171,10 +171,10 @@ class VolumeMarket:
     def _capacities(self, class_name: str) -> list[StorageCapacity]:
         return [each for each in self._storage.capacities.values() if each.class_name == class_name]
 
-    def room(self, class_name: str) -> Vector:
-        """Bytes that can still be made of a class on each node, 0 where nobody says: int64 [nodes]."""
-        room = np.zeros(len(self.reach.index), dtype=np.int64)
+    def free_capacity(self, class_name: str) -> Vector:
+        """Bytes that a class can still provision on each node, 0 where no driver reports it: int64 [nodes]."""
+        free = np.zeros(len(self.reach.index), dtype=np.int64)
         for capacity in self._capacities(class_name):
             rows = self.reach.selected(capacity.topology)
-            room[rows] = np.maximum(room[rows], capacity.left)
-        return room
+            free[rows] = np.maximum(free[rows], capacity.left)
+        return free

@@ -1,8 +1,7 @@
-"""What required terms mean for one pod: the plugin's part of a profile.
+"""Resolves the required terms of a pod to counts and topology keys, the plugin's part of a pod signature.
 
-A pod's own required (anti-)affinity, its DoNotSchedule constraints and the required anti-affinity of others that it
-meets become `PodRules`: tallies and topology keys. Pods for which these are equal share a profile, whatever their
-labels say otherwise.
+A pod's own required (anti-)affinity, its DoNotSchedule constraints and the required anti-affinity terms of existing
+pods that select it become `PodRules`. Pods with equal rules share a signature, even if their labels differ.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class SpreadRule(NamedTuple):
     max_skew: int
     min_domains: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    tally: TopologyCount | None
+    pod_count: TopologyCount | None
     #: 1 when the pod itself is of those counted.
     itself: int
     honors_affinity: bool
@@ -46,24 +45,24 @@ class SpreadRule(NamedTuple):
 
 
 class PodRules(NamedTuple):
-    """Everything but the class that decides about pod affinity and spread. Compared by content."""
+    """The input of the pod affinity and spread checks besides the class. Compared by content."""
 
     #: Pods that match all required affinity terms; None without such terms.
     affinity: TopologyCount | None = None
     affinity_keys: tuple[str, ...] = ()
     #: The pod matches its own required affinity terms.
     matches_itself: bool = False
-    #: Pods to stay away from, by topology key.
+    #: Pods that the pod's anti-affinity selects, with the topology key.
     anti_affinity: tuple[tuple[TopologyCount, str], ...] = ()
     spread: tuple[SpreadRule, ...] = ()
-    #: Pods that stay away from this one, with the topology key of their term.
+    #: Existing pods whose anti-affinity selects this pod, with the topology key of their term.
     repelled_by: tuple[tuple[TopologyCount, str], ...] = ()
-    #: Why the terms cannot be read.
+    #: The error of a term that cannot be parsed, "" without one.
     error: str = ""
 
 
 class _RequiredTerms(NamedTuple):
-    """A pod's own terms with its labels filled in, not yet counted."""
+    """A pod's own terms with its labels filled in."""
 
     affinity: tuple[PodSelector, ...] = ()
     affinity_keys: tuple[str, ...] = ()
@@ -81,7 +80,7 @@ def _required(affinity: Affinity | None) -> tuple[tuple[PodAffinityTerm, ...], t
 
 
 class RuleBook:
-    """Makes the rules of pods and tells the counters what to count (`framework.toolkit.topology_counts.TermReader`)."""
+    """Makes the rules of pods; implements `TermReader` for the counts."""
 
     def __init__(self, arguments: PredicatesArguments) -> None:
         self._arguments = arguments
@@ -89,7 +88,7 @@ class RuleBook:
         self._terms = TermCache(self._label_keys, self._resolve)
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Start a session: take in what changed."""
+        """Apply the changes since the last session."""
         self._terms.open(everything=session.changed.everything)
         self.counters.open(session, index)
 
@@ -118,29 +117,29 @@ class RuleBook:
             return _RequiredTerms(error=f"plugin PodTopologySpread pre-predicates failed {error}")
         return _RequiredTerms(affinity, tuple(term.topology_key for term in towards), anti_affinity, constraints)
 
-    # --- for the counters -------------------------------------------------------------------------------------------
+    # --- TermReader -------------------------------------------------------------------------------------------------
 
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether the class has required pod terms or hard constraints."""
         return any(self._of_class(cls))
 
-    def asked(self, task: Task) -> Iterable[TopologyCount]:
-        """Tallies that the pod's own terms ask for."""
+    def needed(self, task: Task) -> Iterable[TopologyCount]:
+        """The counts that the pod's own terms need."""
         rules = self._own(task)
         if rules.affinity is not None:
             yield rules.affinity
-        for tally, _ in rules.anti_affinity:
-            yield tally
+        for pod_count, _ in rules.anti_affinity:
+            yield pod_count
         for rule in rules.spread:
-            if rule.tally is not None:
-                yield rule.tally
+            if rule.pod_count is not None:
+                yield rule.pod_count
 
     def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
-        """The pod's required anti-affinity terms, once each."""
+        """The pod's distinct required anti-affinity terms."""
         for selector, topology_key in dict.fromkeys(self._terms.of(task).anti_affinity):
             yield self.counters.carriers(selector, topology_key), 1
 
-    # --- for profiles -----------------------------------------------------------------------------------------------
+    # --- rules ------------------------------------------------------------------------------------------------------
 
     def _own(self, task: Task) -> PodRules:
         terms, counters = self._terms.of(task), self.counters
@@ -171,18 +170,18 @@ class RuleBook:
         )
 
     def rules(self, task: Task) -> PodRules | None:
-        """The rules of a pod; None when neither it nor anybody it meets has a term. O(1) while nobody has."""
+        """The rules of a pod; None when no term concerns it. O(1) while no pod in the cluster has a term."""
         counters = self.counters
         own = counters.has_terms(task.cls)
         if counters.idle and not own:
             return None
-        meeting = counters.carriers_meeting(task.namespace, task.labels)
-        if not own and not meeting:
+        applying = counters.carriers_selecting(task.namespace, task.labels)
+        if not own and not applying:
             return None
         rules = self._own(task) if own else PodRules()
-        return rules._replace(repelled_by=tuple((tally, _key(tally)) for tally in meeting))
+        return rules._replace(repelled_by=tuple((pod_count, _key(pod_count)) for pod_count in applying))
 
 
-def _key(tally: TopologyCount) -> str:
-    assert tally.carried is not None
-    return tally.carried[0]
+def _key(pod_count: TopologyCount) -> str:
+    assert pod_count.carried is not None
+    return pod_count.carried[0]

@@ -1,9 +1,9 @@
-"""Claims of pods: what they allow, what they are given, and what is written with the binding (§5.3 to §5.6).
+"""Checks the claims of pods, assigns volumes to them and passes the assignments on to the binding.
 
-A pod's claims become `PodVolumes`, part of its profile: volumes that are fixed are static checks, claims that wait for
-the pod are *open* and are answered by `VolumeMarket` for all nodes, before every pod. What a placement of this session
-gives to open claims is kept here under the pod's uid and taken back when the placement is; what was committed is an
-assumption of the state (`Storage.assumed`), which counts the same.
+A pod's claims become `PodVolumes`, part of its signature. Bound volumes are static checks. Claims with
+WaitForFirstConsumer are *open*: `VolumeMarket` evaluates them for all nodes before every pod. Volumes that a placement
+of this session assigns to open claims are kept here under the pod's uid and released when the placement is undone;
+committed ones are assumed by the state (`Storage.assumed`) and count the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.storage import Assumption, Decision
 from capcard_sched.plugins.predicates import volume_scoring
-from capcard_sched.plugins.predicates.volume_limits import AttachedVolumes
-from capcard_sched.plugins.predicates.volume_offers import NOTHING, TO_BE_MADE, VolumeMarket
+from capcard_sched.plugins.predicates.attached_volumes import AttachedVolumes
+from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket
 from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from capcard_sched.model.resources import Vector
     from capcard_sched.model.storage import AttachmentKey, Storage, VolumeClaim
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments, ShapePoint
-    from capcard_sched.plugins.predicates.volume_offers import Offer
+    from capcard_sched.plugins.predicates.volume_market import Offer
 
 WRONG_ZONE = "node(s) had no available volume zone"
 UNREACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 UNAVAILABLE = "node(s) didn't find available persistent volumes to bind"
-NO_ROOM = "node(s) did not have enough free storage"
+NO_CAPACITY = "node(s) did not have enough free storage"
 VOLUME_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 IMMEDIATE_UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
@@ -46,32 +46,32 @@ _PLACED_NOW = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 
 
 class VolumesTakenError(RuntimeError):
-    """A node does not offer what a pod's claims need, though it was chosen."""
+    """A chosen node does not offer the volumes that a pod's claims need."""
 
 
 class PodVolumes(NamedTuple):
-    """What the claims of a pod mean for its placement. Compared by content."""
+    """The claims of a pod as the checks read them. Compared by content."""
 
-    #: Names and versions of volumes its claims are bound to.
+    #: Names and versions of the volumes that its claims are bound to.
     bound: tuple[tuple[str, int], ...] = ()
-    #: The same of volumes that are kept for its claims; version NOTHING when the volume is not there.
+    #: Names and versions of volumes reserved for its claims; version NOTHING when the volume does not exist.
     reserved: tuple[tuple[str, int], ...] = ()
-    #: A claim is bound to a volume that does not exist.
+    #: Whether a claim is bound to a volume that does not exist.
     gone: bool = False
-    #: Nodes that volumes are being made for which one node at a time can use.
+    #: Nodes where single-node volumes are being provisioned.
     nodes: tuple[str, ...] = ()
-    #: Classes of volumes that are being made for many nodes.
+    #: Classes of multi-node volumes that are being provisioned.
     shared: tuple[str, ...] = ()
-    #: Keys of the claims that wait for the pod.
+    #: Keys of the open claims.
     open: tuple[str, ...] = ()
-    #: What it attaches to its node, of drivers with a limit and without the open claims.
+    #: Attachments on its node, of drivers with a limit and without the open claims.
     attached: tuple[AttachmentKey, ...] = ()
-    #: Why the claims allow no node at all.
+    #: The reason why the claims allow no node, "" without one.
     error: str = ""
 
 
 class VolumeRules:
-    """See the module docstring. One per plugin instance; `open` is called at the start of every session."""
+    """Implements the module's checks for one plugin instance; `open` is called at the start of every session."""
 
     def __init__(self, arguments: PredicatesArguments) -> None:
         self._arguments = arguments
@@ -79,27 +79,27 @@ class VolumeRules:
         self.attached = AttachedVolumes(self._attachments)
         self._market: VolumeMarket | None = None
         self._reach: VolumeReach | None = None
-        #: Claim key to what this session's placements decided.
+        #: Claim key to the volume that a placement of this session assigned.
         self._decided: dict[str, Assumption] = {}
-        #: uid of a pod to the claims that are settled with its binding.
-        self._settling: dict[str, tuple[tuple[str, Decision], ...]] = {}
+        #: Pod uid to the claims that are bound with the pod.
+        self._binding_claims: dict[str, tuple[tuple[str, Decision], ...]] = {}
         self._offer: tuple[tuple[str, ...], Offer] | None = None
 
     def open(self, session: Session, index: NodeIndex) -> None:
-        """Start a session: take in what changed."""
+        """Apply the changes since the last session."""
         self._storage: Storage = session.volumes
         self._rows_by_name = session.nodes.by_name
         self._index = index
         self._decided.clear()
-        self._settling.clear()
+        self._binding_claims.clear()
         self._offer = None
         if self._arguments.node_volume_limits:
             self.attached.open(session)
 
-    # --- what a pod's claims are ------------------------------------------------------------------------------------
+    # --- claims of a pod --------------------------------------------------------------------------------------------
 
     def of(self, task: Task) -> PodVolumes | None:
-        """The claims of a pod as they stand; None for a pod without claims."""
+        """The current claims of a pod; None for a pod without claims."""
         cls = task.cls
         if not cls.volumes:
             return None
@@ -134,7 +134,7 @@ class VolumeRules:
                 volume = storage.volumes.get(decision.volume)
                 reserved.append((decision.volume, NOTHING if volume is None else volume.version))
             elif claim.is_for_many_nodes:
-                # A gang shares such a claim: tied to the node of its first pod, the others could never join it.
+                # A gang shares such a claim: bound to the node of its first pod, it would exclude the others.
                 shared.append(claim.class_name)
             else:
                 nodes.append(decision.node)
@@ -149,7 +149,7 @@ class VolumeRules:
         )
 
     def _problem(self, task: Task, name: str, claim: VolumeClaim | None) -> str:
-        """Why a claim keeps its pod from every node; "" when it does not."""
+        """The reason why a claim allows no node, "" without one."""
         if not self._binding:
             return ""
         if claim is None:
@@ -173,10 +173,10 @@ class VolumeRules:
         return key in self._decided or key in self._storage.assumed
 
     def _decision(self, claim: VolumeClaim) -> Decision | None:
-        """How a claim that is not bound gets its volume, if that is settled."""
-        known = self._decided.get(claim.key) or self._storage.assumed.get(claim.key)
-        if known is not None:
-            return known.decision
+        """The volume assigned to an unbound claim, or None."""
+        assumption = self._decided.get(claim.key) or self._storage.assumed.get(claim.key)
+        if assumption is not None:
+            return assumption.decision
         if claim.selected_node in self._rows_by_name:
             return Decision("", claim.selected_node)
         kept = [
@@ -189,7 +189,7 @@ class VolumeRules:
         return Decision(min(kept, key=lambda volume: (volume.size, volume.name)).name, "") if kept else None
 
     def _attachments(self, task: Task) -> tuple[AttachmentKey, ...]:
-        """What the claims of a pod count as on its node, as they stand; open ones that stay open count as unmade."""
+        """The current attachments of a pod's claims; open claims count as volumes to be provisioned."""
         storage = self._storage
         found: dict[AttachmentKey, None] = {}
         for name in task.cls.volumes:
@@ -206,14 +206,14 @@ class VolumeRules:
         return tuple(found)
 
     def is_limited(self, volumes: PodVolumes) -> bool:
-        """Whether limits of drivers may keep the pod off nodes."""
+        """Whether the limit of a driver can exclude nodes for the pod."""
         return bool(volumes.attached or (volumes.open and self.attached.drivers))
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
     def reject_fixed(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
-        """Nodes that the volumes of bound claims, or decisions already made, rule out: nothing a placement changes."""
-        reach = self._reaching()
+        """Reject nodes by the volumes of bound or assigned claims. No placement changes the result."""
+        reach = self._current_reach()
         if self._arguments.volume_zone:
             for name, _ in volumes.bound:
                 zone = reach.zones(self._storage.volumes[name])
@@ -242,11 +242,11 @@ class VolumeRules:
             inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
             verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
 
-    def reject_crowded(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
-        """Nodes that cannot attach so many volumes more."""
+    def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
+        """Reject nodes where the pod would exceed the limit of a driver."""
         more: list[tuple[str, Vector]] = []
         if volumes.open:
-            market, offer = self._trade(), self.offer(volumes.open)
+            market, offer = self._current_market(), self.offer(volumes.open)
             for claim, choice in zip(offer.claims, offer.choices, strict=True):
                 made = self._storage.unprovisioned_key(claim)
                 if made is not None:
@@ -258,81 +258,81 @@ class VolumeRules:
         self.attached.reject(volumes.attached, more, rows, verdict)
 
     def reject_without_offer(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
-        """Nodes that have no volume for some open claim, nor can have one made."""
+        """Reject nodes without a volume, or the capacity to provision one, for some open claim."""
         offer = self.offer(volumes.open)
         verdict.reject(rows.take(offer.unavailable), Code.UNRESOLVABLE, UNAVAILABLE)
-        verdict.reject(rows.take(offer.short), Code.UNRESOLVABLE, NO_ROOM)
+        verdict.reject(rows.take(offer.short), Code.UNRESOLVABLE, NO_CAPACITY)
 
     def score(self, volumes: PodVolumes, shape: Sequence[ShapePoint]) -> Scores:
-        """Score of every node for what it offers to the open claims: float64 [nodes]."""
-        return volume_scoring.score(self._trade(), self.offer(volumes.open), shape)
+        """Score of every node for the volumes it offers to the open claims: float64 [nodes]."""
+        return volume_scoring.score(self._current_market(), self.offer(volumes.open), shape)
 
-    def _reaching(self) -> VolumeReach:
+    def _current_reach(self) -> VolumeReach:
         if self._reach is None or self._reach.index is not self._index:
             self._reach = VolumeReach(self._index)
         return self._reach
 
-    def _trade(self) -> VolumeMarket:
-        reach, market = self._reaching(), self._market
+    def _current_market(self) -> VolumeMarket:
+        reach, market = self._current_reach(), self._market
         if market is None or market.generation != self._storage.generation or market.reach is not reach:
             market = self._market = VolumeMarket(self._storage, reach)
         return market
 
     def offer(self, keys: tuple[str, ...]) -> Offer:
-        """What every node offers to open claims, now."""
+        """The current offer of every node for open claims."""
         if self._offer is None or self._offer[0] != keys:
             assumed = (*self._decided.values(), *self._storage.assumed.values())
             taken = {each.decision.volume for each in assumed}
-            self._offer = keys, self._trade().offer([self._storage.claims[key] for key in keys], taken)
+            self._offer = keys, self._current_market().offer([self._storage.claims[key] for key in keys], taken)
         return self._offer[1]
 
-    # --- giving and taking back -------------------------------------------------------------------------------------
+    # --- assume and forget ------------------------------------------------------------------------------------------
 
     def place(self, placement: Placement) -> None:
-        """Pods were put on nodes, or their eviction was undone. Raises VolumesTakenError."""
+        """Add pods that were placed, or whose eviction was undone. Raises VolumesTakenError."""
         if not placement.cls.volumes:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if self._binding and task.status in _PLACED_NOW:
-                self._give(task, node)
+                self._assume(task, node)
             self.attached.place(task, node.name)
 
     def displace(self, placement: Placement) -> None:
-        """Pods were taken off, or are being evicted."""
+        """Remove pods that were unplaced or are being evicted."""
         if not placement.cls.volumes:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self.attached.displace(task, node.name)
-            for key, _ in self._settling.pop(task.uid, ()):
-                known = self._decided[key]
-                known.holders.discard(task.uid)
-                if not known.holders:
+            for key, _ in self._binding_claims.pop(task.uid, ()):
+                assumption = self._decided[key]
+                assumption.holders.discard(task.uid)
+                if not assumption.holders:
                     del self._decided[key]
                 self._offer = None
 
-    def _give(self, task: Task, node: Node) -> None:
+    def _assume(self, task: Task, node: Node) -> None:
         volumes = self.of(task)
         if volumes is None:
             return
         if volumes.error:
             raise VolumesTakenError(volumes.error)
         chosen = dict(self._choices(volumes.open, node)) if volumes.open else {}
-        settled: list[tuple[str, Decision]] = []
+        assigned: list[tuple[str, Decision]] = []
         for name in task.cls.volumes:
             claim = self._storage.claims[f"{task.namespace}/{name}"]
             if claim.bound:
                 continue
             decision = chosen.get(claim.key) or self._decision(claim)
             assert decision is not None, claim.key
-            settled.append((claim.key, decision))
-        for key, decision in settled:
+            assigned.append((claim.key, decision))
+        for key, decision in assigned:
             self._decided.setdefault(key, Assumption(decision, set())).holders.add(task.uid)
-        if settled:
-            self._settling[task.uid] = tuple(settled)
+        if assigned:
+            self._binding_claims[task.uid] = tuple(assigned)
             self._offer = None
 
     def _choices(self, keys: Sequence[str], node: Node) -> list[tuple[str, Decision]]:
-        market, offer = self._trade(), self.offer(tuple(keys))
+        market, offer = self._current_market(), self.offer(tuple(keys))
         found = []
         for claim, choice in zip(offer.claims, offer.choices, strict=True):
             version = int(choice[node.row])
@@ -343,19 +343,19 @@ class VolumeRules:
         return found
 
     def bindings(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
-        """How the claims of pods get their volumes, by uid of the pod; None when there is nothing to settle."""
+        """The claim bindings of pods by uid; None when no claim is open."""
         if not placement.cls.volumes:
             return None
         claims, timeout = self._storage.claims, self._arguments.bind_timeout_seconds
         return {
             task.uid: tuple(
                 ClaimBinding(claims[key].name, claims[key].uid, decision.volume, timeout)
-                for key, decision in self._settling[task.uid]
+                for key, decision in self._binding_claims[task.uid]
             )
             for task in placement.tasks
-            if task.uid in self._settling
+            if task.uid in self._binding_claims
         }
 
     def decisions(self) -> dict[str, Decision]:
-        """Claim key to decision, of this session's placements that stand."""
-        return {key: known.decision for key, known in self._decided.items()}
+        """Claim key to decision, of the placements of this session that were not undone."""
+        return {key: assumption.decision for key, assumption in self._decided.items()}

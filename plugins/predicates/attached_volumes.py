@@ -1,7 +1,7 @@
-"""Volumes of each driver attached to each node, against the limits of its CSINode (§5.4, CSI volume limits).
+"""Counts the volumes of each CSI driver attached to each node and checks them against the limits of its CSINode.
 
-A volume counts once per node, however many pods there use it, and also while the API server still lists it as attached.
-Nothing is kept while no node has a limit.
+A volume counts once per node, whatever the number of its pods there, and also while the API server still lists it as
+attached. Without any limit nothing is counted.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 class AttachedVolumes:
-    """Volumes on nodes, kept from open to open: O(pods on changed nodes) per session, O(volumes) per placement."""
+    """Volumes on nodes, kept between sessions: O(pods on changed nodes) per session, O(volumes) per placement."""
 
     def __init__(self, keys_of: Callable[[Task], tuple[AttachmentKey, ...]]) -> None:
-        """`keys_of` tells what the claims of a task count as, as things stand now."""
+        """`keys_of` returns the current attachments of a task's claims."""
         self._keys_of = keys_of
-        #: Node name to uid to what the pod brought there.
+        #: Node name to pod uid to the pod's volumes.
         self._held: dict[str, dict[str, tuple[AttachmentKey, ...]]] = {}
-        #: Node name to what the API server listed as attached when it was last looked at.
+        #: Node name to the volumes that the API server lists as attached.
         self._listed: dict[str, tuple[AttachmentKey, ...]] = {}
-        #: Volume to node name to how many pods and listings put it there.
+        #: Volume to node name to the number of pods and listings with it there.
         self._on: dict[AttachmentKey, dict[str, int]] = {}
         #: Node name to driver to number of volumes.
         self._counts: dict[str, dict[str, int]] = {}
         self._touched: set[str] = set()
-        #: Driver to count, and to limit, on each node: int64 [nodes]; made when first asked for in a session.
+        #: Driver to the count, and to the limit, on each node: int64 [nodes]; built on first use in a session.
         self._count_arrays: dict[str, Vector] = {}
         self._limit_arrays: dict[str, Vector] = {}
         #: Drivers with a limit on any node.
         self.drivers: frozenset[str] = frozenset()
 
     def open(self, session: Session) -> None:
-        """Take in what changed."""
+        """Apply the changes since the last session."""
         storage, table, changed = session.volumes, session.nodes, session.changed
         self._count_arrays, self._limit_arrays = {}, {}
         self._by_name = table.by_name
@@ -93,10 +93,10 @@ class AttachedVolumes:
             and any(f"{task.namespace}/{claim}" in claims for claim in task.cls.volumes)
         }
 
-    # --- keeping count ----------------------------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------------------------
 
     def place(self, task: Task, node: str) -> None:
-        """A pod was put on a node."""
+        """Add a pod that was placed on a node."""
         if not self.drivers:
             return
         self._touched.add(node)
@@ -105,7 +105,7 @@ class AttachedVolumes:
         self._add(node, keys)
 
     def displace(self, task: Task, node: str) -> None:
-        """A pod was taken off a node, or is being evicted."""
+        """Remove a pod that was unplaced or is being evicted."""
         held = self._held.get(node)
         if held is None or task.uid not in held:
             return
@@ -151,10 +151,10 @@ class AttachedVolumes:
     def _forget_all(self) -> None:
         self._held, self._listed, self._on, self._counts = {}, {}, {}, {}
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, dict[str, int]]:
-        """Node name to driver to number of volumes: what the counts say now."""
+        """The current counts: node name to driver to number of volumes."""
         return {node: dict(counts) for node, counts in self._counts.items()}
 
     def _arrays(self, driver: str) -> tuple[Vector, Vector]:
@@ -176,10 +176,10 @@ class AttachedVolumes:
     def reject(
         self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeView, verdict: FilterResult
     ) -> None:
-        """Reject nodes that would attach more volumes than they may.
+        """Reject nodes where the pod would exceed a limit.
 
-        `keys` are volumes the pod brings to whatever node it goes to, `more` are drivers and how many further new
-        volumes of theirs it brings to each node (int64 [nodes]).
+        `keys`: volumes that the pod attaches on every node. `more`: drivers with the number of further new volumes on
+        each node (int64 [nodes]).
         """
         wanted: dict[str, Vector] = {}
         for driver, number in more:
