@@ -122,4 +122,5 @@ def _read_fields(kind: WatchedKind[T]) -> Callable[[T], object]:
     """Reads the compared parts of an object: its identity, and the attributes in its kind's row."""
     meta = [f"metadata.{name}" for name in ObjectMeta.__struct_fields__ if name != "resource_version"]
     fields = [name for name in kind.type.__struct_fields__ if name != "metadata"]  # type: ignore[attr-defined]
-    return attrgetter(*meta, *(fields if kind.reads is None else kind.reads))
+    read, derives = attrgetter(*meta, *(fields if kind.reads is None else kind.reads)), kind.derives
+    return read if derives is None else lambda item: (read(item), derives(item))

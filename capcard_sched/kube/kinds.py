@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from capcard_sched.kube import paths
 from capcard_sched.model import deltas
+from capcard_sched.model.cooldown import cooldown_of
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
@@ -62,6 +63,8 @@ class WatchedKind(Generic[T]):
     #: Attributes, besides the metadata, whose change is delivered. None: all fields. Omitted are fields that a live
     #: cluster rewrites constantly and no plugin reads.
     reads: tuple[str, ...] | None = None
+    #: Computes a further value to compare, of fields that are not in `reads`.
+    derives: Callable[[T], object] | None = None
     #: Whether an object is delivered at all; one that is no longer selected counts as gone. None: all are.
     selects: Callable[[T], bool] | None = None
     #: The scheduler writes such objects and keeps its assumed version, so `Reflector.relist` delivers all of them,
@@ -121,7 +124,9 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
         deltas.PodChanged,
         _by_uid(deltas.PodGone),
         required=True,
-        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time", "cooldown"),
+        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
+        # the only use of the conditions
+        derives=lambda pod: cooldown_of(pod.metadata.labels, pod.metadata.annotations, pod.status.conditions),
     ),
     WatchedKind(
         "PodGroup",
