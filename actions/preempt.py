@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from capcard_sched.framework.eviction.evictor import Evictor
-from capcard_sched.framework.eviction.victim_index import Scope
+from capcard_sched.framework.eviction.scope import Scope
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import contenders
 

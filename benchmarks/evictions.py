@@ -139,11 +139,10 @@ class _Play:
         for delta in self._scene.arriving():
             core.state.apply(delta)
         settle_memory()
-        tried = core.engine.releases
         start, start_cpu = perf_counter(), process_time()
         result = _checked(core.step((), NOW))
         seconds, cpu_seconds = perf_counter() - start, process_time() - start_cpu
-        tried = core.engine.releases - tried
+        tried = result.report.evictions_tried
         news = self._take_note(result)
         victims = len(self._evictions)
         later = self._until_rest(news)

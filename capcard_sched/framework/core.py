@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
 from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
-from capcard_sched.framework.placement.engine import PlacementEngine
+from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks
+from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
@@ -94,7 +95,8 @@ class Core:
         )
         self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
-        self.engine = PlacementEngine(self.dispatch, self.state.columns)
+        self._signatures = SignatureCache(self.dispatch)
+        self._quota_hooks = quota_hooks(self.dispatch)
         self.state.classes.exclude_from_fit(frozenset())
         self.state.changes.everything = True
         self._memory = self._memory.successor()
@@ -149,11 +151,11 @@ class Core:
         """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
-        self.engine.open(self.state.nodes, self.state.tree)
+        nodes = self._signatures.open(self.state.nodes, self.state.tree)
         session = Session(
             self.state,
             self.dispatch,
-            self.engine,
+            PlacementEngine(self._signatures, self.state.columns, self._quota_hooks, nodes),
             changed,
             uid=f"session-{self._sessions}",
             now=now,

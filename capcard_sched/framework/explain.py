@@ -60,7 +60,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
     session = core.last_session
     queue = core.state.queues.get(job.queue)
     refusals = _job_refusals(session, job)
-    pending = _pending(core, session, job, pod) if session is not None else ()
+    pending = _pending(session, job, pod) if session is not None else ()
     return Explanation(
         namespace=job.namespace,
         name=job.name,
@@ -137,7 +137,7 @@ def _job_refusals(session: Session | None, job: Job) -> tuple[Refusal, ...]:
     )
 
 
-def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
+def _pending(session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
     """Pending tasks, grouped by template and outcome, in task order."""
     groups: dict[tuple[TaskClass, TaskOutcome | None], list[Task]] = {}
     for task in session.pending_tasks(job):
@@ -147,10 +147,10 @@ def _pending(core: Core, session: Session, job: Job, pod: str) -> tuple[TaskExpl
         if outcome is not None and outcome.node:
             outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
         groups.setdefault((task.cls, outcome), []).append(task)
-    return tuple(_explain_tasks(core, session, tasks, outcome) for (_, outcome), tasks in groups.items())
+    return tuple(_explain_tasks(session, tasks, outcome) for (_, outcome), tasks in groups.items())
 
 
-def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: TaskOutcome | None) -> TaskExplanation:
+def _explain_tasks(session: Session, tasks: list[Task], outcome: TaskOutcome | None) -> TaskExplanation:
     names = tuple(task.name for task in tasks)
     if outcome is None:
         return TaskExplanation(names, "untried", "not tried in the last session")
@@ -160,7 +160,7 @@ def _explain_tasks(core: Core, session: Session, tasks: list[Task], outcome: Tas
     evictable = 0
     queue = session.queues.get(tasks[0].job.queue) if tasks[0].job is not None else None
     if outcome.kind == "unfit" and queue is not None:
-        _, diagnosis = core.engine.diagnose(core.engine.signature(queue, tasks[0]))
+        _, diagnosis = session.engine.diagnose(session.engine.signature(queue, tasks[0]))
         reasons = tuple(
             NodeReason(reason, count, *diagnosis.sources.get(reason, ("", "fit")))
             for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 
 from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.eviction.scope import Scope
 from capcard_sched.framework.eviction.search import VictimSearch
-from capcard_sched.framework.eviction.victim_index import Scope, VictimIndex
+from capcard_sched.framework.eviction.victim_index import VictimIndex
 from capcard_sched.model.deltas import EvictFailed
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.status import TaskStatus

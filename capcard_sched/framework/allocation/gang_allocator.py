@@ -35,10 +35,13 @@ class GangAllocator:
         job: Job,
         tasks: Sequence[Task],
         engine: PlacementEngine | None = None,
+        *,
+        explains: bool = True,
     ) -> None:
-        """`engine`: the placement engine; the session's own when it is None."""
+        """`engine`: the session's own when it is None; `explains`: whether outcomes contain the reasons."""
         self._session = session
         self._engine = session.engine if engine is None else engine
+        self._explains = explains
         self._statement = statement
         self._queue = queue
         self._job = job
@@ -215,7 +218,7 @@ class GangAllocator:
                 self._position += 1
                 self._placed += 1
                 return True
-        text, _ = engine.diagnose(signature)
+        text = engine.diagnose(signature)[0] if self._explains else ""
         if ranking is not None and self._rows is not None and self._row_signature in (None, signature):
             ranking.known_limit = (self._rows, engine.releases, text)
         return self._fail(signature, TaskOutcome("unfit", text))

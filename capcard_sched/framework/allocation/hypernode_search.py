@@ -16,7 +16,6 @@ from capcard_sched.framework.allocation.gang_allocator import GangAllocator
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, reachable
-from capcard_sched.framework.placement.restricted_engine import restricted_engine
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
@@ -179,7 +178,7 @@ class _HyperNodeSearch:
     def _fingerprints(self, numbers: list[int]) -> dict[int, bytes]:
         """By HyperNode, a fingerprint of its nodes for visits that depend on amounts and static results."""
         session, tree = self._session, self._tree
-        engine, table = restricted_engine(session.engine, numbers[0], by_tree=False), session.nodes
+        engine, table = session.engine.restrict(numbers[0], by_tree=False), session.nodes
         parts = [table.allocatable, table.charged, table.releasing, table.pipelined]
         for task in {task.cls: task for task in self._tasks}.values():
             signature = engine.signature(self._queue, task)
@@ -209,8 +208,8 @@ class _HyperNodeSearch:
         for ref, refusal in reported[self._refusals_before :]:
             session.refusals.pop((ref, refusal.hook), None)
         del reported[self._refusals_before :]
-        engine = restricted_engine(session.engine, number, by_tree=by_tree)
-        attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine)
+        engine = session.engine.restrict(number, by_tree=by_tree)
+        attempt = GangAllocator(session, self._statement, self._queue, self._job, self._tasks, engine, explains=False)
         self._held = number, by_tree
         self._processed = attempt.run(alone=self._alone)
         return attempt
@@ -277,7 +276,7 @@ class _HyperNodeSearch:
 
     def _node_scores(self, number: int) -> float:
         """The sum of the node scores of the pods in a HyperNode, each evaluated after the ones before."""
-        engine, table = restricted_engine(self._session.engine, number, by_tree=True), self._session.nodes
+        engine, table = self._session.engine.restrict(number, by_tree=True), self._session.nodes
         offer = self._offers[number].placements
         charged = table.charged.copy() if len(offer) > 1 else table.charged
         scores = 0.0
@@ -300,11 +299,11 @@ class _HyperNodeSearch:
 
     def _explain_rest(self, number: int) -> None:
         """Fills in the reason of the pods that found no node; trials leave it out."""
-        engine, outcomes = restricted_engine(self._session.engine, number, by_tree=False), self._session.outcomes
+        engine, outcomes = self._session.engine.restrict(number, by_tree=False), self._session.outcomes
         for task in self._tasks:
             outcome = outcomes.get(task.uid)
             if outcome is not None and outcome.kind == "unfit" and not outcome.message:
-                text = engine.explain(engine.signature(self._queue, task))
+                text, _ = engine.diagnose(engine.signature(self._queue, task))
                 outcomes[task.uid] = TaskOutcome("unfit", f"HyperNode {self._tree.names[number]}: {text}")
 
     def _refuse_no_fit(self, highest: int) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from capcard_sched.model.job import Node
-    from capcard_sched.model.resources import Matrix
+    from capcard_sched.model.resources import Matrix, Vector
     from capcard_sched.model.task_class import TaskClass
 
 Rows = npt.NDArray[np.intp]
@@ -78,7 +78,7 @@ class NodeView:
         self.rows = rows
         #: True when the selection is every row in order: per-node arrays of length N can be used unchanged.
         self.whole = whole
-        #: Whether the question is what fits once the pods that leave are gone.
+        #: Whether releasing pods count as gone.
         self.future = future
         self._states = states
         #: All nodes of the session by row; `nodes[rows[i]]` is the node of entry i.
@@ -99,7 +99,7 @@ class NodeView:
         return per_node if self.whole else per_node.take(self.rows, axis=0)
 
     def state(self, plugin: str, now: Rows) -> Rows:
-        """The plugin's node state (hook `node_state`) of each entry: int64 [k]. `now`: those of all nodes."""
+        """The plugin's node state (hook `node_state`) of each entry: int64 [k]. `now`: the states of all nodes."""
         found: Rows = self.take(now) if self._states is None else self._states[plugin]
         return found
 
@@ -150,6 +150,15 @@ class NodeView:
     def future_idle(self) -> Matrix:
         """int64 [k, resources]: idle + releasing - pipelined; may be negative."""
         return self.allocatable - self.used + self.releasing - self.pipelined
+
+    def has_capacity(self, request: Vector, *, future: bool = False) -> Mask:
+        """Whether entries have capacity for a request now (`future`: once releasing pods are gone): bool [k]."""
+        requested = np.flatnonzero(request)
+        free = self.future_idle[:, requested]
+        if not future:  # idle capacity assigned to pipelined pods is taken
+            free = np.minimum(free, self.idle[:, requested])
+        enough: Mask = np.logical_and.reduce(free >= request[requested], axis=1)
+        return enough
 
 
 class FilterResult:

@@ -17,12 +17,14 @@ from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, Rows
-    from capcard_sched.framework.eviction.victim_index import Scope, VictimIndex
+    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.job import Job
+    from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Matrix, Vector
 
 #: The cost of a plan; lower is better. A bound is a prefix of a cost.
@@ -60,12 +62,18 @@ class UnitColumns(NamedTuple):
 class UnitTable:
     """The units of a session, and the selection for a preemptor."""
 
-    def __init__(self, session: Session, index: VictimIndex) -> None:
+    def __init__(
+        self, session: Session, tasks: list[Task], rows: Rows, requests: Matrix, scope_of: Callable[[Job], str]
+    ) -> None:
+        """`tasks`: the candidates, with their `rows` (intp) and `requests` (int64 [candidates, resources]).
+
+        `scope_of` returns the `evict_scope` of a job.
+        """
         self._session = session
         jobs: list[Job] = []
         numbers: dict[str, int] = {}
         of_task = []
-        for task in index.tasks:
+        for task in tasks:
             job = task.job
             assert job is not None
             number = numbers.get(job.key)
@@ -85,15 +93,26 @@ class UnitTable:
         self._left: Mask = np.ones(len(jobs), dtype=bool)
         self._seen = 0
         self.units = self._units(
-            index,
+            tasks,
+            rows,
+            requests,
+            [scope_of(job) for job in jobs],
             np.array(of_task, dtype=np.intp),
             jobs,
             np.array([ranks[queues[job.queue].priority, job.priority] for job in jobs], dtype=np.intp),
         )
 
-    def _units(self, index: VictimIndex, jobs_of: Rows, jobs: list[Job], ranks: Rows) -> UnitColumns:
+    def _units(
+        self,
+        tasks: list[Task],
+        rows: Rows,
+        requests: Matrix,
+        scopes: list[str],
+        jobs_of: Rows,
+        jobs: list[Job],
+        ranks: Rows,
+    ) -> UnitColumns:
         count = len(jobs_of)
-        scopes = [index.scope_of(job) for job in jobs]
         slack = np.array([job.ready_tasks - job.min_available for job in jobs], dtype=np.intp)
         #: Whether the remaining members can only leave all at once.
         whole = np.array(
@@ -105,11 +124,10 @@ class UnitTable:
         )
         live = np.array([job.count(LIVE) for job in jobs], dtype=np.intp)
         breaks = whole | (slack <= 0)
-        rows, requests = index.rows, index.requests
-        created = np.array([task.created for task in index.tasks], dtype=np.float64)
+        created = np.array([task.created for task in tasks], dtype=np.float64)
         oldest = np.full(len(jobs), np.inf)
         np.minimum.at(oldest, jobs_of, created)
-        running = np.array([task.status is TaskStatus.RUNNING for task in index.tasks], dtype=bool)
+        running = np.array([task.status is TaskStatus.RUNNING for task in tasks], dtype=bool)
         gang = whole[jobs_of]
         own = np.where(gang, 0, np.arange(1, count + 1))
         order = np.lexsort((own, jobs_of, ranks[jobs_of], rows))

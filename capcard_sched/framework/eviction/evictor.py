@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.eviction.search import PreemptionPlan, VictimSearch
 from capcard_sched.framework.eviction.shortfall import shortfall_text
-from capcard_sched.framework.eviction.victim_index import Scope, may_be_evicted
+from capcard_sched.framework.eviction.victim_index import may_be_evicted
 from capcard_sched.framework.session.session import reference
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import reasons
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.eviction.units import VictimUnit
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task

@@ -20,7 +20,7 @@ from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import PodSignature, Rows
-    from capcard_sched.framework.eviction.victim_index import Scope
+    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -224,7 +224,13 @@ class VictimSearch:
         judgement = session.dispatch.judge(self._scope.hook, task, judged)
         allowed = {victim.uid for victim in judgement.victims}
         causes = dict(judgement.kept)
-        units = [unit for job, here in useful for unit in units_of(index, job, here, allowed, causes, singly=singly)]
+        units = [
+            unit
+            for job, here in useful
+            for unit in units_of(
+                job, here, allowed, causes, scope=index.scope_of(job), gang_of=index.gang, singly=singly
+            )
+        ]
         for victim in candidates:
             if victim.uid not in allowed or victim.uid in causes:
                 cause = causes.get(victim.uid, self._scope.hook)

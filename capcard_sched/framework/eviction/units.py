@@ -9,7 +9,8 @@ from capcard_sched.model.annotations import EVICT_SCOPE
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.eviction.victim_index import VictimIndex
+    from collections.abc import Callable
+
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.resources import Vector
@@ -80,15 +81,22 @@ class _Slack:
 
 
 def units_of(
-    index: VictimIndex, job: Job, here: list[Task], allowed: set[str], kept: dict[str, str], *, singly: bool
+    job: Job,
+    here: list[Task],
+    allowed: set[str],
+    kept: dict[str, str],
+    *,
+    scope: str,
+    gang_of: Callable[[Job], GangMembers],
+    singly: bool,
 ) -> list[VictimUnit]:
     """The units of a job that free something on a node, in eviction order.
 
     `here`: its members on the node, in eviction order; `allowed`: uids of all members that may be evicted, on any node;
-    `kept` gets the cause `gang` for members that stay because others of the gang do. `singly`: every pod is a unit,
-    whatever happens to the gang.
+    `kept` gets the cause `gang` for members that stay because others of the gang do. `scope`: the job's `evict_scope`;
+    `gang_of`: its members; `singly`: every pod is a unit, whatever happens to the gang.
     """
-    scope = "member" if singly else index.scope_of(job)
+    scope = "member" if singly else scope
     may_go = [task for task in here if task.uid in allowed]
     if scope == "member" or (scope == "whole" and job.min_available <= 1):
         left = job.ready_tasks - job.min_available
@@ -106,7 +114,7 @@ def units_of(
         rest = [task for task in may_go if task.uid not in spared]
     if not rest:
         return units
-    gang = index.gang(job)
+    gang = gang_of(job)
     if job.count(_STARTING) or any(task.uid not in allowed for task in gang.members):
         for task in rest:
             kept.setdefault(task.uid, "gang")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from capcard_sched.framework.api.node_view import Rows
+    from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -29,16 +30,6 @@ if TYPE_CHECKING:
 SYSTEM_NAMESPACE = "kube-system"
 CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 SYSTEM_CRITICAL = "system-critical"
-
-
-class Scope(NamedTuple):
-    """The candidates of an action and its hook."""
-
-    #: Between jobs of one queue, within one job, or across queues.
-    kind: Literal["within-queue", "within-job", "across-queues"]
-    hook: Literal["preemptable", "reclaimable"]
-    #: Name of the action: the reason of its evictions.
-    action: str
 
 
 def may_be_evicted(task: Task) -> bool:
@@ -148,7 +139,7 @@ class VictimIndex:
     @cached_property
     def units(self) -> UnitTable:
         """The smallest units that can leave."""
-        return UnitTable(self._session, self)
+        return UnitTable(self._session, self.tasks, self.rows, self.requests, self.scope_of)
 
     @cached_property
     def movable(self) -> set[str]:

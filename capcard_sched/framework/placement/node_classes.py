@@ -89,7 +89,7 @@ class NodeClasses:
         size = len(table)
         self.epoch += 1
         self._synced = table.serial
-        #: Whether plugins may have changed what they keep of nodes without a change of their rows.
+        #: Whether node states of plugins may have changed without a change of their rows.
         self._recheck = False
         self._generation = table.generation
         self._numbers: dict[bytes, int] = {}
@@ -136,7 +136,7 @@ class NodeClasses:
         self.log: Numbers = np.zeros(slots, dtype=np.int64)
         self.logged = 0
 
-    # --- kinds ------------------------------------------------------------------------------------------------------
+    # --- static groups ------------------------------------------------------------------------------------------------
 
     def separates(self, feasible: Mask, static: Scores | None) -> bool:
         """Whether rows of one static group are equal in these (bool, float64 [nodes]); splits groups where allowed."""
@@ -167,7 +167,7 @@ class NodeClasses:
         return same and table.charged.shape[1] == self.charged.shape[1] and self.logged <= _LONGEST_LOG
 
     def recheck(self) -> None:
-        """A session begins: plugins may keep something else of nodes whose rows did not change."""
+        """Starts a session: plugins may have changed node states without a change of their rows."""
         self._recheck = True
 
     def catch_up(self) -> None:
@@ -208,12 +208,12 @@ class NodeClasses:
         return number
 
     def after(self, held: Vector, cls: TaskClass) -> Vector:
-        """What plugins would keep of a node of `held` after one more pod of the class: int64 [plugins]."""
+        """The node states after one more pod of the class: int64 [plugins]."""
         assert self._plugin_states is not None
         return self._plugin_states.after(held, cls)
 
     def by_plugin(self, held: Matrix | None) -> Mapping[str, Numbers] | None:
-        """Rows of `held` as a `NodeView` takes them."""
+        """Rows of `held` as `NodeView` arguments."""
         return None if held is None or self._plugin_states is None else self._plugin_states.by_plugin(held)
 
     def advance(self, run: list[int], before: int, after: int) -> None:

@@ -1,4 +1,4 @@
-"""What plugins keep of nodes beside amounts, as one matrix (hooks `node_state` and `next_node_state`)."""
+"""The plugins' node states beside amounts, as one matrix (hooks `node_state` and `next_node_state`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PluginStates:
         self._size = 0
 
     def open(self, nodes: int) -> None:
-        """A session begins, over so many nodes."""
+        """Starts a session over this number of nodes."""
         self._size = nodes
 
     def now(self) -> Matrix | None:
@@ -56,5 +56,5 @@ class PluginStates:
         return following
 
     def by_plugin(self, held: Matrix) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Some rows of the matrix as a `NodeView` takes them: int64 [k] by plugin."""
+        """Some rows of the matrix as `NodeView` arguments: int64 [k] by plugin."""
         return {name: held[:, column] for column, (name, _) in enumerate(self._now)}

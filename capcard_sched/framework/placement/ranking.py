@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
-    from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.framework.placement.node_classes import NodeClasses
+    from capcard_sched.framework.placement.node_hooks import NodeHooks
+    from capcard_sched.framework.placement.node_set import NodeSet
     from capcard_sched.model.resources import Matrix
 
 #: Negative score, lowest row, class: in placement order.
@@ -68,14 +69,15 @@ class Ranking:
     __slots__ = (
         "_all_feasible",
         "_bar",
-        "_engine",
         "_epoch",
         "_feasible",
         "_floor",
         "_head",
+        "_hooks",
         "_listed",
         "_lookahead",
         "_node_classes",
+        "_nodes",
         "_position",
         "_scores",
         "_signature",
@@ -85,9 +87,12 @@ class Ranking:
         "known_limit",
     )
 
-    def __init__(self, engine: PlacementEngine, signature: PodSignature, feasible: Mask, static: Scores | None) -> None:
+    def __init__(
+        self, hooks: NodeHooks, nodes: NodeSet, signature: PodSignature, feasible: Mask, static: Scores | None
+    ) -> None:
         """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
-        self._engine = engine
+        self._hooks = hooks
+        self._nodes = nodes
         self._signature = signature
         self._feasible = feasible
         self._all_feasible = bool(feasible.all())
@@ -98,13 +103,13 @@ class Ranking:
         #: of the session can place more, unless something was released meanwhile.
         self.known_limit: tuple[list[int], int, str] | None = None
         #: Whether every placement must evaluate all candidates: a hook compares nodes, or reads more than amounts.
-        self.is_per_node = engine.is_private(signature)
+        self.is_per_node = hooks.is_private(signature)
         if not self.is_per_node:
-            self._node_classes: NodeClasses = engine.classes_for(feasible, static)
+            self._node_classes: NodeClasses = nodes.classes_for(feasible, static)
             self._build()
             rows = self._node_classes.members
             rows = rows[self._scores.take(self._node_classes.ids.take(rows)) > _NEVER]
-            self.is_per_node = engine.compares_nodes(signature, rows)
+            self.is_per_node = hooks.compares_nodes(signature, nodes.table, rows)
 
     def _build(self) -> None:
         """Scores all classes that have rows."""
@@ -139,7 +144,7 @@ class Ranking:
 
     def _score(self, rows: Rows, allocatable: Matrix, charged: Matrix, held: Matrix | None) -> Scores:
         """Scores of feasible rows with these amounts, -inf without capacity: float64 [k]."""
-        table, static = self._engine.table, self._static
+        table, static = self._nodes.table, self._static
         fits: Mask = np.logical_and.reduce(allocatable - charged[:, :-2] >= self._bar, axis=1)
         fitting = np.count_nonzero(fits)
         whole = fitting == len(fits)
@@ -151,7 +156,7 @@ class Ranking:
             held = None if held is None else held[fits]
         by_plugin = self._node_classes.by_plugin(held)
         view = NodeView(table, rows, allocatable=allocatable, charged=charged, states=by_plugin)
-        found = self._engine.scores(self._signature, view)
+        found = self._hooks.scores(self._signature, view)
         if static is not None:
             found = found + static.take(rows)
         if whole:
@@ -171,7 +176,7 @@ class Ranking:
         return lookahead
 
     def _held_ahead(self, numbers: list[int]) -> Matrix | None:
-        """What plugins keep of nodes in these states after one and more pods, as the rows of a curve."""
+        """The plugins' node states after one and more pods, in the order of the lookahead scores."""
         classes = self._node_classes
         if classes.held is None:
             return None

@@ -15,7 +15,8 @@ from capcard_sched.framework.api.node_view import NodeView
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, PodSignature, Rows, Scores
-    from capcard_sched.framework.placement.engine import PlacementEngine
+    from capcard_sched.framework.placement.node_hooks import NodeHooks
+    from capcard_sched.state.columns import NodeTable
 
 _NEVER = float("-inf")
 
@@ -23,22 +24,25 @@ _NEVER = float("-inf")
 class ScoreCache:
     """Feasible rows for a pod of one signature, nominations kept, and their scores by the row hooks."""
 
-    __slots__ = ("_engine", "_feasible", "_scores", "_signature", "_static", "_synced")
+    __slots__ = ("_feasible", "_hooks", "_scores", "_signature", "_static", "_synced", "_table")
 
-    def __init__(self, engine: PlacementEngine, signature: PodSignature, feasible: Mask, static: Scores | None) -> None:
+    def __init__(
+        self, hooks: NodeHooks, table: NodeTable, signature: PodSignature, feasible: Mask, static: Scores | None
+    ) -> None:
         """`feasible` (bool [nodes]) and `static` (float64 [nodes]): the results that placements cannot change."""
-        self._engine = engine
+        self._hooks = hooks
+        self._table = table
         self._signature = signature
         self._feasible = feasible
         self._static = static
         #: -inf where the pod does not fit: float64 [nodes].
         self._scores: Scores = np.full(len(feasible), _NEVER)
-        self._synced = engine.table.serial
+        self._synced = table.serial
         self._evaluate(np.flatnonzero(feasible))
 
     def candidates(self) -> tuple[Rows, Scores]:
         """Feasible rows, ascending, and their scores without comparing hooks: intp and float64 [k]."""
-        table = self._engine.table
+        table = self._table
         if self._synced != table.serial:
             changed = np.flatnonzero(table.stamps > self._synced)
             self._evaluate(changed[self._feasible.take(changed)])
@@ -47,9 +51,9 @@ class ScoreCache:
         return rows, self._scores.take(rows)
 
     def _evaluate(self, rows: Rows) -> None:
-        engine, signature = self._engine, self._signature
+        hooks, table, signature = self._hooks, self._table, self._signature
         self._scores[rows] = _NEVER
-        rows = rows[engine.has_capacity(signature, NodeView(engine.table, rows))]
+        rows = rows[NodeView(table, rows).has_capacity(signature.cls.fit_request)]
         if len(rows):
-            scores = engine.scores(signature, NodeView(engine.table, rows))
+            scores = hooks.scores(signature, NodeView(table, rows))
             self._scores[rows] = scores if self._static is None else scores + self._static.take(rows)

@@ -67,6 +67,7 @@ class SessionReport:
         "enqueued",
         "errors",
         "evicted",
+        "evictions_tried",
         "placements",
         "refusals",
         "requeued",
@@ -84,6 +85,8 @@ class SessionReport:
         self.timings: list[Timing] = []
         self.enqueued: list[str] = []
         self.evicted: list[str] = []
+        #: Evictions on statements, those undone included.
+        self.evictions_tried = 0
         #: Jobs that were requeued to phase Pending.
         self.requeued: list[str] = []
         self.visited_jobs = 0

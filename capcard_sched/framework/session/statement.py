@@ -111,7 +111,8 @@ class Statement:
         marks = (dirty.jobs, job.key), (dirty.queues, job.queue), (dirty.nodes, node.name)
         unmarked = [(marked, name) for marked, name in marks if name not in marked]
         former = session.state.release(task)
-        session.engine.releases += 1
+        session.engine.note_release()
+        session.report.evictions_tried += 1
         self._records.append(_EvictionRecord(task, node, former, reason, message or reason, (by, queue), unmarked))
 
     def discard(self) -> None:

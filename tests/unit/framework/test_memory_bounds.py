@@ -55,7 +55,7 @@ def test_what_is_kept_of_classes_is_bounded_and_placements_stay_right() -> None:
         h.delete_group("g")
         predicates, nodeorder = h.plugin("predicates"), h.plugin("nodeorder")
         kept = {
-            "static answers": h.core.engine._static,
+            "static answers": h.core._signatures._static,
             "classes with rules": predicates._rules._terms,
             "classes with preferences": nodeorder._book._terms,
             "whether classes have terms": predicates._rules.counters._with_terms,

@@ -46,8 +46,15 @@ def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     """A plugin that sees the cluster for the first time."""
     fresh = CapacityCard(arguments)
     core = h.core
+    assert core.last_session is not None
     session = Session(
-        core.state, core.dispatch, core.engine, Changes(everything=True), uid="fresh", now=h.now, actions=()
+        core.state,
+        core.dispatch,
+        core.last_session.engine,
+        Changes(everything=True),
+        uid="fresh",
+        now=h.now,
+        actions=(),
     )
     fresh.open(session)
     return fresh

@@ -1,0 +1,99 @@
+"""Pod signatures, and the results of the static node hooks per signature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.api.node_view import FilterResult, PodSignature
+from capcard_sched.framework.placement import hypernode_bounds
+from capcard_sched.framework.placement.node_hooks import NodeHooks
+from capcard_sched.framework.placement.node_set import NodeSet
+from capcard_sched.framework.placement.plugin_states import PluginStates
+from capcard_sched.model.hyper_nodes import NO_TREE
+from capcard_sched.model.refusal import Code
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.api.node_view import Mask, Scores
+    from capcard_sched.model.hyper_nodes import HyperNodeTree
+    from capcard_sched.model.job import Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.state.columns import NodeTable
+
+#: Sessions without use after which static results are dropped, and the number of results above which all but those of
+#: the last session are. Each holds a mask and scores over all nodes.
+_STATIC_SESSIONS = 64
+_MOST_STATIC = 4096
+
+
+class SignatureCache:
+    """One per scheduler-conf. Signatures are interned for one session; static results live until a node changes."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.hooks = NodeHooks(dispatch)
+        self.plugin_states = PluginStates(dispatch)
+        self._static: dict[Hashable, tuple[int, int, Mask, Scores | None]] = {}
+        self._session = 0
+        #: All nodes of the session.
+        self.nodes: NodeSet | None = None
+        self.tree = NO_TREE
+        self._signatures: dict[Hashable, PodSignature] = {}
+        #: The number of evictions of the session; each one invalidates known limits.
+        self.releases = 0
+
+    def open(self, table: NodeTable, tree: HyperNodeTree = NO_TREE) -> NodeSet:
+        """Starts a session over a settled node table; returns the set of all its nodes."""
+        self._session += 1
+        self.plugin_states.open(len(table))
+        self.nodes = NodeSet(table, self.plugin_states) if self.nodes is None else self.nodes.reopen(table)
+        self.tree = tree
+        self._signatures = {}
+        self.releases = 0
+        over_capacity = len(self._static) > _MOST_STATIC
+        if over_capacity or self._session % _STATIC_SESSIONS == 0:
+            old = self._session - (2 if over_capacity else _STATIC_SESSIONS)
+            self._static = {key: value for key, value in self._static.items() if value[1] > old}
+        return self.nodes
+
+    def signature(self, queue: Queue, task: Task, *, restricted: bool = False, by_tree: bool = True) -> PodSignature:
+        """The signature of a task now: contexts may change with every placement.
+
+        `restricted`: the nodes were chosen for a job in hard mode, so that its signature has no bound; `by_tree`:
+        includes the contexts of plugins that follow the tree of HyperNodes.
+        """
+        cls, job = task.cls, task.job
+        contexts = self.hooks.class_contexts(queue, task)
+        for name, context in self.hooks.task_contexts(task, by_tree=by_tree):
+            contexts[name] = (contexts[name], context) if name in contexts else context
+        if not restricted and job is not None and job.topology is not None:
+            bound = hypernode_bounds.bound_of(self.tree, job)
+            if bound is not None:
+                contexts[hypernode_bounds.CONTEXT] = bound
+        key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
+        signature = self._signatures.get(key)
+        if signature is None:
+            signature = self._signatures[key] = PodSignature(cls, contexts, len(self._signatures))
+        return signature
+
+    def static_results(self, signature: PodSignature) -> tuple[Mask, Scores | None]:
+        """Mask and scores over all nodes that placements cannot change; cached until a node's facts change."""
+        assert self.nodes is not None
+        table = self.nodes.table
+        key = (signature.cls, tuple(signature.contexts.items()))
+        generation = table.generation
+        found = self._static.get(key)
+        if found is not None and found[0] == generation and len(found[2]) == len(table):
+            self._static[key] = (generation, self._session, found[2], found[3])
+            return found[2], found[3]
+        everything = self.nodes.view()
+        result = FilterResult(len(everything))
+        self.hooks.filter_static(signature, everything, result)
+        bound = signature.contexts.get(hypernode_bounds.CONTEXT)
+        if bound is not None:
+            assert isinstance(bound, hypernode_bounds.HyperNodeBound)
+            result.reject(~hypernode_bounds.allowed_rows(self.tree, bound), Code.UNRESOLVABLE, hypernode_bounds.BEYOND)
+        total = self.hooks.static_scores(signature, everything)
+        self._static[key] = (generation, self._session, result.ok, total)
+        return result.ok, total
