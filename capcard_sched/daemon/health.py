@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Number of schedule periods, and seconds at least, without a finished cycle after which a leader is not alive.
-STALE_PERIODS: Final = 10
-STALE_SECONDS: Final = 30.0
-#: Seconds of the same before the initial lists are applied: large lists take long, and a restart begins them again.
+#: Number of schedule periods, and seconds at least, without a finished cycle after which a leader counts as slow.
+SLOW_PERIODS: Final = 10
+SLOW_SECONDS: Final = 30.0
+#: Seconds of the same before the initial lists are applied: large lists take long.
 LIST_SECONDS: Final = 300.0
 
 
@@ -27,6 +27,8 @@ class Health:
         #: The lists were applied before a new leader listed again.
         self._relisting = False
         self.leading = False
+        #: Whether the scheduler thread runs.
+        self.alive: Callable[[], bool] = lambda: True
         #: Steps before the lists are applied, in order: name to the reason why it is pending, "" when done.
         self.steps: Callable[[], Mapping[str, str]] = dict
         #: Time of the last finished cycle, or of the begin of leadership; by the clock.
@@ -60,21 +62,26 @@ class Health:
         self.last_cycle = self.now()
 
     def liveness_error(self) -> str:
-        """Reason for a restart, "" without one. A standby is always alive."""
-        if not self.leading:
-            return ""
-        silent = self.now() - self.last_cycle
-        if not self.synced:
-            if silent <= LIST_SECONDS:
+        """Reason for a restart, "" without one: only a dead scheduler thread is one, however long sessions take."""
+        return "" if self.alive() else "the scheduler thread is dead"
+
+    def cycle_age(self) -> float:
+        """Seconds since the last finished cycle of a leader; 0.0 on a standby."""
+        return max(0.0, self.now() - self.last_cycle) if self.leading else 0.0
+
+    def slow_cycle(self) -> str:
+        """Report about a leader without a finished cycle for too long; "" otherwise."""
+        age = self.cycle_age()
+        if self.leading and not self.synced:
+            if age <= LIST_SECONDS:
                 return ""
-            return f"leading, and the initial lists are not applied after {silent:.0f} s (limit {LIST_SECONDS:.0f} s)"
-        limit = max(STALE_SECONDS, STALE_PERIODS * self._period)
-        if silent <= limit:
+            return f"the initial lists are not applied after {age:.0f} s (limit {LIST_SECONDS:.0f} s)"
+        limit = max(SLOW_SECONDS, SLOW_PERIODS * self._period)
+        if age <= limit:
             return ""
         return (
-            f"leading, and no scheduling cycle was completed for {silent:.0f} s "
-            f"(limit {limit:.0f} s: {STALE_PERIODS} schedule periods of {self._period:g} s, "
-            f"no less than {STALE_SECONDS:.0f} s)"
+            f"no scheduling cycle completed for {age:.0f} s (limit {limit:.0f} s: {SLOW_PERIODS} schedule periods of "
+            f"{self._period:g} s, at least {SLOW_SECONDS:.0f} s)"
         )
 
     def readiness(self) -> dict[str, str]:

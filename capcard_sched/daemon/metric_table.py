@@ -69,6 +69,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("plugin_scheduling_latency_milliseconds", "histogram", ("plugin", "OnSession"), "counted", "Duration of a plugin's opening and closing of a session", LATENCY),
     MetricRow("snapshot_seconds", "histogram", (), "counted", "Duration of taking what changed into the state before a session", REQUEST),
     MetricRow("cycles_total", "counter", ("result",), "counted", "Turns of the loop: session, or idle when nothing had changed"),
+    MetricRow("cycle_age_seconds", "gauge", (), "counted", "Seconds since the last finished cycle of the leader; 0 on a standby"),
     MetricRow("cycle_jobs", "gauge", ("result",), "counted", "Jobs of the last session: enqueued, sent_back (to Pending), visited (by allocate), placed (one pod at least), failed (contained errors)"),
     MetricRow("schedule_attempts_total", "counter", ("result",), "counted", "Attempts to place a pod: scheduled, unschedulable, or error (contained failures)"),
     # Pods and jobs on their way

@@ -277,6 +277,10 @@ class Metrics:
         """Nothing was heard from the watches for so long."""
         self._gauges["cache_age_seconds"].set(seconds)
 
+    def cycle_age(self, seconds: float) -> None:
+        """The leader's last cycle ended so long ago."""
+        self._gauges["cycle_age_seconds"].set(seconds)
+
     def usage_poll(self, result: str) -> None:
         """The load of nodes was `measured`, or the question `failed`."""
         self._counters["node_usage_polls_total"].labels(result).inc()

@@ -165,7 +165,7 @@ class Options:
     """Where /metrics is served."""
 
     enable_healthz: Annotated[bool, _switch(SERVING)] = False
-    """Serve /healthz (sessions complete while we lead) and /readyz (the whole cluster has been read)."""
+    """Serve /healthz (fails when the scheduler thread is dead) and /readyz (fails until all lists are applied)."""
 
     healthz_address: Annotated[AddressFlag, _address()] = _HEALTH_ADDRESS
     """Where those are served."""

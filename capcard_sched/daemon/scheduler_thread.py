@@ -120,6 +120,10 @@ class SchedulerThread:
         self._stopping = True
         self._inbox.put(())
 
+    def is_alive(self) -> bool:
+        """Whether the thread runs, or was stopped on purpose."""
+        return self._stopping or self._thread.is_alive()
+
     def join(self, timeout: float) -> bool:
         """Wait until the thread has ended; whether it has."""
         self._thread.join(timeout)

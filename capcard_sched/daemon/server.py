@@ -1,6 +1,8 @@
 """The daemon's HTTP: /metrics on one port, /healthz and /readyz on another.
 
 Any pod of the cluster can connect to these ports, so connections, header sizes and all waits for a client are limited.
+A new connection above the limit replaces the oldest one without a request in progress, so silent connections do not
+delay probes.
 """
 
 from __future__ import annotations
@@ -9,17 +11,16 @@ import asyncio
 import contextlib
 import errno
 import gzip
+import math
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
-
-    from aiohttp.typedefs import Middleware
 
 _FAMILY_MISSING: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 _FULL: Final = (
@@ -31,6 +32,10 @@ _REFRESH_SECONDS: Final = 0.5
 _SMALL: Final = 1024
 #: Seconds within which a connection above the limit must send its request.
 _REFUSAL_SECONDS: Final = 1.0
+#: Seconds after which a request in progress may be aborted for a new connection, when all connections have one.
+_BUSY_SECONDS: Final = 1.0
+#: Number of connections that the kernel queues for `accept`.
+_BACKLOG: Final = 512
 
 
 class ServeError(Exception):
@@ -41,13 +46,13 @@ class ServerLimits(NamedTuple):
     """Limits per server. Times in seconds, sizes in bytes."""
 
     connections: int = 64
-    #: Time until the headers of a request are complete, also on an idle connection.
-    header_seconds: float = 75.0
+    #: Time until the TLS handshake is complete, and again the headers of a request, also on an idle connection.
+    header_seconds: float = 5.0
     #: Time to produce a response and send it.
-    answer_seconds: float = 30.0
+    response_seconds: float = 10.0
     #: Size of one header line. Bodies are not read.
     header_bytes: int = 8190
-    headers: int = 64
+    headers: int = 32
 
 
 class ListenAddress(Protocol):
@@ -96,6 +101,9 @@ class HealthState(Protocol):
     def liveness_error(self) -> str:
         """Reason for a restart, or ""."""
 
+    def slow_cycle(self) -> str:
+        """Report about a slow scheduling cycle, or ""."""
+
     def readiness(self) -> Mapping[str, str]:
         """Steps before the replica can schedule: name to the reason why it is pending, or ""."""
 
@@ -124,7 +132,7 @@ class HttpServer:
         self._address = address
         self._tls = tls
         self._limits = limits
-        app = web.Application(middlewares=[_within(limits.answer_seconds)], client_max_size=_SMALL)
+        app = web.Application(middlewares=[self._respond], client_max_size=_SMALL)
         for path, page in pages.items():
             app.router.add_get(path, page)
         self._runner = web.AppRunner(
@@ -139,6 +147,12 @@ class HttpServer:
             shutdown_timeout=1.0,
         )
         self._server: asyncio.Server | None = None
+        self._context: ssl.SSLContext | None = None
+        #: Accepted connections, oldest first, with their protocol; pruned when the next one is accepted.
+        self._open: list[tuple[asyncio.Transport, web.RequestHandler]] = []
+        #: Connections with a request in progress, and its time of arrival.
+        self._busy: dict[object, float] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
@@ -149,12 +163,12 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises ServeError when the address is taken or unusable, or a TLS file is."""
-        context = None if self._tls is None else self._tls.context()
+        self._context = None if self._tls is None else self._tls.context()
         listener = _listen(self._address)
         await self._runner.setup()
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._accept, sock=listener, ssl=context, ssl_handshake_timeout=10.0 if context is not None else None
+                lambda: _Accepted(self._admit), sock=listener, backlog=_BACKLOG
             )
         except OSError as error:
             listener.close()
@@ -165,24 +179,66 @@ class HttpServer:
         """Stop accepting, let responses in progress finish for a second, and close."""
         if self._server is not None:
             self._server.close()
+        for handshake in self._handshakes:
+            handshake.cancel()
         await self._runner.cleanup()
 
-    def _accept(self) -> asyncio.Protocol:
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def _admit(self, transport: asyncio.Transport) -> None:
+        """Serve a new connection; above the limit, abort an older one or respond 503."""
+        self._open = [each for each in self._open if not each[0].is_closing()]
         server = self._runner.server
-        if server is None or len(server.connections) >= self._limits.connections:
-            return _OverloadProtocol()
-        return server()
+        if server is None or (len(self._open) >= self._limits.connections and not self._evict()):
+            if self._context is None:
+                transport.set_protocol(_OverloadProtocol(transport))
+            else:
+                transport.abort()
+            return
+        handler = server()
+        self._open.append((transport, handler))
+        if self._context is None:
+            transport.set_protocol(handler)
+            handler.connection_made(transport)
+        else:
+            task = asyncio.get_running_loop().create_task(self._handshake(transport, handler, self._context))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
 
+    def _evict(self) -> bool:
+        """Abort the oldest connection without a request in progress, else the oldest slow one; False without either."""
+        slow = asyncio.get_running_loop().time() - _BUSY_SECONDS
+        for limit in (-math.inf, slow):
+            for index, (transport, handler) in enumerate(self._open):
+                if self._busy.get(handler, -math.inf) <= limit:
+                    transport.abort()
+                    del self._open[index]
+                    return True
+        return False
 
-def _within(seconds: float) -> Middleware:
-    """Send the page's response within `seconds`, or abort the connection."""
+    async def _handshake(
+        self, transport: asyncio.Transport, handler: asyncio.Protocol, context: ssl.SSLContext
+    ) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport, handler, context, server_side=True, ssl_handshake_timeout=self._limits.header_seconds
+            )
+        except (OSError, ssl.SSLError):  # no TLS, too slow, or aborted
+            transport.abort()
+            return
+        if secured is None:
+            transport.abort()
+        else:
+            handler.connection_made(secured)
 
     @web.middleware
-    async def answer(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    async def _respond(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        """Produce and send the response within the limit, or abort the connection."""
+        self._busy[request.protocol] = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._limits.response_seconds):
                 try:
                     response = await handler(request)
                 except web.HTTPException as error:
@@ -196,20 +252,29 @@ def _within(seconds: float) -> Middleware:
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from None
+        finally:
+            self._busy.pop(request.protocol, None)
         return response
-
-    return answer
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
 
 
+class _Accepted(asyncio.Protocol):
+    """The protocol of a connection until `admit` replaces it."""
+
+    def __init__(self, admit: Callable[[asyncio.Transport], None]) -> None:
+        self._admit = admit
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._admit(cast("asyncio.Transport", transport))
+
+
 class _OverloadProtocol(asyncio.Protocol):
     """Responds 503 to a connection above the limit, after its request: an earlier response would end in a reset."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._timer = asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, transport.abort)
 
@@ -252,7 +317,8 @@ def health_pages(health: HealthState) -> dict[str, Page]:
     """
 
     async def healthz(_: web.Request) -> web.Response:
-        return _status_response(health.liveness_error())
+        slow = health.slow_cycle()
+        return _status_response(health.liveness_error(), f"slow: {slow}\n" if slow else "")
 
     async def readyz(request: web.Request) -> web.Response:
         checks = health.readiness()
@@ -266,8 +332,8 @@ def health_pages(health: HealthState) -> dict[str, Page]:
     return {"/healthz": healthz, "/readyz": readyz}
 
 
-def _status_response(problem: str) -> web.Response:
-    return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
+def _status_response(problem: str, note: str = "") -> web.Response:
+    return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n{note}")
 
 
 def _listen(address: ListenAddress) -> socket.socket:

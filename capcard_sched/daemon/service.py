@@ -194,6 +194,7 @@ class Service:
             await self._serve(stack)
             self._handle_signals()
             thread.start()
+            self._health.alive = thread.is_alive
             try:
                 await self._work()
             finally:
@@ -419,11 +420,16 @@ class Service:
             self._metrics.plugin_samples(await self._ask(self._metrics.sample))
 
     async def _refresh_gauges(self) -> None:
+        slow = False
         while True:
             for lane, waiting in self._effects.backlog().items():
                 self._metrics.backlog(lane, waiting)
             self._metrics.cache_age(self._feed.stale_for())
             self._metrics.usage_age(self._usage.age())
+            self._metrics.cycle_age(self._health.cycle_age())
+            if (report := self._health.slow_cycle()) and not slow:
+                self._log.warning("slow scheduling cycle", detail=report)
+            slow = bool(report)
             await asyncio.sleep(_GAUGE_SECONDS)
 
     # --- the scheduler-conf -----------------------------------------------------------------------------------------

@@ -231,3 +231,22 @@ def test_big_sessions_hand_over_bindings_while_they_go_on(core: Core) -> None:
     assert thread.join(10)
     assert len(lots) > 2
     assert all(64 <= size < 128 for size in lots[:-1])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_by_an_exception_is_dead_and_a_long_session_is_not(core: Core, outside: Outside) -> None:
+    def slow_step(*arguments: Any) -> StepResult:
+        time.sleep(0.3)
+        raise SystemExit
+
+    core.step = slow_step  # type: ignore[method-assign,assignment]
+    thread = SchedulerThread(core, handover=outside.handover, listener=outside, period=0.05)
+    assert not thread.is_alive(), "not started"
+    thread.start()
+    thread.lead()
+    time.sleep(0.15)
+    assert thread.is_alive(), "within a session"
+    assert thread.join(10)
+    assert not thread.is_alive()
+    thread.stop()
+    assert thread.is_alive(), "a stop on purpose is not a death"

@@ -263,6 +263,23 @@ def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
     assert monitor["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "interval": "10s"}]
 
 
+def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path) -> None:
+    labels = {"team": "observability"}
+    found = by_key(
+        rendered(helm, {"custom": {"metrics_namespace_labels": {"kubernetes.io/metadata.name": None, **labels}}})
+    )
+    policy = found["NetworkPolicy capcard-system/capcard-sched"]["spec"]
+    pod = deployment(rendered(helm))["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": labels}}]
+    ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert [port["port"] for port in rule["ports"]] == ["metrics"]
+    assert set(ports) == {"metrics", "healthz"}
+    without = by_key(rendered(helm, {"custom": {"network_policy_enable": False}}))
+    assert "NetworkPolicy capcard-system/capcard-sched" not in without
+
+
 @pytest.mark.parametrize(
     "values, output",
     [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import resource
 import socket
 import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -84,8 +86,11 @@ async def test_health_and_readiness_follow_the_daemon(served: HttpServer, health
     health.leads(leading=True)
     clock.now += 31
     status, text = await get(served, "/healthz")
-    assert status == 503
-    assert text.startswith("leading, and no scheduling cycle was completed for 31 s (limit 30 s")
+    assert status == 200
+    assert text.startswith("ok\nslow: no scheduling cycle completed for 31 s (limit 30 s")
+    health.alive = lambda: False
+    assert await get(served, "/healthz") == (503, f"the scheduler thread is dead\n{text.removeprefix('ok' + chr(10))}")
+    health.alive = lambda: True
     assert (await get(served, "/readyz"))[0] == 200
     health.cycle_done()
     assert await get(served, "/healthz") == (200, "ok\n")
@@ -195,7 +200,7 @@ async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
         def exposition(self) -> bytes:
             return b"x" * 50_000_000
 
-    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=ServerLimits(answer_seconds=0.5))
+    server = HttpServer(_LOOPBACK, metrics_pages(Big()), limits=ServerLimits(response_seconds=0.5))
     await server.start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
@@ -211,22 +216,109 @@ async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
         await server.stop()
 
 
-@pytest.mark.asyncio
-async def test_connections_beyond_the_limit_are_refused_and_room_that_comes_free_is_used(health: Health) -> None:
-    server = await limited(health, ServerLimits(connections=3, header_seconds=30))
+@asynccontextmanager
+async def silent(port: int, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Connections that send nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * count)), hard))
+    writers: list[asyncio.StreamWriter] = []
+    readers: list[asyncio.StreamReader] = []
     try:
-        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        assert await get(server, "/healthz") == (503, "too many connections\n")
-        for _, writer in idle:
-            writer.close()
-        for _ in range(50):
-            await asyncio.sleep(0.05)
-            status, _text = await get(server, "/healthz")
-            if status == 200:
-                break
-        assert status == 200
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            readers.append(reader)
+            writers.append(writer)
+        yield readers
     finally:
+        for writer in writers:
+            writer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def closed(readers: list[asyncio.StreamReader]) -> int:
+    """Number of connections that the server has closed."""
+    for reader in readers:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.001):
+                await reader.read()
+    return sum(reader.at_eof() or reader.exception() is not None for reader in readers)
+
+
+@pytest.mark.asyncio
+async def test_probes_are_served_within_a_second_beside_a_thousand_silent_connections(served: HttpServer) -> None:
+    async with silent(served.port, 1000) as readers:
+        for _ in range(3):
+            async with asyncio.timeout(1):
+                assert await get(served, "/healthz") == (200, "ok\n")
+        assert await closed(readers) >= 1000 - ServerLimits().connections, "memory is bounded"
+
+
+@pytest.mark.asyncio
+async def test_probes_over_tls_are_served_beside_connections_without_a_handshake(
+    certificate: tuple[Path, Path], health: Health
+) -> None:
+    server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
+    await server.start()
+    trust = ssl.create_default_context(cafile=str(certificate[0]))
+    try:
+        async with silent(server.port, 300) as readers, asyncio.timeout(2):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"https://127.0.0.1:{server.port}/healthz", ssl=trust) as response,
+            ):
+                assert response.status == 200
+            assert await closed(readers) >= 300 - ServerLimits().connections
+    finally:
+        await server.stop()
+
+
+def test_headers_and_handshakes_are_awaited_for_five_seconds_at_most() -> None:
+    assert ServerLimits().header_seconds <= 5
+
+
+@pytest.mark.asyncio
+async def test_a_scrape_in_progress_survives_silent_connections() -> None:
+    async def refresh() -> None:
+        await asyncio.sleep(0.4)
+
+    server = HttpServer(_LOOPBACK, metrics_pages(Metrics(), refresh), limits=ServerLimits(connections=3))
+    await server.start()
+    try:
+        scrape = asyncio.ensure_future(get(server, "/metrics"))
+        await asyncio.sleep(0.1)
+        async with silent(server.port, 20):
+            assert (await scrape)[0] == 200
+    finally:
+        await server.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_full_server_responds_503_and_replaces_requests_of_more_than_a_second() -> None:
+    async def refresh() -> None:
+        await asyncio.sleep(0.4)
+
+    class Big:
+        content_type = "text/plain"
+
+        def exposition(self) -> bytes:
+            return b"x" * 50_000_000
+
+    pages = {**metrics_pages(Big()), "/slow": metrics_pages(Metrics(), refresh)["/metrics"]}
+    server = HttpServer(_LOOPBACK, pages, limits=ServerLimits(connections=3))
+    await server.start()
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            writers.append(writer)
+        await asyncio.sleep(0.2)
+        assert await get(server, "/slow") == (503, "too many connections\n")
+        await asyncio.sleep(1.2)
+        assert (await get(server, "/slow"))[0] == 200, "readers that do not read are replaced"
+    finally:
+        for writer in writers:
+            writer.close()
         await server.stop()
 
 
