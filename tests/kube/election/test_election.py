@@ -281,7 +281,7 @@ async def test_a_missing_namespace_is_told_and_waited_for(cluster: Cluster, kube
     [
         ({}, "holderIdentity is missing", 0.0),
         ({"holderIdentity": "gone"}, "leaseDurationSeconds is missing: treated as 4", 4.0),
-        ({"holderIdentity": "gone", "leaseDurationSeconds": 1, "leaseTransitions": 2**31 - 1}, "from 0 again", 1.0),
+        ({"holderIdentity": "gone", "leaseDurationSeconds": 1, "leaseTransitions": 2**31 - 1}, "restart from 0", 1.0),
     ],
 )
 async def test_a_malformed_lease_is_told_and_mended(
@@ -303,7 +303,7 @@ async def test_a_response_that_is_no_lease_is_told_and_asked_again(cluster: Clus
     async with Elector(proxy.kubeconfig_for("scheduler-a"), cluster.namespace, "a") as one:
         await until(lambda: one.leads, "a leader")
         assert len(one.reported(ElectionEvent.MALFORMED)) == 1
-        assert "the response is no Lease" in one.reported(ElectionEvent.MALFORMED)[0]
+        assert "the response is not a Lease" in one.reported(ElectionEvent.MALFORMED)[0]
 
 
 @pytest.mark.asyncio

@@ -260,7 +260,7 @@ async def test_a_fence_on_another_lease_blocks_and_is_passed_by(cluster: Cluster
         reported = Reported()
         it = fence(one, reported, propagation=0.2)
         assert await it.probe(one.election) is FenceState.BLOCKING
-        assert "refuses the present leader" in reported.sentences[0]
+        assert "rejects the current leader" in reported.sentences[0]
         assert it.token(one.election) is None
         await bind(one.client, "p", it.token(one.election))
 
