@@ -100,14 +100,14 @@ class Binpack(Plugin):
             self._generation = generation
             self._capacities.clear()
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `binpack.weight` per row; None when no requested resource has a weight."""
-        terms = self._terms.get(profile.cls)
+        terms = self._terms.get(signature.cls)
         if terms is None:
-            terms = self._terms[profile.cls] = self._terms_of(profile.cls)
+            terms = self._terms[signature.cls] = self._terms_of(signature.cls)
         if not terms:
             return None
         used = rows.used

@@ -187,8 +187,8 @@ class NodeGroup(Plugin):
     def class_context(self, queue: Queue, cls: TaskClass) -> QueueContext | None:
         return self._contexts.get(queue.name)
 
-    def _context(self, profile: PodSignature) -> QueueContext:
-        return profile.context(self.name) or _NO_CONTEXT
+    def _context(self, signature: PodSignature) -> QueueContext:
+        return signature.context(self.name) or _NO_CONTEXT
 
     # --- affinity ---------------------------------------------------------------------------------------------------
 
@@ -213,22 +213,22 @@ class NodeGroup(Plugin):
         """Values by code; the last one serves nodes without a group."""
         return np.array([*values, last], dtype=np.float64)
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        groups, _, problem = self._context(profile)
+    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        groups, _, problem = self._context(signature)
         codes = rows.take(self._rows)
         ungrouped = codes < 0
         if groups is not None or self.arguments.strict:
-            verdict.reject(ungrouped, Code.UNRESOLVABLE, NO_LABEL)
+            result.reject(ungrouped, Code.UNRESOLVABLE, NO_LABEL)
         if groups is None:
-            verdict.reject(~ungrouped, Code.UNRESOLVABLE, NO_AFFINITY)
+            result.reject(~ungrouped, Code.UNRESOLVABLE, NO_AFFINITY)
         else:
             excluded = self._table((not self._admits(groups, name) for name in self._codes), 0)[codes] > 0
-            verdict.reject(excluded, Code.UNRESOLVABLE, NOT_SATISFIED)
+            result.reject(excluded, Code.UNRESOLVABLE, NOT_SATISFIED)
         if problem:
-            verdict.reject(~ungrouped, Code.UNRESOLVABLE, LIMIT_INVALID)
+            result.reject(~ungrouped, Code.UNRESOLVABLE, LIMIT_INVALID)
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        groups = self._context(profile).groups
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+        groups = self._context(signature).groups
         if groups is None:
             return None
         points = self._table((self._points(groups, name) for name in self._codes), 0.0)
@@ -236,24 +236,24 @@ class NodeGroup(Plugin):
 
     # --- limits -----------------------------------------------------------------------------------------------------
 
-    def domain_bound(self, profile: PodSignature) -> bool:
-        return self._context(profile).limits is not None
+    def domain_bound(self, signature: PodSignature) -> bool:
+        return self._context(signature).limits is not None
 
-    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        limits = self._context(profile).limits
+    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        limits = self._context(signature).limits
         if limits is None:
             return
-        over = {group for group, limit in limits.by_group if self._exceeds(limits.queue, group, dict(limit), profile)}
+        over = {group for group, limit in limits.by_group if self._exceeds(limits.queue, group, dict(limit), signature)}
         if over:
             exceeded = self._table((name in over for name in self._codes), 0)
-            verdict.reject(exceeded[rows.take(self._rows)] > 0, Code.UNRESOLVABLE, LIMIT_EXCEEDED)
+            result.reject(exceeded[rows.take(self._rows)] > 0, Code.UNRESOLVABLE, LIMIT_EXCEEDED)
 
-    def _exceeds(self, queue: str, group: str, limit: Amounts, profile: PodSignature) -> bool:
+    def _exceeds(self, queue: str, group: str, limit: Amounts, signature: PodSignature) -> bool:
         columns = self._session.resources
         held = columns.amounts(columns.fit(self._held[queue].get(group, columns.zeros())))
         return any(
             amount and name in limit and held.get(name, 0) + amount > limit[name]
-            for name, amount in profile.cls.requests.items()
+            for name, amount in signature.cls.requests.items()
         )
 
     def _count(self, queue: Queue) -> dict[str, Vector]:

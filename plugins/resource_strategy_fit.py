@@ -185,14 +185,14 @@ class ResourceStrategyFit(Plugin):
 
     # --- utilization ------------------------------------------------------------------------------------------------
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return False
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `resourceStrategyFitWeight` per row; None when no requested resource has a weight."""
-        terms = self._terms.get(profile.cls)
+        terms = self._terms.get(signature.cls)
         if terms is None:
-            terms = self._terms[profile.cls] = self._terms_of(profile.cls)
+            terms = self._terms[signature.cls] = self._terms_of(signature.cls)
         if not terms:
             return None
         used, allocatable = rows.used, rows.allocatable
@@ -231,12 +231,12 @@ class ResourceStrategyFit(Plugin):
 
     # --- scarce resources -------------------------------------------------------------------------------------------
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """100 x `sra.weight` for nodes without scarce resources, reduced by the weight of those that a node has."""
         total = sum(self._scarce.values())
         if not total:
             return None
-        allocatable, request = rows.allocatable, profile.cls.request
+        allocatable, request = rows.allocatable, signature.cls.request
         had = np.zeros(len(rows), dtype=np.int64)
         for name, weight in self._scarce.items():
             column = self._session.resources.find(name)
@@ -248,11 +248,11 @@ class ResourceStrategyFit(Plugin):
 
     # --- proportional -----------------------------------------------------------------------------------------------
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes where a pod without the resources would use the cpu and memory reserved for a free device."""
         if not self._reserves:
             return
-        request, find = profile.cls.request, self._session.resources.find
+        request, find = signature.cls.request, self._session.resources.find
         columns = [(reserve, find(reserve.resource)) for reserve in self._reserves]
         if any(column is not None and request[column] > 0 for _, column in columns):
             return
@@ -265,7 +265,7 @@ class ResourceStrategyFit(Plugin):
             free = idle[:, column]
             short = (left_cpu < _times(free, reserve.cpu)) | (left_memory < _times(free, reserve.memory))
             reason = f"proportional of resource {reserve.resource} check failed"
-            verdict.reject(short & (free > 0), Code.UNRESOLVABLE, reason)
+            result.reject(short & (free > 0), Code.UNRESOLVABLE, reason)
 
 
 def _times(amounts: npt.NDArray[np.int64], factor: Fraction) -> npt.NDArray[np.int64]:

@@ -245,17 +245,17 @@ class Tdm(Plugin):
             return f"revocable zone {text} format error"
         return f"current time beyond revocable zone {zone}:{text}"
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        context = profile.context(self.name)
+    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        context = signature.context(self.name)
         if context is None:
             return
         for zone, members in self._rows.items():
             reason = self._problem(zone) or ("" if context[0] else NOT_REVOCABLE)
             if reason:
-                verdict.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
+                result.reject(np.isin(rows.rows, members), Code.UNRESOLVABLE, reason)
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        context = profile.context(self.name)
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+        context = signature.context(self.name)
         if context is None or not context[0]:
             return None
         active = [members for zone, members in self._rows.items() if zone in self._active]

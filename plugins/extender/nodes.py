@@ -122,79 +122,79 @@ class NodeQuestions:
         managed = self._managed
         return not managed or not managed.isdisjoint(cls.requests) or not managed.isdisjoint(cls.limits)
 
-    def _task(self, profile: PodSignature) -> Task | None:
+    def _task(self, signature: PodSignature) -> Task | None:
         """The pod that is being placed."""
         serial = self._session.nodes.serial
-        known = self._tasks.get(profile)
+        known = self._tasks.get(signature)
         if known is None or known[0] != serial:
-            known = self._tasks[profile] = serial, self._find_task(profile)
+            known = self._tasks[signature] = serial, self._find_task(signature)
         return known[1]
 
-    def _find_task(self, profile: PodSignature) -> Task | None:
-        session, key = self._session, profile.context(self._name)
+    def _find_task(self, signature: PodSignature) -> Task | None:
+        session, key = self._session, signature.context(self._name)
         jobs = [session.jobs[key]] if key in session.jobs else list(session.with_pending_tasks())
         for job in jobs:
-            pending = [task for task in job.pending.values() if task.cls is profile.cls]
+            pending = [task for task in job.pending.values() if task.cls is signature.cls]
             if pending:
                 return min(pending, key=session.task_key)
-        everyone = (task for job in jobs for task in job.tasks.values() if task.cls is profile.cls)
+        everyone = (task for job in jobs for task in job.tasks.values() if task.cls is signature.cls)
         return min(everyone, key=lambda task: task.uid, default=None)
 
     # --- predicate --------------------------------------------------------------------------------------------------
 
-    def judge(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def judge(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject what the webhook refuses of the entries nobody else rejected.
 
         A choice among several nodes is left to `best`, unless somebody else makes it: then only what was said in
         this session about nodes as they still are is rejected here.
         """
-        if not self.judges or not self.interested(profile.cls):
+        if not self.judges or not self.interested(signature.cls):
             return
-        left = rows.rows[verdict.ok]
-        task = self._task(profile)
+        left = rows.rows[result.ok]
+        task = self._task(signature)
         if task is None or not len(left):
             return
-        answers, rest = self._answers(profile, task, left, verdict)
+        answers, rest = self._answers(signature, task, left, result)
         refused: dict[_Said, list[int]] = {}
         for row, answer in answers.items():
             if answer.code is not Code.SUCCESS:
                 refused.setdefault(answer, []).append(row)
         for answer, those in sorted(refused.items()):
-            verdict.reject(np.isin(rows.rows, those) & verdict.ok, answer.code, answer.reason)
+            result.reject(np.isin(rows.rows, those) & result.ok, answer.code, answer.reason)
         if rest.code is not Code.SUCCESS:
             others = ~np.isin(rows.rows, list(answers))
-            verdict.reject(others & verdict.ok, rest.code, rest.reason)
+            result.reject(others & result.ok, rest.code, rest.reason)
 
     def _answers(
-        self, profile: PodSignature, task: Task, left: Rows, verdict: FilterResult
+        self, signature: PodSignature, task: Task, left: Rows, result: FilterResult
     ) -> tuple[dict[int, _Said], _Said]:
         """What is said of some of the rows, and of all others."""
         if not self._is_open:
-            return self._said(profile, task), self._unsaid.get(_key(profile, task), _YES)
-        if self._lazy and len(left) > 1 and not isinstance(verdict, Diagnosis):
-            return self._said(profile, task), _YES
-        silence = self._silence(profile, task)
+            return self._said(signature, task), self._unsaid.get(_key(signature, task), _YES)
+        if self._lazy and len(left) > 1 and not isinstance(result, Diagnosis):
+            return self._said(signature, task), _YES
+        silence = self._silence(signature, task)
         if silence is None:
-            return dict(zip(left.tolist(), self._ask(profile, task, left.tolist()), strict=True)), _YES
+            return dict(zip(left.tolist(), self._ask(signature, task, left.tolist()), strict=True)), _YES
         if self._hold:
-            found = ((row, self._recall(profile, task, self._session.nodes.nodes[row])) for row in left.tolist())
+            found = ((row, self._recall(signature, task, self._session.nodes.nodes[row])) for row in left.tolist())
             return {row: said for row, said in found if said is not None}, silence
-        return self._said(profile, task), silence
+        return self._said(signature, task), silence
 
-    def best(self, profile: PodSignature, rows: Rows, scores: Scores) -> int | None:
+    def best(self, signature: PodSignature, rows: Rows, scores: Scores) -> int | None:
         """The row with the highest score that the webhook lets the pod have, -1 for none; None: it has no say.
 
         `rows`: intp [k], ascending; `scores`: float64 [k]. Raises ScoringFailed.
         """
-        if not self._is_open or not (self._may_judge or self._scores_late) or not self.interested(profile.cls):
+        if not self._is_open or not (self._may_judge or self._scores_late) or not self.interested(signature.cls):
             return None
-        task = self._task(profile)
+        task = self._task(signature)
         if task is None:
             return None
         order = np.argsort(-scores, kind="stable")
         if self._scores_late:
             head = np.sort(order[: self._most_scored])
-            added = self._added(profile, task, [self._session.nodes.nodes[row] for row in rows[head].tolist()])
+            added = self._added(signature, task, [self._session.nodes.nodes[row] for row in rows[head].tolist()])
             if added is not None:
                 order[: len(head)] = head[np.argsort(-(scores[head] + added), kind="stable")]
         ordered = rows[order].tolist()
@@ -202,47 +202,47 @@ class NodeQuestions:
             return int(ordered[0])
         begin, width = 0, self._first
         while begin < len(ordered):
-            silence = self._silence(profile, task)
+            silence = self._silence(signature, task)
             if silence is not None:
-                return self._best_known(profile, task, ordered[begin:], silence)
+                return self._best_known(signature, task, ordered[begin:], silence)
             some = ordered[begin : begin + width]
-            for row, answer in zip(some, self._ask(profile, task, some), strict=True):
+            for row, answer in zip(some, self._ask(signature, task, some), strict=True):
                 if answer.code is Code.SUCCESS:
                     return int(row)
             begin, width = begin + width, width * 2
         return -1
 
-    def _best_known(self, profile: PodSignature, task: Task, ordered: Sequence[int], silence: _Said) -> int:
+    def _best_known(self, signature: PodSignature, task: Task, ordered: Sequence[int], silence: _Said) -> int:
         """The first row that passes by what is known, -1 for none; `silence` holds for what is not."""
         if silence is not _YES and not self._hold:
             return -1  # of these nothing is known: they were not asked about
         nodes = self._session.nodes.nodes
-        passing = (row for row in ordered if (self._recall(profile, task, nodes[row]) or silence) == _YES)
+        passing = (row for row in ordered if (self._recall(signature, task, nodes[row]) or silence) == _YES)
         return next(passing, -1)
 
     # --- what is known ----------------------------------------------------------------------------------------------
 
-    def _said(self, profile: PodSignature, task: Task) -> dict[int, _Said]:
+    def _said(self, signature: PodSignature, task: Task) -> dict[int, _Said]:
         """By row: what holds of what was said in this session, or, when it is over, all of it."""
         nodes = self._session.nodes
         found: dict[int, _Said] = {}
-        for name, (uid, stamp, said) in self._known.get(_key(profile, task), {}).items():
+        for name, (uid, stamp, said) in self._known.get(_key(signature, task), {}).items():
             node = nodes.by_name.get(name)
             if node is not None and (not self._is_open or (uid == task.uid and nodes.stamps[node.row] == stamp)):
                 found[node.row] = said
         return found
 
-    def _recall(self, profile: PodSignature, task: Task, node: Node) -> _Said | None:
+    def _recall(self, signature: PodSignature, task: Task, node: Node) -> _Said | None:
         """What was said about the pod on the node as both still are."""
-        known = self._known.get(_key(profile, task), {}).get(node.name)
+        known = self._known.get(_key(signature, task), {}).get(node.name)
         if known is not None and known[0] == task.uid and known[1] == self._session.nodes.stamps[node.row]:
             return known[2]
-        held = self._held.get((profile.cls, node.name)) if self._hold else None
+        held = self._held.get((signature.cls, node.name)) if self._hold else None
         if held is not None and held[0] == node.generation and self._session.now < held[1]:
             return held[2]
         return None
 
-    def _silence(self, profile: PodSignature, task: Task) -> _Said | None:
+    def _silence(self, signature: PodSignature, task: Task) -> _Said | None:
         """What counts for every node while the webhook is not asked; None when it is."""
         failure = self._client.silence(self._single.verb if self._batch is None else self._batch.verb)
         if failure is None:
@@ -250,7 +250,7 @@ class NodeQuestions:
         said = self._meaning(failure)
         if said is not _YES:
             self.in_the_way = True
-            self._unsaid[_key(profile, task)] = said
+            self._unsaid[_key(signature, task)] = said
         return said
 
     def _meaning(self, failure: CallFailure) -> _Said:
@@ -258,14 +258,14 @@ class NodeQuestions:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, profile: PodSignature, task: Task, rows: Sequence[int]) -> list[_Said]:
+    def _ask(self, signature: PodSignature, task: Task, rows: Sequence[int]) -> list[_Said]:
         """What the webhook says about the pod on each row."""
         table = self._session.nodes
         nodes = [table.nodes[row] for row in rows]
         found: dict[str, _Said] = {}
         unknown: list[Node] = []
         for node in nodes:
-            recalled = self._recall(profile, task, node)
+            recalled = self._recall(signature, task, node)
             if recalled is None:
                 unknown.append(node)
             else:
@@ -273,8 +273,8 @@ class NodeQuestions:
         for node, answer in zip(unknown, self._send(task, unknown) if unknown else (), strict=True):
             found[node.name] = self._meaning(answer) if isinstance(answer, CallFailure) else answer
             if self._hold and not isinstance(answer, CallFailure):
-                self._held[profile.cls, node.name] = node.generation, self._session.now + self._hold, answer
-        known = self._known.setdefault(_key(profile, task), {})
+                self._held[signature.cls, node.name] = node.generation, self._session.now + self._hold, answer
+        known = self._known.setdefault(_key(signature, task), {})
         known.update({node.name: (task.uid, int(table.stamps[node.row]), found[node.name]) for node in nodes})
         answers = [found[node.name] for node in nodes]
         self.in_the_way = self.in_the_way or any(said != _YES for said in answers)
@@ -294,19 +294,19 @@ class NodeQuestions:
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def scores(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """What the webhook adds to the scores of nodes: float64 [k]; None when it says nothing, or later (`best`).
 
         Raises ScoringFailed.
         """
-        if not self._is_open or self._scores_late or not len(rows) or not self.interested(profile.cls):
+        if not self._is_open or self._scores_late or not len(rows) or not self.interested(signature.cls):
             return None
-        task = self._task(profile)
-        return None if task is None else self._added(profile, task, [rows.nodes[row] for row in rows.rows.tolist()])
+        task = self._task(signature)
+        return None if task is None else self._added(signature, task, [rows.nodes[row] for row in rows.rows.tolist()])
 
-    def _added(self, profile: PodSignature, task: Task, nodes: Sequence[Node]) -> Scores | None:
+    def _added(self, signature: PodSignature, task: Task, nodes: Sequence[Node]) -> Scores | None:
         """The webhook's scores of the nodes: float64 [nodes]; None when it has none and need not have any."""
-        now, cls = self._session.now, profile.cls
+        now, cls = self._session.now, signature.cls
         found: dict[str, float] = {}
         for node in nodes if self._hold else ():
             held = self._held_scores.get((cls, node.name))
@@ -332,5 +332,5 @@ class NodeQuestions:
         return np.array([found[node.name] for node in nodes])
 
 
-def _key(profile: PodSignature, task: Task) -> tuple[str, int]:
-    return task.job.key if task.job is not None else "", profile.cls.id
+def _key(signature: PodSignature, task: Task) -> tuple[str, int]:
+    return task.job.key if task.job is not None else "", signature.cls.id

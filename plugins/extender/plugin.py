@@ -210,21 +210,21 @@ class Extender(Plugin):
             return None
         return task.job.key
 
-    def domain_bound(self, profile: PodSignature) -> bool:
+    def domain_bound(self, signature: PodSignature) -> bool:
         """Every pod is asked about: what was said of the one before need not hold for the next."""
-        return self._took_part and self._nodes.interested(profile.cls)
+        return self._took_part and self._nodes.interested(signature.cls)
 
-    def row_private(self, profile: PodSignature) -> bool:
-        return self.domain_bound(profile)
+    def row_private(self, signature: PodSignature) -> bool:
+        return self.domain_bound(signature)
 
-    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        self._nodes.judge(profile, rows, verdict)
+    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        self._nodes.judge(signature, rows, result)
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        return self._nodes.scores(profile, candidates)
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+        return self._nodes.scores(signature, candidates)
 
-    def best_node(self, profile: PodSignature, rows: Rows, scores: Scores) -> int | None:
-        return self._nodes.best(profile, rows, scores)
+    def best_node(self, signature: PodSignature, rows: Rows, scores: Scores) -> int | None:
+        return self._nodes.best(signature, rows, scores)
 
     # --- events -----------------------------------------------------------------------------------------------------
 

@@ -128,17 +128,17 @@ class NetworkTopologyAware(Plugin):
         anchor = self._tree.common(sorted(number for number, pods in self._placed_pods(job).items() if pods))
         return Context(job.key, anchor) if anchor >= 0 else _FIRST
 
-    def domain_bound(self, profile: PodSignature) -> bool:
+    def domain_bound(self, signature: PodSignature) -> bool:
         """Whether the placement of one pod changes the scores of the next."""
-        return profile.context(self.name) not in (None, _NORMAL)
+        return signature.context(self.name) not in (None, _NORMAL)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 200 x `weight` per row; None while no pod of a job with a network topology is placed."""
-        context = profile.context(self.name)
+        context = signature.context(self.name)
         if context == _NORMAL:
-            return self._binpack_scores(profile, candidates)
+            return self._binpack_scores(signature, candidates)
         if not isinstance(context, Context) or not context.job or not self.arguments.weight:
             return None
         job = self._session.jobs.get(context.job)
@@ -156,9 +156,9 @@ class NetworkTopologyAware(Plugin):
         weighted: Scores = scores * self.arguments.weight
         return weighted
 
-    def _binpack_scores(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
+    def _binpack_scores(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
         """0 to 100 x `weight` per row by the utilization of its HyperNodes; 100 for nodes in none."""
-        fullness = self._full().with_request(profile.cls.request) if self.arguments.weight else None
+        fullness = self._full().with_request(signature.cls.request) if self.arguments.weight else None
         if fullness is None:
             return None
         worth = np.append(faded(self._tree, fullness, self.arguments.fading), 1.0)

@@ -57,16 +57,16 @@ class NodeOrder(Plugin):
     def task_context(self, task: Task) -> Preferences | None:
         return self._book.preferences(task)
 
-    def domain_bound(self, profile: PodSignature) -> bool:
-        return profile.context(self.name) is not None
+    def domain_bound(self, signature: PodSignature) -> bool:
+        return signature.context(self.name) is not None
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         return False
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        weights, cls = self._weights, profile.cls
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+        weights, cls = self._weights, signature.cls
         parts = []
         if weights.node_affinity:
             parts.append((weights.node_affinity, static_scores.node_affinity(self._index, cls)))
@@ -79,16 +79,16 @@ class NodeOrder(Plugin):
                 total = score if total is None else total + score
         return total
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        return self._utilization.scores(profile.cls, rows)
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
+        return self._utilization.scores(signature.cls, rows)
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        weights, cls = self._weights, profile.cls
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+        weights, cls = self._weights, signature.cls
         parts: list[tuple[int, Scores | None]] = []
         if weights.taint_toleration:
             counts = self._index.preferences(cls.tolerations)
             parts.append((weights.taint_toleration, static_scores.taints(counts, candidates)))
-        preferences: Preferences | None = profile.context(self.name)
+        preferences: Preferences | None = signature.context(self.name)
         if preferences is not None:
             if preferences.affinity:
                 parts.append((weights.pod_affinity, affinity_scores.pod_affinity(self._index, preferences, candidates)))

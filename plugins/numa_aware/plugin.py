@@ -94,18 +94,18 @@ class NumaAware(Plugin):
             return False
         return bool(policy_of(cls)) or (bool(cls.own_cpus) and self._rows.tracks_any)
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         """Whether nodes with equal amounts can differ, by the position of their free CPUs."""
-        return self._concerns(profile.cls)
+        return self._concerns(signature.cls)
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        cls = profile.cls
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        cls = signature.cls
         if not self._concerns(cls):
             return
         known, policy = self._rows, policy_of(cls)
         checked = rows.take(known.tracked)
         if policy:
-            checked = self._filter_policy(policy, rows, verdict)
+            checked = self._filter_policy(policy, rows, result)
         containers = cls.own_cpus or ()
         if not containers or not checked.any():
             return
@@ -113,9 +113,9 @@ class NumaAware(Plugin):
         for position, (name, _) in enumerate(containers):
             here = refused == position
             if here.any():
-                verdict.reject(here, Code.UNRESOLVABLE, REFUSED.format(name=name))
+                result.reject(here, Code.UNRESOLVABLE, REFUSED.format(name=name))
 
-    def _filter_policy(self, policy: str, rows: NodeView, verdict: FilterResult) -> Mask:
+    def _filter_policy(self, policy: str, rows: NodeView, result: FilterResult) -> Mask:
         """Reject nodes without the pod's policy; returns the others: bool [k]."""
         known = self._rows
         left = np.ones(len(rows), dtype=bool)
@@ -124,7 +124,7 @@ class NumaAware(Plugin):
             nonlocal left
             wrong = wrong & left
             if wrong.any():
-                verdict.reject(wrong, Code.ERROR, reason)
+                result.reject(wrong, Code.ERROR, reason)
                 left = left & ~wrong
 
         reject(~rows.take(known.present), NO_FACTS)
@@ -137,8 +137,8 @@ class NumaAware(Plugin):
         reject(~rows.take(known.has_cpus), NO_CPUS)
         return left
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        cls = profile.cls
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+        cls = signature.cls
         if not cls.own_cpus or not policy_of(cls):
             return None
         checked = candidates.take(self._rows.tracked)

@@ -174,7 +174,7 @@ class AttachedVolumes:
         return counts, self._limit_arrays[driver]
 
     def reject(
-        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeView, verdict: FilterResult
+        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeView, result: FilterResult
     ) -> None:
         """Reject nodes where the pod would exceed a limit.
 
@@ -200,4 +200,4 @@ class AttachedVolumes:
             counts, limits = self._arrays(driver)
             full |= (new > 0) & (counts + new > limits)
         if full.any():
-            verdict.reject(rows.take(full), Code.UNSCHEDULABLE, TOO_MANY_VOLUMES)
+            result.reject(rows.take(full), Code.UNSCHEDULABLE, TOO_MANY_VOLUMES)

@@ -99,14 +99,14 @@ class HostPorts:
                     found[row] += _count(wanted, ports)
         return found
 
-    def reject(self, wanted: tuple[HostPort, ...], rows: NodeView, verdict: FilterResult) -> None:
+    def reject(self, wanted: tuple[HostPort, ...], rows: NodeView, result: FilterResult) -> None:
         """Reject nodes where a port is in use.
 
         A hypothetical row shows more pods of the class than the node has: the first of them uses the ports.
         """
         taken = rows.take(self.conflicts(wanted)) > 0
         taken |= rows.used[:, 2] > rows.take(rows.table.used[:, 2])
-        verdict.reject(taken, Code.UNSCHEDULABLE, PORTS_TAKEN)
+        result.reject(taken, Code.UNSCHEDULABLE, PORTS_TAKEN)
 
 
 def _count(wanted: tuple[HostPort, ...], ports: tuple[HostPort, ...]) -> int:

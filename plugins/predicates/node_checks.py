@@ -24,26 +24,26 @@ AFFINITY_MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 UNTOLERATED_TAINT = "node(s) had untolerated taint {{{key}: {value}}}"
 
 
-def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
+def reject_cordoned(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
     """Reject cordoned nodes for pods that do not tolerate the unschedulable taint."""
     if index.cordoned is not None and not is_tolerated(UNSCHEDULABLE_TAINT, cls.tolerations):
-        verdict.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
+        result.reject(rows.take(index.cordoned), Code.UNRESOLVABLE, UNSCHEDULABLE)
 
 
-def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
+def reject_by_affinity(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
     """Reject nodes outside nodeSelector and required node affinity."""
     mask = index.matching(cls)
     if mask is not None:
-        verdict.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
+        result.reject(~rows.take(mask), Code.UNRESOLVABLE, AFFINITY_MISMATCH)
 
 
-def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: FilterResult) -> None:
+def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, result: FilterResult) -> None:
     """Reject nodes with an untolerated NoSchedule or NoExecute taint; the reason names the first one in list order."""
     clean = index.tolerated(cls.tolerations)
     if clean is None:
         return
-    if not isinstance(verdict, Diagnosis):
-        verdict.reject(~rows.take(clean), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
+    if not isinstance(result, Diagnosis):
+        result.reject(~rows.take(clean), Code.UNRESOLVABLE, UNTOLERATED_TAINT)
         return
     # One reason per distinct text: number the texts and assign each node the number of its text.
     numbers: dict[str, int] = {}
@@ -60,12 +60,12 @@ def reject_tainted(index: NodeIndex, cls: TaskClass, rows: NodeView, verdict: Fi
     present = set(by_row.tolist())
     for reason, number in numbers.items():
         if number in present:
-            verdict.reject(by_row == number, Code.UNRESOLVABLE, reason)
+            result.reject(by_row == number, Code.UNRESOLVABLE, reason)
 
 
-def reject_full(rows: NodeView, verdict: FilterResult) -> None:
+def reject_full(rows: NodeView, result: FilterResult) -> None:
     """Reject nodes at their maximum number of pods. Terminating pods do not count, so that a pod can be nominated."""
     full = rows.used[:, 2] >= rows.allocatable[:, 2]
     if full.any():
         full = rows.used[:, 2] - rows.releasing[:, 2] >= rows.allocatable[:, 2]
-        verdict.reject(full, Code.UNSCHEDULABLE, POD_NUMBER_EXCEEDED)
+        result.reject(full, Code.UNSCHEDULABLE, POD_NUMBER_EXCEEDED)

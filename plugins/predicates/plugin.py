@@ -93,70 +93,70 @@ class Predicates(Plugin):
         volumes = self._volumes.of(task) if task.cls.volumes else None
         return None if rules is None and volumes is None else PodContext(rules, volumes)
 
-    def _context(self, profile: PodSignature) -> PodContext:
-        return profile.context(self.name) or _NOTHING
+    def _context(self, signature: PodSignature) -> PodContext:
+        return signature.context(self.name) or _NOTHING
 
-    def domain_bound(self, profile: PodSignature) -> bool:
-        rules, volumes = self._context(profile)
+    def domain_bound(self, signature: PodSignature) -> bool:
+        rules, volumes = self._context(signature)
         return rules is not None or (volumes is not None and bool(volumes.open))
 
-    def row_private(self, profile: PodSignature) -> bool:
-        if profile.cls.host_ports and self._enabled.node_ports:
+    def row_private(self, signature: PodSignature) -> bool:
+        if signature.cls.host_ports and self._enabled.node_ports:
             return True
-        volumes = self._context(profile).volumes
+        volumes = self._context(signature).volumes
         return volumes is not None and self._volumes.is_limited(volumes)
 
     # --- feasibility ------------------------------------------------------------------------------------------------
 
-    def pre_predicate(self, profile: PodSignature) -> Refusal | None:
-        rules, volumes = self._context(profile)
+    def pre_predicate(self, signature: PodSignature) -> Refusal | None:
+        rules, volumes = self._context(signature)
         error = (rules.error if rules is not None else "") or (volumes.error if volumes is not None else "")
         if not error:
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        if isinstance(verdict, Diagnosis):
+    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        if isinstance(result, Diagnosis):
             # The number of pods comes first, so that unresolvable nodes report it as well.
-            node_checks.reject_full(rows, verdict)
-            self._counted = verdict
-        cls, index = profile.cls, self._index
-        node_checks.reject_cordoned(index, cls, rows, verdict)
+            node_checks.reject_full(rows, result)
+            self._counted = result
+        cls, index = signature.cls, self._index
+        node_checks.reject_cordoned(index, cls, rows, result)
         if self._enabled.node_affinity:
-            node_checks.reject_by_affinity(index, cls, rows, verdict)
+            node_checks.reject_by_affinity(index, cls, rows, result)
         if self._enabled.taint_toleration:
-            node_checks.reject_tainted(index, cls, rows, verdict)
-        volumes = self._context(profile).volumes
+            node_checks.reject_tainted(index, cls, rows, result)
+        volumes = self._context(signature).volumes
         if volumes is not None:
-            if isinstance(verdict, Diagnosis) and self._volumes.is_limited(volumes):
+            if isinstance(result, Diagnosis) and self._volumes.is_limited(volumes):
                 # As above: nodes that the volumes themselves rule out report the limit as well.
-                self._volumes.reject_over_limit(volumes, rows, verdict)
-            self._volumes.reject_fixed(volumes, rows, verdict)
+                self._volumes.reject_over_limit(volumes, rows, result)
+            self._volumes.reject_fixed(volumes, rows, result)
 
-    def predicate(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def predicate(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         # Every request includes a pod slot, so the fit covers the number of pods: only a diagnosis needs the reason.
-        if isinstance(verdict, Diagnosis) and verdict is not self._counted:
-            node_checks.reject_full(rows, verdict)
-        wanted = profile.cls.host_ports
+        if isinstance(result, Diagnosis) and result is not self._counted:
+            node_checks.reject_full(rows, result)
+        wanted = signature.cls.host_ports
         if wanted and self._enabled.node_ports:
-            self._ports.reject(wanted, rows, verdict)
-        volumes = self._context(profile).volumes
-        if volumes is not None and verdict is not self._counted and self._volumes.is_limited(volumes):
-            self._volumes.reject_over_limit(volumes, rows, verdict)
+            self._ports.reject(wanted, rows, result)
+        volumes = self._context(signature).volumes
+        if volumes is not None and result is not self._counted and self._volumes.is_limited(volumes):
+            self._volumes.reject_over_limit(volumes, rows, result)
 
-    def predicate_domain(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
-        rules, volumes = self._context(profile)
+    def predicate_domain(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
+        rules, volumes = self._context(signature)
         if rules is not None:
-            pod_affinity.reject(self._index, rules, rows, verdict)
+            pod_affinity.reject(self._index, rules, rows, result)
             if rules.spread:
-                self._spread.reject(self._index, profile.cls, rules.spread, rows, verdict)
+                self._spread.reject(self._index, signature.cls, rules.spread, rows, result)
         if volumes is not None and volumes.open:
-            self._volumes.reject_without_offer(volumes, rows, verdict)
+            self._volumes.reject_without_offer(volumes, rows, result)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
-    def batch_node_order(self, profile: PodSignature, candidates: NodeView) -> Scores | None:
-        shape, volumes = self._enabled.volume_binding_shape, self._context(profile).volumes
+    def batch_node_order(self, signature: PodSignature, candidates: NodeView) -> Scores | None:
+        shape, volumes = self._enabled.volume_binding_shape, self._context(signature).volumes
         if not shape or volumes is None or not volumes.open:
             return None
         return candidates.take(self._volumes.score(volumes, shape)) * self._enabled.volume_binding_weight

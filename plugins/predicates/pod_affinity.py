@@ -45,16 +45,16 @@ def _unmatched(index: NodeIndex, rules: PodRules, rows: NodeView) -> Mask:
     return unmatched
 
 
-def reject(index: NodeIndex, rules: PodRules, rows: NodeView, verdict: FilterResult) -> None:
+def reject(index: NodeIndex, rules: PodRules, rows: NodeView, result: FilterResult) -> None:
     """Run the three checks in order; a node reports the first one that it fails."""
     failed = np.zeros(len(rows), dtype=bool)
     if rules.affinity is not None:
         failed = _unmatched(index, rules, rows)
-        verdict.reject(failed, Code.UNRESOLVABLE, AFFINITY)
+        result.reject(failed, Code.UNRESOLVABLE, AFFINITY)
     if rules.anti_affinity:
         occupied = _occupied(index, rows, rules.anti_affinity)
-        verdict.reject(occupied & ~failed, Code.UNSCHEDULABLE, ANTI_AFFINITY)
+        result.reject(occupied & ~failed, Code.UNSCHEDULABLE, ANTI_AFFINITY)
         failed |= occupied
     if rules.repelled_by:
         occupied = _occupied(index, rows, rules.repelled_by)
-        verdict.reject(occupied & ~failed, Code.UNSCHEDULABLE, REPELLED)
+        result.reject(occupied & ~failed, Code.UNSCHEDULABLE, REPELLED)

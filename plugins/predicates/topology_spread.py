@@ -59,14 +59,14 @@ class SpreadFilter:
         return scope
 
     def reject(
-        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeView, verdict: FilterResult
+        self, index: NodeIndex, cls: TaskClass, rules: tuple[SpreadRule, ...], rows: NodeView, result: FilterResult
     ) -> None:
         """Check the constraints in order; a node reports the first one that it violates."""
         failed = np.zeros(len(rows), dtype=bool)
         for position, rule in enumerate(rules):
             codes = rows.take(index.column(rule.topology_key).codes)
             missing = codes < 0
-            verdict.reject(missing & ~failed, Code.UNRESOLVABLE, MISSING_LABEL)
+            result.reject(missing & ~failed, Code.UNRESOLVABLE, MISSING_LABEL)
             failed |= missing
             scope = self._scope(index, cls, rules, position)
             allowed = rule.max_skew - rule.itself
@@ -78,5 +78,5 @@ class SpreadFilter:
                 few = scope.size < max(1, rule.min_domains)
                 lowest = 0 if few else int(totals[:-1][scope.domains].min())
                 skewed = totals[codes] - lowest > allowed
-            verdict.reject(skewed & ~failed, Code.UNSCHEDULABLE, SKEWED)
+            result.reject(skewed & ~failed, Code.UNSCHEDULABLE, SKEWED)
             failed |= skewed

@@ -211,38 +211,38 @@ class VolumeRules:
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
-    def reject_fixed(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
+    def reject_fixed(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes by the volumes of bound or assigned claims. No placement changes the result."""
         reach = self._current_reach()
         if self._arguments.volume_zone:
             for name, _ in volumes.bound:
                 zone = reach.zones(self._storage.volumes[name])
                 if zone is not None:
-                    verdict.reject(~rows.take(zone), Code.UNRESOLVABLE, WRONG_ZONE)
+                    result.reject(~rows.take(zone), Code.UNRESOLVABLE, WRONG_ZONE)
         if not self._binding:
             return
         if volumes.gone:
-            verdict.reject_all(Code.UNRESOLVABLE, VOLUME_GONE)
+            result.reject_all(Code.UNRESOLVABLE, VOLUME_GONE)
         for listed, reason in ((volumes.bound, UNREACHABLE), (volumes.reserved, UNAVAILABLE)):
             for name, version in listed:
                 if version == NOTHING:
-                    verdict.reject_all(Code.UNRESOLVABLE, reason)
+                    result.reject_all(Code.UNRESOLVABLE, reason)
                     continue
                 affinity = self._storage.volumes[name].affinity
                 if affinity is not None:
                     inside = reach.mask(reach.rows(affinity))
-                    verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, reason)
+                    result.reject(~rows.take(inside), Code.UNRESOLVABLE, reason)
         for name in volumes.nodes:
             elsewhere = np.ones(len(self._index), dtype=bool)
             if name in self._rows_by_name:
                 elsewhere[self._rows_by_name[name].row] = False
-            verdict.reject(rows.take(elsewhere), Code.UNRESOLVABLE, UNAVAILABLE)
+            result.reject(rows.take(elsewhere), Code.UNRESOLVABLE, UNAVAILABLE)
         for name in volumes.shared:
             made_by = self._storage.classes.get(name)
             inside = reach.mask(reach.topologies(made_by.topologies if made_by is not None else ()))
-            verdict.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
+            result.reject(~rows.take(inside), Code.UNRESOLVABLE, UNAVAILABLE)
 
-    def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
+    def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes where the pod would exceed the limit of a driver."""
         more: list[tuple[str, Vector]] = []
         if volumes.open:
@@ -255,13 +255,13 @@ class VolumeRules:
                     (driver, np.isin(choice, market.versions_of(driver)).astype(np.int64))
                     for driver in sorted(self.attached.drivers)
                 ]
-        self.attached.reject(volumes.attached, more, rows, verdict)
+        self.attached.reject(volumes.attached, more, rows, result)
 
-    def reject_without_offer(self, volumes: PodVolumes, rows: NodeView, verdict: FilterResult) -> None:
+    def reject_without_offer(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes without a volume, or the capacity to provision one, for some open claim."""
         offer = self.offer(volumes.open)
-        verdict.reject(rows.take(offer.unavailable), Code.UNRESOLVABLE, UNAVAILABLE)
-        verdict.reject(rows.take(offer.short), Code.UNRESOLVABLE, NO_CAPACITY)
+        result.reject(rows.take(offer.unavailable), Code.UNRESOLVABLE, UNAVAILABLE)
+        result.reject(rows.take(offer.short), Code.UNRESOLVABLE, NO_CAPACITY)
 
     def score(self, volumes: PodVolumes, shape: Sequence[ShapePoint]) -> Scores:
         """Score of every node for the volumes it offers to the open claims: float64 [nodes]."""

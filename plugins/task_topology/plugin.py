@@ -101,19 +101,19 @@ class TaskTopology(Plugin):
         assert task.job is not None
         return task.job.key, task.role
 
-    def domain_bound(self, profile: PodSignature) -> bool:
-        return profile.context(self.name) is not None
+    def domain_bound(self, signature: PodSignature) -> bool:
+        return signature.context(self.name) is not None
 
     row_private = domain_bound
     row_dependent = domain_bound
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """Up to 100 x `task-topology.weight` per row, for a row that holds or fits the largest bucket whole."""
-        context = profile.context(self.name)
+        context = signature.context(self.name)
         buckets = self._jobs.get(context[0]) if context is not None else None
         if buckets is None or not self.arguments.weight:
             return None
-        task = buckets.next(profile.cls, context[1], self._session.task_key)
+        task = buckets.next(signature.cls, context[1], self._session.task_key)
         if task is None:
             return None
         return buckets.scores(task, rows) * (self.arguments.weight * MAX_SCORE) / buckets.most

@@ -157,31 +157,31 @@ class Usage(Plugin):
         """The version of the measurements; None without any."""
         return self._version
 
-    def row_private(self, profile: PodSignature) -> bool:
+    def row_private(self, signature: PodSignature) -> bool:
         """Whether nodes with equal amounts can differ, because the estimates depend on the pods.
 
         A signature without a version of the measurements has no static scores.
         """
-        known = profile.context(self.name) is not None
+        known = signature.context(self.name) is not None
         return self._version is not None and self._scores_anything and (self._estimates is not None or not known)
 
-    def predicate_static(self, profile: PodSignature, rows: NodeView, verdict: FilterResult) -> None:
+    def predicate_static(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes above a threshold. Unresolvable, because an eviction lowers the average only after minutes."""
-        if profile.context(self.name) is None:
+        if signature.context(self.name) is None:
             return
-        verdict.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
-        verdict.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
+        result.reject(rows.take(self._cpu_over), Code.UNRESOLVABLE, CPU_EXCEEDS)
+        result.reject(rows.take(self._memory_over), Code.UNRESOLVABLE, MEMORY_EXCEEDS)
 
-    def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """The score if it follows from the measurements alone and the signature has their version."""
-        known = profile.context(self.name) is not None
+        known = signature.context(self.name) is not None
         return rows.take(self._scores) if known and self._scores_anything and self._estimates is None else None
 
-    def node_order(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+    def node_order(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         """0 to 100 x `usage.weight`: the weighted free part of the node; 0 where the load is unknown."""
         if self._version is None or not self._scores_anything:
             return None
-        if self._estimates is None and profile.context(self.name) is not None:
+        if self._estimates is None and signature.context(self.name) is not None:
             return None
         return rows.take(self._scores)
 

@@ -98,11 +98,11 @@ def test_a_changed_node_is_scored_by_what_it_offers_now() -> None:
     h.node("n1", cpu="4")
     h.pod("p", requests={"cpu": "1"})
     session = h.session()
-    profile = PodSignature(h.task("p").cls, {}, 0)
-    assert h.plugin("binpack").node_order(profile, session.all_rows()).tolist() == [25]
+    signature = PodSignature(h.task("p").cls, {}, 0)
+    assert h.plugin("binpack").node_order(signature, session.all_rows()).tolist() == [25]
     h.node("n1", cpu="8")
     session = h.session()
-    assert h.plugin("binpack").node_order(profile, session.all_rows()).tolist() == [12.5]
+    assert h.plugin("binpack").node_order(signature, session.all_rows()).tolist() == [12.5]
 
 
 @given(
@@ -118,16 +118,16 @@ def test_a_few_rows_score_bit_for_bit_like_many(nodes: list[tuple[int, int, int,
         h.node(f"n{i:02d}", cpu=str(cpus), resources={_GPU: gpus})
     h.pod("p", requests={"cpu": str(cpu), _GPU: gpu})
     session = h.session()
-    profile = PodSignature(h.task("p").cls, {}, 0)
+    signature = PodSignature(h.task("p").cls, {}, 0)
     used = np.zeros_like(session.nodes.used)
     used[:, 0] = [1000 * cpus for _, _, cpus, _ in nodes]
     used[:, session.resources.column(_GPU)] = [1000 * gpus for _, _, _, gpus in nodes]
     rows = np.resize(np.arange(len(nodes)), 32)
     plugin: Binpack = h.plugin("binpack")
-    many = plugin.node_order(profile, NodeView(session.nodes, rows, used=used[rows]))
+    many = plugin.node_order(signature, NodeView(session.nodes, rows, used=used[rows]))
     assert many is not None
     for row in range(len(nodes)):
-        alone = plugin.node_order(profile, NodeView(session.nodes, np.array([row]), used=used[[row]]))
+        alone = plugin.node_order(signature, NodeView(session.nodes, np.array([row]), used=used[[row]]))
         assert alone is not None
         assert alone.tobytes() == many[row : row + 1].tobytes()
 

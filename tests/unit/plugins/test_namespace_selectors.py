@@ -135,9 +135,9 @@ def test_only_what_a_change_concerns_is_counted_anew(monkeypatch: pytest.MonkeyP
     counted = []
     count = TopologyCounts._count
 
-    def listen(self: TopologyCounts, tallies: Any, nodes: Any) -> None:
-        counted.append([tally.selectors[0].namespace_selector.match_expressions[0].key for tally in tallies])
-        count(self, tallies, nodes)
+    def listen(self: TopologyCounts, pod_counts: Any, nodes: Any) -> None:
+        counted.append([pod_count.selectors[0].namespace_selector.match_expressions[0].key for pod_count in pod_counts])
+        count(self, pod_counts, nodes)
 
     monkeypatch.setattr(TopologyCounts, "_count", listen)
     h.apply(NamespaceChanged("other", {"team": "a", "purpose": "x"}))

@@ -42,8 +42,8 @@ def scores(h: Harness, pod: str = "next") -> dict[str, float] | None:
     session = h.session()
     task = h.task(pod)
     assert task.job is not None
-    profile = session.engine.signature(session.queues[task.job.queue], task)
-    found = h.plugin("network-topology-aware").batch_node_order(profile, session.all_rows())
+    signature = session.engine.signature(session.queues[task.job.queue], task)
+    found = h.plugin("network-topology-aware").batch_node_order(signature, session.all_rows())
     return None if found is None else dict(zip(session.nodes.names, found.tolist(), strict=True))
 
 
@@ -73,9 +73,9 @@ def test_the_lower_the_common_tier_the_better(node: str, score: float) -> None:
     job_on(h, "n0a")
     session = h.session()
     task = h.task("next")
-    profile = session.engine.signature(session.queues["q"], task)
+    signature = session.engine.signature(session.queues["q"], task)
     one = session.rows(session.nodes.by_name[node].row + session.all_rows().rows[:1] * 0)
-    assert h.plugin("network-topology-aware").batch_node_order(profile, one).tolist() == [score]
+    assert h.plugin("network-topology-aware").batch_node_order(signature, one).tolist() == [score]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,14 @@ def test_what_is_used_is_counted_as_it_changes() -> None:
     session = h.session()
     plugin = h.plugin("network-topology-aware")
     task = h.task("next")
-    profile = session.engine.signature(session.queues["q"], task)
-    before = plugin.batch_node_order(profile, session.all_rows()).tolist()
+    signature = session.engine.signature(session.queues["q"], task)
+    before = plugin.batch_node_order(signature, session.all_rows()).tolist()
     statement = Statement(session)
     statement.allocate(h.job("plain"), [task], [session.nodes.by_name["n2a"]])
-    after = dict(zip(session.nodes.names, plugin.batch_node_order(profile, session.all_rows()).tolist(), strict=True))
+    after = dict(zip(session.nodes.names, plugin.batch_node_order(signature, session.all_rows()).tolist(), strict=True))
     assert (after["n2b"], after["n0a"]) == (25.0, 12.5)
     statement.discard()
-    assert plugin.batch_node_order(profile, session.all_rows()).tolist() == before
+    assert plugin.batch_node_order(signature, session.all_rows()).tolist() == before
 
 
 def test_a_gang_in_hard_mode_goes_where_it_fills_most() -> None:

@@ -58,13 +58,13 @@ def cluster(conf: str = _conf(), **queue: Any) -> Harness:
 def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
     """The reason per node, "" where the pod may go; refusals are such that eviction cannot help."""
     session = h.session()
-    profile = session.engine.signature(session.queues[queue], h.task(name))
+    signature = session.engine.signature(session.queues[queue], h.task(name))
     plugin = h.plugin("nodegroup")
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
         for hook in (plugin.predicate_static, plugin.predicate_domain):
-            hook(profile, session.rows(np.array([row])), diagnosis)
+            hook(signature, session.rows(np.array([row])), diagnosis)
         found[node.name] = ", ".join(diagnosis.reasons)
         assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
     return found
@@ -72,8 +72,8 @@ def judged(h: Harness, name: str = "p", queue: str = "q") -> dict[str, str]:
 
 def scored(h: Harness, queue: str = "q") -> dict[str, float]:
     session = h.session()
-    profile = session.engine.signature(session.queues[queue], h.task("p"))
-    answer = h.plugin("nodegroup").node_order_static(profile, session.all_rows())
+    signature = session.engine.signature(session.queues[queue], h.task("p"))
+    answer = h.plugin("nodegroup").node_order_static(signature, session.all_rows())
     scores = [0.0] * len(session.nodes) if answer is None else answer.tolist()
     return dict(zip([node.name for node in session.nodes.nodes], scores, strict=True))
 
@@ -231,12 +231,12 @@ def test_placements_of_the_session_count_and_those_taken_back_do_not() -> None:
     h.pod("p2", group="job")
     session = h.session()
     plugin = h.plugin("nodegroup")
-    profile = session.engine.signature(session.queues["q"], h.task("p"))
-    assert plugin.domain_bound(profile)
+    signature = session.engine.signature(session.queues["q"], h.task("p"))
+    assert plugin.domain_bound(signature)
 
     def full() -> bool:
         diagnosis = Diagnosis(len(session.nodes))
-        plugin.predicate_domain(profile, session.all_rows(), diagnosis)
+        plugin.predicate_domain(signature, session.all_rows(), diagnosis)
         return OVER in diagnosis.reasons
 
     assert not full()

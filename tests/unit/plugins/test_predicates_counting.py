@@ -48,10 +48,10 @@ def test_a_selector_first_used_in_mid_session_counts_the_current_pods() -> None:
     statement = Statement(session)
     statement.evict(h.task("resident"), "test")
     statement.allocate(h.job("g"), [h.task("p")], [session.nodes.by_name["b"]])
-    tally = counters(h).pods(WEB)
-    assert tally.rows.tolist() == [0, 1]
+    pod_count = counters(h).pods(WEB)
+    assert pod_count.rows.tolist() == [0, 1]
     statement.discard()
-    assert tally.rows.tolist() == [1, 0]
+    assert pod_count.rows.tolist() == [1, 0]
 
 
 def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
@@ -60,12 +60,12 @@ def test_a_pod_that_was_never_announced_is_not_counted_off() -> None:
     h.pod("p", labels={"app": "web"})
     session = h.session()
     job, task, node = h.job("g"), h.task("p"), session.nodes.by_name["b"]
-    tally = counters(h).pods(WEB)
+    pod_count = counters(h).pods(WEB)
     session.state.place(job, [task], [node], task.status.ALLOCATED)
     # As when another plugin fails before `on_allocate` of this one is called.
     h.plugin("predicates").on_deallocate(Placement(job, task.cls, [task], [node]))
     session.state.unplace(job, [task])
-    assert tally.rows.tolist() == [1, 0]
+    assert pod_count.rows.tolist() == [1, 0]
 
 
 def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None:
@@ -76,28 +76,28 @@ def test_an_eviction_that_came_to_nothing_is_repaired_at_the_next_open() -> None
     assert task.job is not None
     assert task.node is not None
     h.plugin("predicates").on_deallocate(Placement(task.job, task.cls, [task], [task.node]))
-    tally = counters(h).pods(WEB)
-    assert tally.rows.tolist() == [0, 0]
+    pod_count = counters(h).pods(WEB)
+    assert pod_count.rows.tolist() == [0, 0]
     h.session()
-    assert tally.rows.tolist() == [1, 0]
+    assert pod_count.rows.tolist() == [1, 0]
 
 
 def test_counts_follow_nodes_that_come_and_go() -> None:
     h = cluster()
     h.pod("asks", affinity=ASKS_FOR_WEB)
     h.session()
-    tally = counters(h).pods(WEB)
-    assert tally.rows.tolist() == [1, 0]
+    pod_count = counters(h).pods(WEB)
+    assert pod_count.rows.tolist() == [1, 0]
     h.node("0")
     h.pod("more", group=None, node="b", labels={"app": "web"})
     h.session()
-    assert tally.rows.tolist() == [0, 1, 1]
+    assert pod_count.rows.tolist() == [0, 1, 1]
     h.delete_node("a")
     h.session()
-    assert tally.rows.tolist() == [0, 1]
+    assert pod_count.rows.tolist() == [0, 1]
     h.node("a")
     h.session()
-    assert tally.rows.tolist() == [0, 1, 1]
+    assert pod_count.rows.tolist() == [0, 1, 1]
 
 
 def test_nothing_is_counted_while_no_pod_has_terms() -> None:

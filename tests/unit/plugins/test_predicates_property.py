@@ -428,22 +428,22 @@ def add_pod(h: Harness, name: str, pod: Object, node: str | None = None) -> None
 
 
 def compare(h: Harness, session: Session, name: str, pod: Object, nodes: list[Object], standing: Standing) -> None:
-    profile = session.engine.signature(session.queues["q"], h.task(name, namespace=pod["namespace"]))
+    signature = session.engine.signature(session.queues["q"], h.task(name, namespace=pod["namespace"]))
     predicates, nodeorder = h.plugin("predicates"), h.plugin("nodeorder")
-    assert predicates.pre_predicate(profile) is None
+    assert predicates.pre_predicate(signature) is None
     for row, node in enumerate(nodes):
         diagnosis = Diagnosis(1)
         for hook in (predicates.predicate_static, predicates.predicate, predicates.predicate_domain):
-            hook(profile, NodeView(session.nodes, np.array([row])), diagnosis)
+            hook(signature, NodeView(session.nodes, np.array([row])), diagnosis)
         assert list(diagnosis.reasons) == reasons(pod, node, nodes, standing), (name, node)
     rows = session.all_rows()
-    answer = nodeorder.batch_node_order(profile, rows)
+    answer = nodeorder.batch_node_order(signature, rows)
     given = [0] * len(nodes) if answer is None else answer.tolist()
     assert given == batch_scores(pod, nodes, standing), name
-    static = nodeorder.node_order_static(profile, rows)
+    static = nodeorder.node_order_static(signature, rows)
     given = [0] * len(nodes) if static is None else static.tolist()
     assert given == [preferred_nodes(pod, node) for node in nodes], name
-    if not predicates.domain_bound(profile):
+    if not predicates.domain_bound(signature):
         # Declared to depend on no other node: no existing pod may change the result.
         for node in nodes:
             assert affinity_reason(pod, node, standing) is None

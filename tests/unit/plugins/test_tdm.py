@@ -113,11 +113,11 @@ def test_the_time_zone_is_an_argument() -> None:
 def judged(h: Harness, name: str) -> dict[str, list[str]]:
     """Reasons per node; every refusal must be one that eviction cannot help against."""
     session = h.session()
-    profile = session.engine.signature(session.queues["q"], h.task(name))
+    signature = session.engine.signature(session.queues["q"], h.task(name))
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
-        h.plugin("tdm").predicate_static(profile, session.rows(np.array([row])), diagnosis)
+        h.plugin("tdm").predicate_static(signature, session.rows(np.array([row])), diagnosis)
         found[node.name] = list(diagnosis.reasons)
         assert diagnosis.codes[0] == (Code.UNRESOLVABLE if diagnosis.reasons else 0)
     return found

@@ -46,7 +46,7 @@ def cluster(
 
 
 def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
-    """The profile of a pending pod in an open session, and all nodes."""
+    """The signature of a pending pod in an open session, and all nodes."""
     if pod not in {task.name for task in h.state.tasks.values()}:
         h.pod(pod)
     session = h.session()
@@ -54,18 +54,18 @@ def profile_of(h: Harness, pod: str = "p") -> tuple[PodSignature, NodeView]:
 
 
 def scores(h: Harness) -> list[float]:
-    profile, rows = profile_of(h)
+    signature, rows = profile_of(h)
     plugin = h.plugin("usage")
-    parts = [plugin.node_order_static(profile, rows), plugin.node_order(profile, rows)]
+    parts = [plugin.node_order_static(signature, rows), plugin.node_order(signature, rows)]
     found = [part.tolist() for part in parts if part is not None]
     assert len(found) <= 1, "never counted twice"
     return found[0] if found else [0.0] * len(rows)
 
 
 def verdict(h: Harness) -> tuple[list[int], dict[str, int]]:
-    profile, rows = profile_of(h)
+    signature, rows = profile_of(h)
     diagnosis = Diagnosis(len(rows))
-    h.plugin("usage").predicate_static(profile, rows, diagnosis)
+    h.plugin("usage").predicate_static(signature, rows, diagnosis)
     return diagnosis.codes.tolist(), diagnosis.reasons
 
 
@@ -95,9 +95,9 @@ def test_the_score_is_what_is_left_of_a_node(
 @pytest.mark.parametrize("arguments", ["cpu.weight: 0, memory.weight: 0", "usage.weight: 0"])
 def test_weights_of_nothing_score_nothing_better_than_nan(arguments: str) -> None:
     h = cluster((40, 60), arguments=arguments)
-    profile, rows = profile_of(h)
-    assert h.plugin("usage").node_order(profile, rows) is None
-    assert h.plugin("usage").node_order_static(profile, rows) is None
+    signature, rows = profile_of(h)
+    assert h.plugin("usage").node_order(signature, rows) is None
+    assert h.plugin("usage").node_order_static(signature, rows) is None
 
 
 _UU = Code.UNRESOLVABLE
@@ -173,14 +173,14 @@ def test_without_a_measurement_the_plugin_has_no_effect() -> None:
     h.queue("q")
     h.group("g")
     h.node("n0")
-    profile, rows = profile_of(h)
+    signature, rows = profile_of(h)
     plugin = h.plugin("usage")
     answer = FilterResult(len(rows))
-    plugin.predicate_static(profile, rows, answer)
+    plugin.predicate_static(signature, rows, answer)
     assert answer.unanimous
-    assert plugin.node_order(profile, rows) is None
-    assert not plugin.row_private(profile), "nodes need no evaluation one by one"
-    assert profile.contexts == {}
+    assert plugin.node_order(signature, rows) is None
+    assert not plugin.row_private(signature), "nodes need no evaluation one by one"
+    assert signature.contexts == {}
 
 
 @pytest.mark.parametrize(

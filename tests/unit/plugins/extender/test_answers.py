@@ -25,11 +25,11 @@ BROKEN = Raw(b"no", 500)
 def judged(h: Harness, session: Session, name: str = "p") -> dict[str, tuple[int, str]]:
     """Code and reasons per node, as the plugin gives them when everybody has to be asked."""
     queue, task = session.queues["q"], h.task(name)
-    profile = session.engine.signature(queue, task)
+    signature = session.engine.signature(queue, task)
     found = {}
     for row, node in enumerate(session.nodes.nodes):
         verdict = Diagnosis(1)
-        h.plugin("extender").predicate_domain(profile, session.rows(np.array([row])), verdict)
+        h.plugin("extender").predicate_domain(signature, session.rows(np.array([row])), verdict)
         found[node.name] = int(verdict.codes[0]), ", ".join(verdict.reasons)
     return found
 
@@ -182,9 +182,9 @@ def test_16_4_pods_without_a_managed_resource_are_none_of_its_business(
     plugin, task = h.plugin("extender"), h.task("p")
     assert plugin.preemptable(task, [task]) == ([] if asked else None)
     assert plugin.reclaimable(task, [task]) == ([] if asked else None)
-    profile = profile_of(h, session)
-    assert (plugin.batch_node_order(profile, session.all_rows()) is not None) == asked
-    assert plugin.domain_bound(profile) == asked
+    signature = profile_of(h, session)
+    assert (plugin.batch_node_order(signature, session.all_rows()) is not None) == asked
+    assert plugin.domain_bound(signature) == asked
     webhook.asked.clear()
     h.core.state.changes.everything = True
     h.step()
@@ -351,6 +351,6 @@ def test_scores_need_a_map_and_no_message(webhook: Webhook, answer: Any, message
     webhook.replies = {"prioritize": answer}
     h = cluster(conf(webhook.url, "prioritize", ignorable=ignorable))
     session = h.session()
-    profile = profile_of(h, session)
+    signature = profile_of(h, session)
     with pytest.raises(HookFailed, match=message):
-        session.engine.choose(profile, session.engine.candidates(profile, future=False))
+        session.engine.choose(signature, session.engine.candidates(signature, future=False))

@@ -378,6 +378,6 @@ def test_refusals_are_held_too(webhook: Webhook) -> None:
     h.step()
     webhook.asked.clear()
     session = h.session()
-    profile = profile_of(h, session)
-    assert session.engine.choose(profile, session.engine.candidates(profile, future=False)) == -1
+    signature = profile_of(h, session)
+    assert session.engine.choose(signature, session.engine.candidates(signature, future=False)) == -1
     assert webhook.asked == []

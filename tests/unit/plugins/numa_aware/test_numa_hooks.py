@@ -32,11 +32,11 @@ REFUSED = "container main cannot be assigned by numa"
 def judged(h: Harness, name: str = "p") -> dict[str, tuple[str, Code]]:
     """Reason and code per node that is refused."""
     session = h.session()
-    profile = session.engine.signature(session.queues["q"], h.task(name))
+    signature = session.engine.signature(session.queues["q"], h.task(name))
     plugin, found = h.plugin("numa-aware"), {}
     for row, node in enumerate(session.nodes.nodes):
         diagnosis = Diagnosis(1)
-        plugin.predicate(profile, session.rows(np.array([row], dtype=np.intp)), diagnosis)
+        plugin.predicate(signature, session.rows(np.array([row], dtype=np.intp)), diagnosis)
         if diagnosis.reasons:
             (reason,) = diagnosis.reasons
             found[node.name] = (reason, Code(int(diagnosis.codes[0])))
@@ -92,8 +92,8 @@ def test_vector_20_1_in_a_session() -> None:
         h.apply(numatopology(name, free, BEST_EFFORT))
     whole(h, "p", 6, BEST_EFFORT)
     session = h.session()
-    profile = session.engine.signature(session.queues["q"], h.task("p"))
-    assert h.plugin("numa-aware").batch_node_order(profile, session.all_rows()).tolist() == [0, 50, 0]
+    signature = session.engine.signature(session.queues["q"], h.task("p"))
+    assert h.plugin("numa-aware").batch_node_order(signature, session.all_rows()).tolist() == [0, 50, 0]
 
 
 # --- pods that the checks apply to ------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def test_a_pod_without_a_policy_is_checked_by_the_policy_of_the_node_and_not_sco
     whole(h, "p", 6)
     assert judged(h) == {"a": (REFUSED, Code.UNRESOLVABLE)}
     session = h.session()
-    profile = session.engine.signature(session.queues["q"], h.task("p"))
-    assert h.plugin("numa-aware").batch_node_order(profile, session.all_rows()) is None
+    signature = session.engine.signature(session.queues["q"], h.task("p"))
+    assert h.plugin("numa-aware").batch_node_order(signature, session.all_rows()) is None
 
 
 @pytest.mark.parametrize(

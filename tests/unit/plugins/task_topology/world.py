@@ -76,8 +76,8 @@ class World:
     def scores(self, pod: str) -> dict[str, float] | None:
         """Score of every node for the next pod of the class and role of `pod`."""
         task = self.h.task(pod)
-        profile = self.session.engine.signature(self.session.queues["q"], task)
-        found = self.plugin.node_order(profile, self.session.all_rows())
+        signature = self.session.engine.signature(self.session.queues["q"], task)
+        found = self.plugin.node_order(signature, self.session.all_rows())
         if found is None:
             return None
         return dict(zip(self.session.nodes.names, (round(score, 2) for score in found.tolist()), strict=True))
