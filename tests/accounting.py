@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from capcard_sched.model.job import Task
+from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.state.cluster import ClusterState
 
@@ -33,13 +35,13 @@ def recorded(state: ClusterState) -> Sums:
                 },
                 "allocated": amounts(job.allocated),
                 "total_request": amounts(job.total_request),
+                "releasing": amounts(job.releasing),
+                "bound": job.bound,
             }
             for key, job in state.jobs.items()
         },
-        "queues": {
-            name: {"jobs": set(queue.jobs), "allocated": amounts(queue.allocated)}
-            for name, queue in state.queues.items()
-        },
+        "queues": _queues(state, state.queues),
+        "deleted_queues": _queues(state, state.deleted_queues),
         "nodes": {
             name: {
                 "tasks": set(node.tasks),
@@ -61,7 +63,9 @@ def recorded(state: ClusterState) -> Sums:
 def rebuilt(state: ClusterState) -> Sums:
     """The same, counted from scratch out of task, job and node facts."""
     tasks = list(state.tasks.values())
-    visible = {key: job.queue for key, job in state.jobs.items() if job.uid}
+    visible = {key: job.queue for key, job in state.jobs.items() if job.uid or job.queue}
+    bound = {key: [task for task in tasks if task.job is job and _is_bound(task)] for key, job in state.jobs.items()}
+    lost = {queue for key, queue in visible.items() if queue not in state.queues and bound[key]}
     jobs = {}
     for key, job in state.jobs.items():
         members = [task for task in tasks if task.job is job]
@@ -74,6 +78,8 @@ def rebuilt(state: ClusterState) -> Sums:
             "roles": _roles(members) if job.min_task_member else {},
             "allocated": _sum(task for task in members if task.status in _ALLOCATED),
             "total_request": _sum(members),
+            "releasing": _sum(task for task in bound[key] if task.status not in _ALLOCATED),
+            "bound": len(bound[key]),
         }
     nodes = {}
     for name, node in state.nodes.by_name.items():
@@ -93,21 +99,41 @@ def rebuilt(state: ClusterState) -> Sums:
     return {
         "jobs": jobs,
         "queues": {
-            name: {
-                "jobs": {key for key, queue in visible.items() if queue == name},
-                "allocated": _sum(
-                    task
-                    for task in tasks
-                    if task.job is not None and visible.get(task.job.key) == name and task.status in _ALLOCATED
-                ),
-            }
-            for name in state.queues
+            name: _sums({key for key, queue in visible.items() if queue == name}, tasks) for name in state.queues
+        },
+        "deleted_queues": {
+            name: _sums({key for key, queue in visible.items() if queue == name and bound[key]}, tasks) for name in lost
         },
         "nodes": nodes,
         "totals": (_add(node["allocatable"] for node in nodes.values()), _add(node["used"] for node in nodes.values())),
         "schedulable": {key for key, queue in visible.items() if queue in state.queues},
         "orphans": {key for key, queue in visible.items() if queue not in state.queues},
         "groups_missing": {key for key, job in state.jobs.items() if not job.uid},
+    }
+
+
+def _is_bound(task: Task) -> bool:
+    return task.status in _HOLDING and task.status is not TaskStatus.ALLOCATED and task.node is not None
+
+
+def _sums(keys: set[str], tasks: list[Task]) -> Sums:
+    members = [task for task in tasks if task.job is not None and task.job.key in keys]
+    return {
+        "jobs": keys,
+        "allocated": _sum(task for task in members if task.status in _ALLOCATED),
+        "releasing": _sum(task for task in members if _is_bound(task) and task.status not in _ALLOCATED),
+    }
+
+
+def _queues(state: ClusterState, queues: Mapping[str, Queue]) -> Sums:
+    amounts = state.columns.amounts
+    return {
+        name: {
+            "jobs": set(queue.jobs),
+            "allocated": amounts(queue.allocated),
+            "releasing": amounts(queue.releasing),
+        }
+        for name, queue in queues.items()
     }
 
 

@@ -35,20 +35,22 @@ _MOST_NAMES: Final = 5
 
 # Fields that are compared as they are: all but those with a comparison of their own below, and bookkeeping.
 _TASK_FIELDS: Final = tuple(sorted(set(Task.__slots__) - {"cls", "held", "job", "name", "namespace", "node", "uid"}))
-_CLASS_FIELDS: Final = tuple(sorted(set(TaskClass.__slots__) - {"charge", "id", "request"}))
+_CLASS_FIELDS: Final = tuple(sorted(set(TaskClass.__slots__) - {"charge", "fit_request", "id", "request"}))
 _JOB_FIELDS: Final = tuple(
     sorted(
         set(Job.__slots__)
-        - {"allocated", "counts", "key", "name", "namespace", "pending", "roles", "tasks", "total_request"}
+        - {"allocated", "counts", "key", "name", "namespace", "pending", "releasing", "roles", "tasks", "total_request"}
     )
 )
 #: What a job without PodGroup says of itself, and no object does.
 _OWN_FIELDS: Final = frozenset({"conditions", "phase", "status_counts"})
 #: Of a job whose PodGroup nobody has seen only its tasks count; the rest may be left from a PodGroup that is gone.
 _UNDESCRIBED_FIELDS: Final = ("implicit", "queue", "uid")
-_QUEUE_FIELDS: Final = tuple(sorted(set(Queue.__slots__) - {"allocated", "jobs", "name"}))
+_QUEUE_FIELDS: Final = tuple(sorted(set(Queue.__slots__) - {"allocated", "jobs", "name", "releasing"}))
 _NODE_FIELDS: Final = tuple(sorted(set(Node.__slots__) - {"generation", "name", "row", "tasks"}))
 _NODE_AMOUNTS: Final = ("allocatable", "used", "releasing", "pipelined")
+#: Fields of a pod that no tenant can edit.
+_FIXED_BY_NODE: Final = frozenset({"name", "node", "status"})
 _BOUND: Final = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
 
@@ -121,7 +123,26 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifferenc
         {f"{ref.kind} {ref.namespace}/{ref.name}": text for ref, text in one.problems.items()} for one in (state, fresh)
     ]
     found.extend(_values("Cluster", "", "unreadable", *problems))
-    return sorted(found)
+    ignored = _edited_accounts(state, fresh)
+    return sorted(each for each in found if (each.kind, each.name) not in ignored or each.field in _FIXED_BY_NODE)
+
+
+def _edited_accounts(state: ClusterState, fresh: ClusterState) -> set[tuple[str, str]]:
+    """Kind and name of objects that differ because the state ignores an edit of a bound pod or its PodGroup."""
+    jobs = {key for key, job in state.jobs.items() if job.bound and not job.uid}
+    found: set[tuple[str, str]] = set()
+    for ref in state.ignored_edits.details:
+        key = f"{ref.namespace}/{ref.name}"
+        found.add((ref.kind, key))
+        if ref.kind == "PodGroup":
+            jobs.add(key)
+        else:
+            tasks = (state.tasks.get(ref.uid), fresh.tasks.get(ref.uid))
+            jobs.update(task.job.key for task in tasks if task is not None and task.job is not None)
+    for key in jobs:
+        found.add(("PodGroup", key))
+        found.update(("Queue", one.jobs[key].queue) for one in (state, fresh) if key in one.jobs)
+    return found
 
 
 # --- what is under way ------------------------------------------------------------------------------------------------
@@ -145,7 +166,7 @@ def _carry_over(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDiffe
         if carried:
             yield CacheDifference("Pod", _name(task), "status", _standing(task), said, expected=True)
             # The watch will show this together with the node.
-            other.assigned_card, other.cooldown = task.assigned_card, task.cooldown
+            other.assigned_card, other.cooldown, other.bound = task.assigned_card, task.cooldown, task.bound
 
 
 def _bind(fresh: ClusterState, task: Task, node_name: str) -> bool:
@@ -196,7 +217,7 @@ def _compare_jobs(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDif
         yield from _values("PodGroup", name, "counts", _counts(mine.counts), _counts(theirs.counts))
         if fields is not _UNDESCRIBED_FIELDS:
             yield from _values("PodGroup", name, "roles", _roles(mine), _roles(theirs))
-        for field in ("allocated", "total_request"):
+        for field in ("allocated", "releasing", "total_request"):
             yield from _amounts("PodGroup", name, field, state, getattr(mine, field), fresh, getattr(theirs, field))
         for field in ("schedulable", "orphans"):
             yield from _values("PodGroup", name, field, name in getattr(state, field), name in getattr(fresh, field))
@@ -208,7 +229,8 @@ def _compare_queues(state: ClusterState, fresh: ClusterState) -> Iterator[CacheD
         name = mine.name
         yield from _fields("Queue", name, _QUEUE_FIELDS, mine, theirs)
         yield from _sets("Queue", name, "jobs", mine.jobs.keys(), theirs.jobs.keys())
-        yield from _amounts("Queue", name, "allocated", state, mine.allocated, fresh, theirs.allocated)
+        for field in ("allocated", "releasing"):
+            yield from _amounts("Queue", name, field, state, getattr(mine, field), fresh, getattr(theirs, field))
 
 
 def _compare_nodes(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDifference]:

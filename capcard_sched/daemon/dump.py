@@ -20,9 +20,11 @@ from capcard_sched.model.timestamps import format_timestamp
 from capcard_sched.model.usage import PERIOD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from capcard_sched.framework.core import Core
+    from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.state.cluster import ClusterState
@@ -66,15 +68,14 @@ def snapshot(core: Core, now: float) -> bytes:
             "used": state.columns.amounts(state.nodes.total_used),
         },
         "queues": [_queue(state, queue, cards.get(name, {})) for name, queue in sorted(state.queues.items())],
+        "deletedQueues": [_queue(state, queue, {}) for _, queue in sorted(state.deleted_queues.items())],
         "jobs": [_job(state, job) for _, job in sorted(state.jobs.items())],
         "nodes": _nodes(state),
         "hyperNodes": _hyper_nodes(state),
         **tables(state, now),
         "tasksWithoutJob": [_task(task) for task in _in_order(state.tasks.values()) if task.job is None],
-        "unreadable": {
-            f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": problem
-            for ref, problem in sorted(state.problems.items())
-        },
+        "unreadable": _by_object(state.problems),
+        "ignoredEdits": _by_object(state.ignored_edits.details),
     }
     if failures:
         document["failures"] = failures
@@ -97,6 +98,13 @@ def write_snapshot(folder: Path, content: bytes, now: float) -> Path:
     return target
 
 
+def _by_object(details: Mapping[ObjectRef, str]) -> Json:
+    return {
+        f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": detail
+        for ref, detail in sorted(details.items())
+    }
+
+
 def _queue(state: ClusterState, queue: Queue, cards: Json) -> Json:
     return {
         "name": queue.name,
@@ -110,6 +118,7 @@ def _queue(state: ClusterState, queue: Queue, cards: Json) -> Json:
         "deserved": queue.deserved,
         "guarantee": queue.guarantee,
         "allocated": state.columns.amounts(queue.allocated),
+        "releasing": state.columns.amounts(queue.releasing),
         "cards": cards,
         "jobs": sorted(queue.jobs),
     }
@@ -130,6 +139,7 @@ def _job(state: ClusterState, job: Job) -> Json:
         "priority": job.priority,
         "created": format_timestamp(job.created),
         "allocated": state.columns.amounts(job.allocated),
+        "releasing": state.columns.amounts(job.releasing),
         "requested": state.columns.amounts(job.total_request),
         "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
         "conditions": [(condition.type, condition.status, condition.reason) for condition in job.conditions],

@@ -62,6 +62,7 @@ class Core:
         self._memory = CarryOver()
         self._sessions = 0
         self._reported_problems: dict[ObjectRef, str] = {}
+        self._reported_edits: set[ObjectRef] = set()
         #: The last session, for `explain`: its refusals and outcomes are readable until the next one.
         self.last_session: Session | None = None
         self.reconfigure(conf)
@@ -225,7 +226,7 @@ class Core:
         return intents
 
     def _report_problems(self, intents: list[Intent]) -> None:
-        """Events of invalid objects, once per problem."""
+        """Events of invalid objects, once per problem, and of ignored edits, once per object."""
         problems = self.state.problems
         for ref in sorted(problems):
             detail = problems[ref]
@@ -233,3 +234,9 @@ class Core:
                 row = reasons.INVALID_OBJECT
                 intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=detail)))
         self._reported_problems = dict(problems)
+        edits = self.state.ignored_edits.details
+        if edits or self._reported_edits:
+            for ref in sorted(edits.keys() - self._reported_edits):
+                row = reasons.QUOTA_EVASION_IGNORED
+                intents.append(EmitEvent(ref, row.type, row.code, row.render(detail=edits[ref])))
+            self._reported_edits = set(edits)

@@ -90,6 +90,9 @@ class Task:
     grace: int = GRACE_SECONDS
     #: `spec.schedulerName` is one of ours.
     ours: bool = True
+    #: `spec.nodeName` is set. Job, card annotations and owner are fixed from the commit of the binding on: later edits
+    #: of the object do not change them.
+    bound: bool = False
     #: Unix seconds.
     created: float = 0.0
     #: Number after the last dash of a name of three parts or more, else -1.
@@ -119,12 +122,17 @@ class Job:
     allocated: Vector
     #: Sum of requests of all tasks.
     total_request: Vector
+    #: Sum of requests of bound tasks that are not allocated (RELEASING, UNKNOWN): they occupy their node until the
+    #: object is finished or deleted.
+    releasing: Vector
     namespace: str = field(init=False)
     name: str = field(init=False)
-    #: "" until the PodGroup is seen: sessions do not see such a job.
+    #: "" while the PodGroup is missing: sessions schedule no task of such a job. A job whose PodGroup was deleted keeps
+    #: its queue while it has bound tasks.
     uid: str = ""
     #: True for the in-memory group of pods that name none.
     implicit: bool = False
+    #: Fixed while the job has bound tasks.
     queue: str = ""
     min_available: int = 0
     #: Role to minimum; rebuilt at every PodGroup update.
@@ -153,6 +161,8 @@ class Job:
     pending: dict[str, Task] = field(default_factory=dict)
     #: Number of PENDING tasks that request nothing (gated ones included).
     pending_best_effort: int = 0
+    #: Number of tasks in BOUND_STATUSES on a node.
+    bound: int = 0
     #: Tasks per status, indexed by TaskStatus.
     counts: list[int] = field(default_factory=lambda: [0] * len(TaskStatus))
     #: Per role, the same counters plus, at index len(TaskStatus), pending tasks that request nothing.

@@ -20,6 +20,8 @@ class Queue:
     name: str
     #: Sum of `Job.allocated` over `jobs`: int64 [resource columns].
     allocated: Vector
+    #: Sum of `Job.releasing` over `jobs`.
+    releasing: Vector
     uid: str = ""
     weight: int = 1
     #: `spec.priority`, 0 when unset.
@@ -37,7 +39,7 @@ class Queue:
     affinity: QueueAffinity | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: `status.state`; "" reads as `Open`.
+    #: `status.state`; "" reads as `Open`. `Deleted` for a queue in `ClusterState.deleted_queues`.
     state: str = "Open"
     #: `status.allocated` as last seen or written, base units; None before the first write.
     status_allocated: Mapping[str, int] | None = None

@@ -121,6 +121,9 @@ CONF_REJECTED = Reason(
     "Invalid scheduler-conf, the last valid one stays in effect (at start the built-in one): {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
+QUOTA_EVASION_IGNORED = Reason(
+    "QuotaEvasionIgnored", "Warning", "{detail}: ignored, queue and charge of bound pods do not change"
+)
 INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
 DEVICE_REGISTRATION = Reason("InvalidDeviceRegistration", "Warning", "{detail}")
 DEVICE_REQUEST = Reason("InvalidDeviceRequest", "Warning", "{detail}")

@@ -27,6 +27,8 @@ class TaskStatus(IntEnum):
 ALLOCATED_STATUSES = frozenset({TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED})
 #: Occupy their node.
 PLACED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.RELEASING, TaskStatus.UNKNOWN}
+#: Occupy a node until the pod object is finished or deleted: all placed statuses except uncommitted ones.
+BOUND_STATUSES = PLACED_STATUSES - {TaskStatus.ALLOCATED}
 #: Completed: occupy nothing.
 COMPLETED_STATUSES = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED})
 #: Counted as scheduled for the phase of a PodGroup.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.model.status import ALLOCATED_STATUSES, PLACED_STATUSES, TaskStatus
+from capcard_sched.model.status import ALLOCATED_STATUSES, BOUND_STATUSES, PLACED_STATUSES, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,9 +29,16 @@ _BEST_EFFORT = len(TaskStatus)  # index of pending best-effort tasks in the per-
 class Accounting:
     """The only writer of the sums over tasks, and of status and node of existing tasks."""
 
-    def __init__(self, nodes: NodeTable, queues: Mapping[str, Queue], changes: Changes) -> None:
+    def __init__(
+        self,
+        nodes: NodeTable,
+        queues: Mapping[str, Queue],
+        deleted_queues: Mapping[str, Queue],
+        changes: Changes,
+    ) -> None:
         self._nodes = nodes
         self._queues = queues
+        self._deleted_queues = deleted_queues
         self._changes = changes
         #: Status of evicted tasks before the eviction, by uid, until the API server responds.
         self._former: dict[str, TaskStatus] = {}
@@ -111,15 +118,24 @@ class Accounting:
         # Vectors of jobs are replaced, never changed in place: jobs without usage, and jobs of one pod, share them.
         change = cls.request if sign > 0 else -cls.request
         job.total_request = change if len(job.tasks) == 1 and sign > 0 else job.total_request + change
+        bound = status in BOUND_STATUSES and task.node is not None
+        if bound:
+            job.bound += sign
         if status in ALLOCATED_STATUSES:
             job.allocated = job.allocated + change
             queue = self._queue_of(job)
             if queue is not None:
                 queue.allocated += change
                 self._changes.queues.add(queue.name)
+        elif bound:
+            job.releasing = job.releasing + change
+            queue = self._queue_of(job)
+            if queue is not None:
+                queue.releasing += change
+                self._changes.queues.add(queue.name)
 
     def _queue_of(self, job: Job) -> Queue | None:
-        queue = self._queues.get(job.queue)
+        queue = self._queues.get(job.queue) or self._deleted_queues.get(job.queue)
         return queue if queue is not None and job.key in queue.jobs else None
 
     # --- from statements --------------------------------------------------------------------------------------------
@@ -199,6 +215,7 @@ class Accounting:
         count = len(tasks)
         job.counts[TaskStatus.ALLOCATED] -= count
         job.counts[TaskStatus.BINDING] += count
+        job.bound += count
         if job.min_task_member:
             _shift_roles(job, tasks, TaskStatus.ALLOCATED, TaskStatus.BINDING)
         for task in tasks:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
@@ -23,6 +25,7 @@ from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
 from capcard_sched.state.decode import group_facts, node_facts, queue_facts
 from capcard_sched.state.hyper_nodes import HyperNodeTable
+from capcard_sched.state.ignored_edits import IgnoredEdits, describe_edits
 from capcard_sched.state.invalid_objects import InvalidObjects
 from capcard_sched.state.jobs import JobTable
 from capcard_sched.state.limits import LimitTable
@@ -87,16 +90,22 @@ class ClusterState:
         self._by_name: dict[str, dict[str, Task]] = {}
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         self._width = self.columns.width
+        #: Latest objects of pods that changed while their binding was in flight, by uid.
+        self._deferred: dict[str, PodObject] = {}
+        #: Edits of bound pods and of their PodGroups without effect.
+        self.ignored_edits = IgnoredEdits()
 
         self._invalid = InvalidObjects()
         #: Invalid objects and their problems.
         self.problems = self._invalid.problems
 
-        self._job_table = JobTable(self.columns, self.queues, self.changes, default_queue)
+        self._job_table = JobTable(self.columns, self.queues, self.changes, default_queue, self.ignored_edits)
         self.jobs = self._job_table.by_key
         self.schedulable = self._job_table.schedulable
         self.orphans = self._job_table.orphans
         self.groups_missing = self._job_table.groups_missing
+        #: Deleted queues with bound pods, by name.
+        self.deleted_queues = self._job_table.deleted_queues
         #: PriorityClasses: value, and whether it is the default.
         self.priority_classes = self._job_table.priority_classes
 
@@ -125,7 +134,7 @@ class ClusterState:
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
 
-        self._accounting = Accounting(self.nodes, self.queues, self.changes)
+        self._accounting = Accounting(self.nodes, self.queues, self.deleted_queues, self.changes)
         # Statements call these once per gang: bound methods without a call in between.
         self.place = self._accounting.place
         self.unplace = self._accounting.unplace
@@ -171,6 +180,7 @@ class ClusterState:
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
+        self._job_table.live = True
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
         self.nodes.sort_rows()
@@ -179,7 +189,7 @@ class ClusterState:
         self._hyper_node_table.refresh(self.nodes, changed)
         for key in changed.jobs:
             job = self.schedulable.get(key)
-            if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
+            if job is not None and job.uid and (job.pending or job.phase is PodGroupPhase.PENDING):
                 self.active[key] = job
             else:
                 self.active.pop(key, None)
@@ -205,8 +215,10 @@ class ClusterState:
         for job in self.jobs.values():
             job.allocated = self.columns.fit(job.allocated)
             job.total_request = self.columns.fit(job.total_request)
-        for queue in self.queues.values():
+            job.releasing = self.columns.fit(job.releasing)
+        for queue in (*self.queues.values(), *self.deleted_queues.values()):
             queue.allocated = self.columns.fit(queue.allocated)
+            queue.releasing = self.columns.fit(queue.releasing)
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -222,6 +234,13 @@ class ClusterState:
             return
         ref = ObjectRef("Pod", namespace, name, uid)
         facts = facts_of(pod)
+        own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
+        group = facts.group_name or own_group
+        job_key = f"{namespace}/{group}" if group else ""
+        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
+        requested_queue = facts.queue_name if ours and group == own_group else None
+        if known is not None and self._job_table.live and (known.bound or known.status is TaskStatus.BINDING):
+            facts, job_key, requested_queue = self._keep_bound_facts(known, pod, facts, job_key, requested_queue)
         try:
             cls = self.classes.of(pod, facts, namespace)
         except QuantityError as error:
@@ -232,11 +251,6 @@ class ClusterState:
         self._invalid.note(ref, "")
         self._match_width()
         status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
-        own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
-        group = facts.group_name or own_group
-        job_key = f"{namespace}/{group}" if group else ""
-        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
-        requested_queue = facts.queue_name if ours and group == own_group else None
         labels = self._share(meta.labels or {})
         after = (
             cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
@@ -275,6 +289,7 @@ class ClusterState:
         task.priority = facts.priority
         task.preemptable = facts.preemptable
         task.gated = facts.gated
+        task.bound = bool(pod.spec.node_name)
         task.deleting = facts.deleting
         task.cooldown = facts.cooldown
         task.grace = facts.grace
@@ -290,10 +305,45 @@ class ClusterState:
         self._job_table.set_requested_queue(task, requested_queue)
         self._accounting.add(task)
         self._drop_placeholder(former_node)
+        if task.bound:
+            self._deferred.pop(uid, None)
         if former_job is not None and former_job is not task.job:
             self._job_table.task_removed(former_job, task)
         if task.job is not None:
             self._job_table.task_added(task.job, task)
+
+    def _keep_bound_facts(
+        self, known: Task, pod: PodObject, facts: PodFacts, job_key: str, requested_queue: str | None
+    ) -> tuple[PodFacts, str, str | None]:
+        """Replace the facts that the binding of a pod fixes: job, requested queue, card annotations, owner."""
+        fixed = msgspec.structs.replace(
+            facts,
+            class_annotations=dict(known.cls.annotations),
+            owner_kind=known.cls.owner_kind,
+            assigned_card=known.assigned_card if known.bound else facts.assigned_card,
+        )
+        fixed_key = known.job.key if known.job is not None else ""
+        fixed_queue = self._job_table.requested_queue(known)
+        if (fixed, fixed_key, fixed_queue) == (facts, job_key, requested_queue):
+            self._deferred.pop(known.uid, None)
+            return facts, job_key, requested_queue
+        detail = describe_edits(fixed, facts, (fixed_key, fixed_queue), (job_key, requested_queue))
+        if detail:
+            self.ignored_edits.note(ObjectRef("Pod", known.namespace, known.name, known.uid), detail)
+        if not pod.spec.node_name:
+            self._deferred[known.uid] = pod
+        return fixed, fixed_key, fixed_queue
+
+    def _unbind(self, task: Task) -> None:
+        """Return a task whose binding failed to PENDING, with the edits made during the binding."""
+        former = task.node
+        self._accounting.move(task, TaskStatus.PENDING, None)
+        self._drop_placeholder(former)
+        if task.job is not None:
+            self._job_table.bound_changed(task.job)
+        pod = self._deferred.pop(task.uid, None)
+        if pod is not None:
+            self._apply_pod(pod)
 
     def assume_device_notes(self, task: Task, annotations: Mapping[str, str]) -> None:
         """The binding of a pod writes these annotations: those about devices count at once."""
@@ -309,6 +359,8 @@ class ClusterState:
     def _forget(self, task: Task) -> None:
         job, node = task.job, task.node
         self._accounting.remove(task)
+        self._deferred.pop(task.uid, None)
+        self.ignored_edits.forget("Pod", task.key)
         self._job_table.set_requested_queue(task, None)
         task.job, task.node = None, None
         del self.tasks[task.uid]
@@ -323,11 +375,9 @@ class ClusterState:
     def _bind_failed(self, delta: deltas.BindFailed) -> None:
         task = self.tasks.get(delta.uid)
         if task is not None and task.status is TaskStatus.BINDING:
-            former = task.node
-            self._accounting.move(task, TaskStatus.PENDING, None)
+            self._unbind(task)
             if delta.retry_after > 0:
                 self._accounting.hold(task, held=True)
-            self._drop_placeholder(former)
 
     def _bind_retry(self, delta: deltas.BindRetry) -> None:
         task = self.tasks.get(delta.uid)
@@ -337,11 +387,9 @@ class ClusterState:
     def _apply_takeover(self, _: deltas.Takeover) -> None:
         self.terms += 1
         self.changes.everything = True
-        for task in self.tasks.values():
+        for task in list(self.tasks.values()):
             if task.status is TaskStatus.BINDING:
-                former = task.node
-                self._accounting.move(task, TaskStatus.PENDING, None)
-                self._drop_placeholder(former)
+                self._unbind(task)
             elif task.status is TaskStatus.RELEASING and not task.deleting:
                 self._accounting.restore(task)
             if task.held:
@@ -438,16 +486,16 @@ class ClusterState:
 
     def _apply_queue(self, obj: QueueObject) -> None:
         name = obj.metadata.name
-        fresh, problem = queue_facts(obj, self.columns.zeros())
+        fresh, problem = queue_facts(obj, self.columns)
         ref = ObjectRef("Queue", "", name)
         self._invalid.note(ref, problem)
         known = self.queues.get(name)
         if known is not None:
-            fresh.jobs, fresh.allocated = known.jobs, known.allocated
+            fresh.jobs, fresh.allocated, fresh.releasing = known.jobs, known.allocated, known.releasing
             if all(
                 getattr(fresh, slot) == getattr(known, slot)
                 for slot in type(fresh).__slots__
-                if slot not in ("jobs", "allocated")
+                if slot not in ("jobs", "allocated", "releasing")
             ):
                 return
             for slot in type(fresh).__slots__:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         RawAmounts,
         Taint,
     )
-    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.resources import ResourceColumns
 
 #: Shared by objects without annotations or labels: most PodGroups have none.
 NOTHING: Mapping[str, Any] = {}
@@ -110,11 +110,11 @@ class GroupFacts(NamedTuple):
     #: Name of the Job that owns it, "" for others.
     owner_job: str
 
-    def matches(self, job: Job) -> bool:
+    def matches(self, job: Job, requested_queue: str) -> bool:
         """Whether the job already has these facts (the watch event of our own write, a resync)."""
         return (
             not job.implicit
-            and job.queue == self.queue
+            and requested_queue == self.queue
             and job.phase is self.phase
             and job.min_available == self.min_member
             and job.min_task_member == self.min_task_member
@@ -170,14 +170,14 @@ def group_facts(obj: PodGroupObject, default_queue: str) -> tuple[GroupFacts, st
     return facts, "; ".join(problems)
 
 
-def queue_facts(obj: QueueObject, zeros: Vector) -> tuple[Queue, str]:
+def queue_facts(obj: QueueObject, columns: ResourceColumns) -> tuple[Queue, str]:
     """A Queue without jobs, and the problems of its fields.
 
     An invalid limit counts as 0, not as unlimited.
     """
     problems: list[str] = []
     meta, spec = obj.metadata, obj.spec
-    queue = Queue(meta.name, zeros)
+    queue = Queue(meta.name, columns.zeros(), columns.zeros())
     queue.uid = meta.uid or meta.name
     queue.weight = spec.weight if spec.weight is not None else 1
     queue.priority = spec.priority or 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job
+from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.accounting import recount_roles
 
@@ -12,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capcard_sched.model.job import Task
-    from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.decode import GroupFacts
+    from capcard_sched.state.ignored_edits import IgnoredEdits
 
 #: The uid of a job of pods that name no PodGroup.
 _IMPLICIT = "implicit"
@@ -30,12 +32,24 @@ class JobTable:
     """
 
     def __init__(
-        self, columns: ResourceColumns, queues: Mapping[str, Queue], changes: Changes, default_queue: str
+        self,
+        columns: ResourceColumns,
+        queues: Mapping[str, Queue],
+        changes: Changes,
+        default_queue: str,
+        ignored_edits: IgnoredEdits,
     ) -> None:
         self._columns = columns
         self._queues = queues
         self._changes = changes
         self._default_queue = default_queue
+        self._ignored_edits = ignored_edits
+        #: Queues that do not exist and have jobs with bound tasks, by name: their usage stays visible.
+        self.deleted_queues: dict[str, Queue] = {}
+        #: Whether the initial lists are complete. From then on the queue of a job with bound tasks is fixed.
+        self.live = False
+        #: The queue that each job with a fixed queue requests, by job key.
+        self._requested: dict[str, str] = {}
         #: All jobs, those without PodGroup included.
         self.by_key: dict[str, Job] = {}
         #: Jobs that sessions see: their PodGroup exists (or the job is implicit), and so does their queue.
@@ -61,7 +75,7 @@ class JobTable:
         job = self.by_key.get(key)
         if job is None:
             self._zeros = self._columns.fit(self._zeros)
-            job = self.by_key[key] = Job(key, self._zeros, self._zeros)
+            job = self.by_key[key] = Job(key, self._zeros, self._zeros, self._zeros)
         return job
 
     # --- pods that name no group ------------------------------------------------------------------------------------
@@ -80,7 +94,8 @@ class JobTable:
             self._groupless[task.uid] = queue
 
     def task_added(self, job: Job, task: Task) -> None:
-        """Update an implicit job after one of its tasks was added or changed; no-op for a job with a PodGroup."""
+        """Update a job after one of its tasks was added or changed."""
+        self.bound_changed(job)
         if job.uid and not job.implicit:
             return
         oldest = self._oldest.get(job.key)
@@ -93,7 +108,8 @@ class JobTable:
             self.groups_missing[job.key] = job
 
     def task_removed(self, job: Job, task: Task) -> None:
-        """Update or remove a job without PodGroup after a task left it."""
+        """Update or remove a job after a task left it."""
+        self.bound_changed(job)
         if job.uid and not job.implicit:
             return
         if not job.tasks:
@@ -106,7 +122,7 @@ class JobTable:
         if groupless:
             self._describe_by_oldest(job, min(groupless, key=_age))
         else:
-            self._make_invisible(job)
+            self._clear_group(job)
 
     def _describe_by_oldest(self, job: Job, oldest: Task) -> None:
         """Derive the attributes of an implicit job from its oldest task."""
@@ -130,7 +146,7 @@ class JobTable:
         """Apply the facts of a PodGroup."""
         key = f"{facts.namespace}/{facts.name}"
         job = self.get_or_create(key)
-        if job.uid == facts.uid and facts.matches(job):
+        if job.uid == facts.uid and facts.matches(job, self._requested.get(key, job.queue)):
             return
         taken_over = job.implicit
         self._oldest.pop(key, None)
@@ -169,25 +185,29 @@ class JobTable:
         job = self.by_key.get(key)
         if job is None or job.implicit or not job.uid or (uid and job.uid != uid):
             return
-        self._make_invisible(job)
+        job.uid = ""
         self._changes.jobs.add(key)
         if job.tasks:
             self._find_oldest(job)
         else:
             self._remove(job)
 
-    def _make_invisible(self, job: Job) -> None:
-        """Hide a job without PodGroup from sessions; its tasks stay counted."""
+    def _clear_group(self, job: Job) -> None:
+        """Mark the PodGroup of a job as missing. The job keeps its queue while it has bound tasks."""
         job.uid, job.implicit = "", False
         self._oldest.pop(job.key, None)
-        self._detach(job)
-        job.queue = ""
-        self.schedulable.pop(job.key, None)
-        self.orphans.pop(job.key, None)
         self.groups_missing[job.key] = job
+        if not (self.live and job.bound):
+            self._detach(job)
+            self._requested.pop(job.key, None)
+            job.queue = ""
+            self.schedulable.pop(job.key, None)
+            self.orphans.pop(job.key, None)
 
     def _remove(self, job: Job) -> None:
         self._detach(job)
+        self._requested.pop(job.key, None)
+        self._ignored_edits.forget("PodGroup", job.key)
         self._oldest.pop(job.key, None)
         self.by_key.pop(job.key, None)
         self.schedulable.pop(job.key, None)
@@ -207,9 +227,31 @@ class JobTable:
         for job in queue.jobs.values():
             self.schedulable.pop(job.key, None)
             self.orphans[job.key] = job
+            self._account_orphan(job)
             self._changes.jobs.add(job.key)
 
+    def bound_changed(self, job: Job) -> None:
+        """Apply a change of the number of bound tasks: the last one releases the queue of the job."""
+        if job.key in self.orphans:
+            self._account_orphan(job)
+        if job.bound:
+            return
+        requested = self._requested.pop(job.key, None)
+        if requested is not None:
+            self._set_queue(job, requested)
+        if not job.uid and job.queue and job.key in self.by_key:
+            self._clear_group(job)
+
     def _set_queue(self, job: Job, name: str) -> None:
+        if self.live and job.bound and job.queue not in ("", name):
+            self._requested[job.key] = name
+            if not job.implicit:
+                self._ignored_edits.note(
+                    ObjectRef("PodGroup", job.namespace, job.name, job.uid), f"spec.queue changed to <{name}>"
+                )
+            name = job.queue
+        else:
+            self._requested.pop(job.key, None)
         if job.queue != name:
             self._detach(job)
             job.queue = name
@@ -217,20 +259,47 @@ class JobTable:
         if queue is None:
             self.schedulable.pop(job.key, None)
             self.orphans[job.key] = job
+            self._account_orphan(job)
             return
         if job.key not in queue.jobs:
+            self._subtract_orphan(job)
             queue.jobs[job.key] = job
             queue.allocated += job.allocated
+            queue.releasing += job.releasing
             self._changes.queues.add(name)
         self.orphans.pop(job.key, None)
         self.schedulable[job.key] = job
         self._changes.jobs.add(job.key)
 
     def _detach(self, job: Job) -> None:
+        self._subtract_orphan(job)
         queue = self._queues.get(job.queue)
         if queue is not None and queue.jobs.pop(job.key, None) is not None:
             queue.allocated -= job.allocated
+            queue.releasing -= job.releasing
             self._changes.queues.add(queue.name)
+
+    def _account_orphan(self, job: Job) -> None:
+        """Keep the usage of an orphan under the name of its queue while it has bound tasks."""
+        if not job.bound:
+            self._subtract_orphan(job)
+            return
+        queue = self.deleted_queues.get(job.queue)
+        if queue is None:
+            queue = self.deleted_queues[job.queue] = Queue(job.queue, self._columns.zeros(), self._columns.zeros())
+            queue.state = "Deleted"
+        if job.key not in queue.jobs:
+            queue.jobs[job.key] = job
+            queue.allocated += job.allocated
+            queue.releasing += job.releasing
+
+    def _subtract_orphan(self, job: Job) -> None:
+        queue = self.deleted_queues.get(job.queue)
+        if queue is not None and queue.jobs.pop(job.key, None) is not None:
+            queue.allocated -= job.allocated
+            queue.releasing -= job.releasing
+            if not queue.jobs:
+                del self.deleted_queues[job.queue]
 
     # --- priorities -------------------------------------------------------------------------------------------------
 

@@ -249,6 +249,8 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "budgets": "podDisruptionBudgets",
         "volumes": "storage",
         "problems": "unreadable",
+        "ignored_edits": "ignoredEdits",
+        "deleted_queues": "deletedQueues",
         "scheduler_names": "schedulerNames",
         "default_queue": "defaultQueue",
         "terms": "terms",

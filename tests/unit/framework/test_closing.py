@@ -23,7 +23,7 @@ tiers: [{plugins: [{name: priority}, {name: gang}]}]
 
 def _job(minimum: int, phase: str, statuses: dict[str, int]) -> Job:
     columns = ResourceColumns()
-    job = Job("default/g", columns.zeros(), columns.zeros())
+    job = Job("default/g", columns.zeros(), columns.zeros(), columns.zeros())
     job.min_available, job.phase = minimum, PodGroupPhase(phase)
     for name, count in statuses.items():
         job.counts[TaskStatus[name.upper()]] = count

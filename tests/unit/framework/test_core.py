@@ -13,6 +13,7 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.session import Session
 from capcard_sched.model import deltas
+from capcard_sched.model.annotations import CARD_NAME
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.testing import Harness
@@ -399,3 +400,18 @@ def test_the_same_facts_in_any_order_give_the_same_intents_byte_for_byte() -> No
         h._deltas = [listed[i] for i in order]
         answers.add(b"|".join(msgspec.json.encode(h.step().intents) for _ in range(3)))
     assert len(answers) == 1
+
+
+def test_an_ignored_edit_of_a_bound_pod_is_one_event_per_object() -> None:
+    h = _cluster(_PLAIN)
+    h.queue("q")
+    h.group("g")
+    h.pod("p", group="g", node="n1")
+    h.settle()
+    for card in ("A", "B"):
+        h.pod("p", group="g", node="n1", annotations={CARD_NAME: card})
+        h.settle()
+    found = [message for reason, message in h.event_messages("Pod", "p") if reason == "QuotaEvasionIgnored"]
+    assert found == [
+        f"annotation {CARD_NAME} changed from <> to <A>: ignored, queue and charge of bound pods do not change"
+    ]

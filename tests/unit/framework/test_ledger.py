@@ -225,7 +225,7 @@ def test_sums_follow_jobs_out_of_and_into_queues() -> None:
     assert sums.of("q")[0] == 1000
     h.group("g", queue="other")
     sums.refresh(h.session())
-    assert (sums.of("q")[0], sums.of("other")[0], sums.total[0]) == (0, 1000, 1000)
+    assert (sums.of("q")[0], sums.of("other")[0], sums.total[0]) == (1000, 0, 1000), "bound pods keep their queue"
 
 
 def test_a_contribution_put_by_hand_lasts_until_the_job_changes() -> None:
