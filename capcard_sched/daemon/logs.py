@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
 import structlog
 
+from capcard_sched.daemon.log_writer import LogWriter
 from capcard_sched.model.intents import Bind, Evict
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ LIBRARIES: Final = 5
 _OURS: Final = "capcard_sched"
 #: Loggers whose debug lines contain whole responses with tokens: never below INFO.
 _NEVER_IN_DETAIL: Final = ("kubernetes",)
+#: Seconds for which the end of the process waits for unwritten lines.
+_DRAIN_SECONDS: Final = 0.3
 #: Seconds between two lines about the same repeated error, with its count.
 _REPEAT_SECONDS: Final = 60.0
 _MAX_REMEMBERED: Final = 256
@@ -52,7 +55,7 @@ class Logs:
         self._stream = sys.stderr if stream is None else stream
         self._json = form == "json" or (form == "auto" and not self._stream.isatty())
         self._verbosity = verbosity
-        self._handler: logging.Handler | None = None
+        self._handler: LogWriter | None = None
         self._before: tuple[list[logging.Handler], int] = ([], logging.WARNING)
 
     @property
@@ -65,6 +68,15 @@ class Logs:
         self._verbosity = value
         if self._handler is not None:
             self._set_levels()
+
+    @property
+    def dropped(self) -> int:
+        """Number of lines that were dropped, because the stream is blocked or closed."""
+        return self._handler.dropped if self._handler is not None else 0
+
+    def drain(self, seconds: float = 5.0) -> bool:
+        """Wait until all lines are written, for at most `seconds`; whether they are."""
+        return self._handler is None or self._handler.drain(seconds)
 
     def start(self) -> None:
         """Configure structlog and `logging`."""
@@ -84,7 +96,7 @@ class Logs:
             logger_factory=structlog.stdlib.LoggerFactory(),
             cache_logger_on_first_use=False,
         )
-        handler = logging.StreamHandler(self._stream)
+        handler = LogWriter(self._stream)
         handler.setFormatter(
             structlog.stdlib.ProcessorFormatter(
                 foreign_pre_chain=shared,
@@ -108,6 +120,8 @@ class Logs:
             logging.getLogger(name).setLevel(logging.NOTSET)
         logging.captureWarnings(capture=False)
         structlog.reset_defaults()
+        if self._handler is not None:
+            self._handler.stop(_DRAIN_SECONDS)
         self._handler = None
 
     def __enter__(self) -> Self:

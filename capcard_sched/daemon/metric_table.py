@@ -151,6 +151,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("config_last_reload_success_timestamp_seconds", "gauge", (), "counted", "When a scheduler-conf was last taken into use, Unix seconds"),
     MetricRow("config_info", "gauge", ("hash",), "counted", "Hash of the scheduler-conf in use; always 1"),
     MetricRow("internal_errors_total", "counter", ("plugin", "hook"), "counted", "Contained failures, by plugin and hook; no plugin: the framework's own"),
+    MetricRow("log_lines_dropped_total", "counter", (), "counted", "Log lines dropped because standard error is blocked or closed"),
     MetricRow("metrics_series_dropped", "gauge", ("family",), "counted", "Series left out of the last scrape, beyond the limit per metric"),
     MetricRow("build_info", "gauge", ("version",), "counted", "Version of the program; always 1"),
 )

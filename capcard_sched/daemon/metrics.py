@@ -73,6 +73,7 @@ class Metrics:
         self.registry.register(self._core)
         self._stale = True
         self._leading = False
+        self._log_lines_dropped = 0
         self._scrape = threading.Lock()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
@@ -276,6 +277,11 @@ class Metrics:
     def cache_age(self, seconds: float) -> None:
         """Nothing was heard from the watches for so long."""
         self._gauges["cache_age_seconds"].set(seconds)
+
+    def log_lines_dropped(self, total: int) -> None:
+        """The log dropped `total` lines since the start."""
+        self._counters["log_lines_dropped_total"].inc(total - self._log_lines_dropped)
+        self._log_lines_dropped = total
 
     def cycle_age(self, seconds: float) -> None:
         """The leader's last cycle ended so long ago."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import threading
 import time
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
@@ -63,6 +65,8 @@ _T = TypeVar("_T")
 _SESSION_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 2.5
 _RELEASE_SECONDS: Final = 1.0
+#: Seconds from SIGTERM to an exit in any case, such as with a blocked file system.
+_EXIT_SECONDS: Final = 4.95
 #: How often gauges of the backend are refreshed, in seconds.
 _GAUGE_SECONDS: Final = 1.0
 #: How often a fence that does not act is probed again, in seconds.
@@ -427,6 +431,7 @@ class Service:
             self._metrics.cache_age(self._feed.stale_for())
             self._metrics.usage_age(self._usage.age())
             self._metrics.cycle_age(self._health.cycle_age())
+            self._metrics.log_lines_dropped(self._logs.dropped)
             if (report := self._health.slow_cycle()) and not slow:
                 self._log.warning("slow scheduling cycle", detail=report)
             slow = bool(report)
@@ -465,10 +470,17 @@ class Service:
 
     def _handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._ended.set)
+            self._loop.add_signal_handler(number, self._end)
         if self._options.cache_dumper:
             self._loop.add_signal_handler(signal.SIGUSR1, lambda: self._spawn(self._dump()))
             self._loop.add_signal_handler(signal.SIGUSR2, lambda: self._spawn(self._compare()))
+
+    def _end(self) -> None:
+        """Begin the shutdown, and exit in any case when it takes too long."""
+        self._ended.set()
+        timer = threading.Timer(_EXIT_SECONDS, os._exit, [1])
+        timer.daemon = True
+        timer.start()
 
     async def _dump(self) -> None:
         now = time.time()

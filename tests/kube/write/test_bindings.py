@@ -538,7 +538,7 @@ async def test_an_object_of_volumes_that_cannot_be_read_is_a_refusal_like_others
         effects.effects.submit([_with_claim(bind_of(made))])
         await effects.until(lambda: effects.deltas, "the refusal")
         assert isinstance(effects.deltas[0], BindFailed)
-        assert "cannot be read" in effects.deltas[0].message
+        assert "cannot be decoded" in effects.deltas[0].message
 
 
 def _with_claim(bind: Bind) -> Bind:
