@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -96,7 +97,9 @@ def options_of(until: str | None, period: str, names: tuple[str, ...], default_q
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
         raise BadInputError("--default-queue: must not be empty")
-    return SimulationOptions(tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"])
+    return SimulationOptions(
+        tuple(dict.fromkeys(names)) or DEFAULT_SCHEDULERS, default_queue, step, moments["until"], time.time()
+    )
 
 
 def _moment(flag: str, text: str) -> int:

@@ -107,6 +107,7 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifferenc
     found.extend(_compare_nodes(state, fresh))
     found.extend(_compare_maps("Namespace", state.namespaces, fresh.namespaces))
     found.extend(_compare_maps("Numatopology", state.numa, fresh.numa))
+    found.extend(_compare_maps("ConfigMap", state.config_maps, fresh.config_maps))
     for kind, mine, theirs in (
         ("ResourceQuota", state.quotas, fresh.quotas),
         ("PodDisruptionBudget", state.budgets, fresh.budgets),
@@ -157,6 +158,8 @@ def _carry_over(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDiffe
         said = _standing(other)
         if task.status is TaskStatus.BINDING:
             carried = _bind(fresh, other, task.node.name)
+            if carried:
+                other.device_notes = task.device_notes
         elif task.status is TaskStatus.RELEASING and not task.deleting and other.node is not None:
             carried = other.status in _BOUND and other.node.name == task.node.name
             if carried:

@@ -21,6 +21,7 @@ def tables(state: ClusterState, now: float) -> Json:
     return {
         "nodeUsage": {name: _usage(usage, now) for name, usage in sorted(state.usage.items())},
         "numatopologies": {name: _numa(facts) for name, facts in sorted(state.numa.items())},
+        "configMaps": {key: sorted(data) for key, data in sorted(state.config_maps.items())},
         "priorityClasses": {
             name: {"value": value, "globalDefault": default}
             for name, (value, default) in sorted(state.priority_classes.items())

@@ -126,6 +126,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
             ("core_allocation_for_a_certain_pod", (*_DEVICE, "podName"), "The vgpu device core allocated for a certain pod"),
         )
     ),
+    MetricRow("vgpu_device_config_invalid", "gauge", (), "plugin", "Whether the ConfigMap of the device plugin is invalid: 1, else 0"),
     MetricRow("capacity_card_internal_errors_total", "counter", (), "plugin", "Sums of the plugin that did not add up"),
     # The extender
     MetricRow("extender_calls_total", "counter", ("verb",), "plugin", "Calls made to the extender"),

@@ -14,6 +14,7 @@ from capcard_sched.framework.session.report import HookError, SessionReport, Tim
 from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, Intent
+from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Core:
         self._next_wakeup: float | None = None
         self._signatures = SignatureCache(self.dispatch)
         self._quota_hooks = quota_hooks(self.dispatch)
-        self.state.classes.exclude_from_fit(frozenset())
+        if not self.dispatch.has("prepare"):
+            self.state.account_devices(NO_ACCOUNTING)
         self.state.changes.everything = True
         self._memory = self._memory.successor()
 
@@ -165,19 +167,20 @@ class Core:
             on_commit=on_commit,
         )
         self.last_session = session
-        for plugin in self.dispatch.plugins:
-            start = getattr(plugin, "open", None)
-            if start is None:
-                continue
-            began = self._read_timer()
-            try:
-                start(session)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.report.errors.append(
-                    HookError(plugin.name, "open", f"{type(error).__name__}: {error}", "session")
-                )
-                self._keep_dirty(changed)
-            self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
+        for hook in ("prepare", "open"):
+            for plugin in self.dispatch.plugins:
+                start = getattr(plugin, hook, None)
+                if start is None:
+                    continue
+                began = self._read_timer()
+                try:
+                    start(session)
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                    session.report.errors.append(
+                        HookError(plugin.name, hook, f"{type(error).__name__}: {error}", "session")
+                    )
+                    self._keep_dirty(changed)
+                self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
         return session
 
     def _read_timer(self) -> float:

@@ -118,6 +118,8 @@ USE_GPU_TYPE: Final = "nvidia.com/use-gputype"
 NOUSE_GPU_TYPE: Final = "nvidia.com/nouse-gputype"
 NODE_VGPU_REGISTER: Final = "volcano.sh/node-vgpu-register"
 NODE_VGPU_HANDSHAKE: Final = "volcano.sh/node-vgpu-handshake"
+#: ConfigMap of a device plugin: the key of its settings.
+DEVICE_CONFIG_KEY: Final = "device-config.yaml"
 BIND_PHASE: Final = "volcano.sh/bind-phase"
 BIND_TIME: Final = "volcano.sh/bind-time"
 GPU_INDEX: Final = "volcano.sh/gpu-index"

@@ -10,7 +10,14 @@ from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.objects import (
+    ConfigMapObject,
+    NodeObject,
+    PodGroupObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.model.volumes import (
     CSIDriverObject,
@@ -163,6 +170,19 @@ class NumatopologyChanged(_Delta, frozen=True):
 class NumatopologyGone(_Delta, frozen=True):
     """A Numatopology was deleted."""
 
+    name: str
+
+
+class ConfigMapChanged(_Delta, frozen=True):
+    """A ConfigMap that a plugin reads was added or updated."""
+
+    config_map: ConfigMapObject
+
+
+class ConfigMapGone(_Delta, frozen=True):
+    """A ConfigMap that a plugin reads was deleted."""
+
+    namespace: str
     name: str
 
 
@@ -333,6 +353,8 @@ Delta: TypeAlias = (
     | NodeUsageGone
     | NumatopologyChanged
     | NumatopologyGone
+    | ConfigMapChanged
+    | ConfigMapGone
     | ObjectUnreadable
     | BindFailed
     | BindRetry

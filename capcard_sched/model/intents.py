@@ -115,6 +115,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "CSINode",
         "CSIStorageCapacity",
         "Numatopology",
+        "ConfigMap",
         "HyperNode",
     ]
     namespace: str

@@ -343,6 +343,13 @@ class NamespaceObject(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
+class ConfigMapObject(_Object, frozen=True):
+    """A ConfigMap with settings of a device plugin."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] | None = None
+
+
 class PriorityClassObject(_Object, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0

@@ -125,6 +125,7 @@ QUOTA_EVASION_IGNORED = Reason(
     "QuotaEvasionIgnored", "Warning", "{detail}: ignored, queue and charge of bound pods do not change"
 )
 INVALID_ANNOTATION = Reason("InvalidAnnotation", "Warning", "Invalid annotation {key}: {detail}; accepted: {accepted}")
+DEVICE_CONFIG = Reason("InvalidDeviceConfig", "Warning", "{key} is not used, the last valid one is: {detail}")
 DEVICE_REGISTRATION = Reason("InvalidDeviceRegistration", "Warning", "{detail}")
 DEVICE_REQUEST = Reason("InvalidDeviceRequest", "Warning", "{detail}")
 DEVICE_ANNOTATION = Reason("InvalidDeviceAnnotation", "Warning", "{detail}")

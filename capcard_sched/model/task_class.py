@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
     from capcard_sched.model.resources import Vector
@@ -76,3 +76,25 @@ class TaskClass:
 
     def __repr__(self) -> str:
         return f"TaskClass({self.id}, {dict(self.requests)})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAccounting:
+    """How a plugin that books devices by itself counts pods: which amounts nodes, queues and jobs are charged."""
+
+    #: Equal versions count every pod alike.
+    version: Hashable
+    #: Resources that a node need not have free: the plugin decides.
+    unfit: frozenset[str]
+    #: Resources that count nowhere.
+    uncounted: frozenset[str]
+    #: The amounts of a class in place of its own, by resource, in thousandths.
+    charge: Callable[[TaskClass], Mapping[str, int]]
+
+
+def _own_amounts(_: TaskClass) -> Mapping[str, int]:
+    return {}
+
+
+#: Without such a plugin: every resource is an ordinary amount.
+NO_ACCOUNTING: Final = DeviceAccounting((), frozenset(), frozenset(), _own_amounts)

@@ -19,9 +19,12 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, amounts, format_amount
+from capcard_sched.reports.shared_cards import shared_cards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from capcard_sched.reports.shared_cards import SharedCardRow
 
 JsonObject: TypeAlias = dict[str, Any]
 _FINISHED = ("Succeeded", "Failed")
@@ -95,6 +98,7 @@ class Overview(NamedTuple):
     evictions: tuple[EvictionRow, ...]
     #: Pods without a node.
     pending: int
+    shared_cards: tuple[SharedCardRow, ...] = ()
 
 
 def survey(items: Iterable[JsonObject], now: float, start: float, evictions: Sequence[EvictionRow] = ()) -> Overview:
@@ -104,7 +108,10 @@ def survey(items: Iterable[JsonObject], now: float, start: float, evictions: Seq
         by_kind.setdefault(item["kind"], []).append(item)
     cluster = _Cluster(by_kind)
     pending = sum(map(_is_pending, by_kind.get("Pod", ())))
-    return Overview(now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions), pending)
+    shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()))
+    return Overview(
+        now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions), pending, shared
+    )
 
 
 class _Cluster:

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capcard_sched.reports.overview import CardRow, EvictionRow, JobRow, Overview, QueueRow, Use
+    from capcard_sched.reports.shared_cards import CardTenant, SharedCardRow
 
 _BAR_CELLS = 10
 #: Columns: on a narrower terminal, reasons are a table of their own instead of a column of ten characters.
 _WIDE = 140
 #: Jobs: the maximum listed; with more, the longest pending ones come first.
 _MOST_JOBS = 100
+#: Shared cards: the maximum listed; with more, the fullest ones come first.
+_MOST_CARDS = 64
+_CARD_CELLS = 20
+_SHADES, _TENANTS = "█▓▒", ("green", "cyan", "blue", "magenta", "yellow")
 _GOOD, _BUSY, _OVER = "green", "yellow", "red"
 
 
@@ -38,6 +43,11 @@ def print_overview(overview: Overview, console: Console | None = None) -> None:
         console.print(_queues(overview.queues))
     if overview.cards:
         console.print(_cards(overview.cards))
+    if overview.shared_cards:
+        console.print(_shared_cards(overview.shared_cards))
+        hidden = len(overview.shared_cards) - _MOST_CARDS
+        if hidden > 0:
+            console.print(f"... and {hidden} more shared cards", highlight=False)
     if overview.evictions:
         console.print(_evictions(overview.evictions))
     ready = sum(1 for job in overview.jobs if job.scheduled >= job.minimum)
@@ -136,6 +146,47 @@ def _cards(rows: tuple[CardRow, ...]) -> Table:
         free = row.total - row.used
         table.add_row(Text(row.card), str(row.nodes), f"{row.total:g}", f"{row.used:g}", f"{free:g}")
     return table
+
+
+def _shared_cards(rows: tuple[SharedCardRow, ...]) -> Table:
+    """One line per card: a bar of its memory with one shade per tenant, and the tenants."""
+    table = _table("Shared cards")
+    for name in ("NODE", "GPU"):
+        table.add_column(name, overflow="fold")
+    for name in ("SHARES", "MEMORY", "CORES"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("PODS", ratio=1, overflow="fold")
+    if len(rows) > _MOST_CARDS:
+        rows = tuple(sorted(rows, key=lambda row: -row.memory / row.card.memory)[:_MOST_CARDS])
+    last = ""
+    for row in rows:
+        card = row.card
+        table.add_row(
+            Text(row.node if row.node != last else ""),
+            Text(str(row.gpu)),
+            f"{row.shares}/{card.slots}",
+            f"{row.memory}/{card.memory}",
+            f"{row.cores}%",
+            _tenancy(row),
+            Text(", ".join(_tenant(tenant) for tenant in row.tenants)),
+        )
+        last = row.node
+    return table
+
+
+def _tenancy(row: SharedCardRow) -> Text:
+    bar, used = Text(), 0
+    for number, tenant in enumerate(row.tenants):
+        before, used = used, used + tenant.memory
+        cells = round(used / row.card.memory * _CARD_CELLS) - round(before / row.card.memory * _CARD_CELLS)
+        bar.append(_SHADES[number % len(_SHADES)] * max(0, cells), style=_TENANTS[number % len(_TENANTS)])
+    return bar.append("░" * max(0, _CARD_CELLS - len(bar)))
+
+
+def _tenant(tenant: CardTenant) -> str:
+    slices = f" [{' '.join(tenant.slices)}]" if tenant.slices else ""
+    return f"{tenant.pod.partition('/')[2]} {tenant.memory}{slices}"
 
 
 def _evictions(rows: tuple[EvictionRow, ...]) -> Table:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, meta, spec, status
 from capcard_sched.model.annotations import (
+    BIND_PHASE,
     COOLDOWN_TIME,
     NODE_UNSCHEDULABLE,
     SIMULATION_DURATION,
     SIMULATION_EXIT_CODE,
+    VGPU_DEVICES_TO_ALLOCATE,
+    VGPU_TIME,
 )
 from capcard_sched.simulation.clock import SECOND, virtual_time
 from capcard_sched.simulation.duration import SpanError, parse_duration
@@ -167,7 +170,7 @@ class Kubelet:
             "containerStatuses": containers,
             "nominatedNodeName": None,
         }
-        self._patch(pod, {"status": patch})
+        self._patch(pod, {"status": patch, **_devices_served(pod)})
 
     def _finish(self, pod: JsonObject) -> None:
         live = self._store.get(POD, meta(pod).get("namespace", ""), meta(pod)["name"])
@@ -244,6 +247,14 @@ class Kubelet:
     def _collect(self, node: str) -> None:
         for key in list(self._on_node.get(node, {})):
             self._store.remove(POD, *key)
+
+
+def _devices_served(pod: JsonObject) -> JsonObject:
+    """What a device plugin writes on a pod once all of its containers have their devices."""
+    if annotations_of(pod).get(BIND_PHASE) != "allocating":
+        return {}
+    served = {BIND_PHASE: "success", VGPU_TIME: str(2**64 - 1), VGPU_DEVICES_TO_ALLOCATE: ""}
+    return {"metadata": {"annotations": {key: served[key] for key in served if key in annotations_of(pod)}}}
 
 
 def with_condition(conditions: list[JsonObject], condition: JsonObject, stamp: str) -> list[JsonObject]:

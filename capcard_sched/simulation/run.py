@@ -67,6 +67,9 @@ class SimulationOptions(NamedTuple):
     schedule_period: int = SECOND
     #: None: until nothing can change any more.
     until: int | None = None
+    #: Unix seconds, wall clock at the start of the program; the start of the run when None. Handshakes in the input are
+    #: judged by it.
+    started: float | None = None
 
 
 class SimulationOutcome(NamedTuple):
@@ -105,7 +108,7 @@ class _Run:
         self._last_operation = scenario.operations[-1].at if scenario.operations else 0
         self._cluster = SimulatedCluster(options.scheduler_names, options.default_queue)
         self._clock = self._cluster.clock
-        self._feed = StoreWatch(self._cluster.store)
+        self._feed = StoreWatch(self._cluster.store, EPOCH if options.started is None else options.started)
         self._cluster.store.observe(self._feed.observe)
         self._effects = IntentExecutor(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
         self._sessions = 0

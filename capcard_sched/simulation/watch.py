@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from capcard_sched.controllers.objects import CLAIM, POD, POD_GROUP, PRIORITY_CLASS, QUEUE, annotations_of, meta
+from capcard_sched.controllers.objects import (
+    CLAIM,
+    CONFIG_MAP,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    annotations_of,
+    meta,
+)
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import SIMULATION_USAGE
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_USAGE
+from capcard_sched.model.card_registration import handshake_state
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
+    ConfigMapObject,
     NamespaceObject,
     NodeObject,
     PodGroupObject,
@@ -30,6 +41,7 @@ from capcard_sched.model.volumes import (
     StorageClassObject,
     VolumeAttachmentObject,
 )
+from capcard_sched.simulation.clock import EPOCH
 from capcard_sched.simulation.kinds import (
     CSI_DRIVER,
     CSI_NODE,
@@ -82,6 +94,9 @@ _WATCHED: dict[str, _Watched] = {
         lambda namespace, name, _: deltas.PodDisruptionBudgetGone(namespace, name),
     ),
     QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
+    CONFIG_MAP: _Watched(
+        ConfigMapObject, deltas.ConfigMapChanged, lambda namespace, name, _: deltas.ConfigMapGone(namespace, name)
+    ),
     NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),
     HYPER_NODE: _Watched(HyperNodeObject, deltas.HyperNodeChanged, lambda _, name, __: deltas.HyperNodeGone(name)),
     STORAGE_CLASS: _Watched(
@@ -116,7 +131,9 @@ _WATCHED: dict[str, _Watched] = {
 class StoreWatch:
     """The scheduler's watch: what changed since the last `drain`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, started: float = EPOCH) -> None:
+        """`started`: wall clock at the start of the program, Unix seconds; handshakes of the input are judged by it."""
+        self._started = started
         self._store = store
         self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
         self._gone: list[Delta] = []
@@ -127,7 +144,7 @@ class StoreWatch:
     def observe(self, change: Change) -> None:
         """Take note of a change."""
         changed = self._changed.get(change.kind)
-        if changed is None:
+        if changed is None or (change.kind == CONFIG_MAP and not _has_device_config(change)):
             return
         key = change.key
         if change.verb == "removed":
@@ -156,13 +173,24 @@ class StoreWatch:
             for key in keys:
                 obj = self._store.get(kind, *key)
                 if obj is not None:
-                    told.append(watched.changed(msgspec.convert(obj, watched.type)))
+                    decoded = msgspec.convert(obj, watched.type)
+                    told.append(watched.changed(self._judged(decoded) if isinstance(decoded, NodeObject) else decoded))
                     if kind == NODE:
                         told += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
             keys.clear()
         told += self._outcomes
         self._outcomes = []
         return told
+
+    def _judged(self, node: NodeObject) -> NodeObject:
+        """A node without the age of its handshake: no device plugin answers in virtual time."""
+        notes = node.metadata.annotations or {}
+        text = notes.get(NODE_VGPU_HANDSHAKE)
+        if text is None:
+            return node
+        dead = handshake_state(text, self._started) in ("overdue", "deleted")
+        judged = {**notes, NODE_VGPU_HANDSHAKE: "Deleted" if dead else "Reported"}
+        return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=judged))
 
     def _load(self, node: str, text: str) -> list[Delta]:
         """The load of a node, if it is another one than before. The text was checked when it was written."""
@@ -173,3 +201,8 @@ class StoreWatch:
             return [deltas.NodeUsageGone(node)]
         self._loads[node] = text
         return [deltas.NodeUsageChanged({node: parse_usage(text)})]
+
+
+def _has_device_config(change: Change) -> bool:
+    """Whether a ConfigMap holds, or held, settings of a device plugin: the scheduler reads no others."""
+    return any(DEVICE_CONFIG_KEY in (version.get("data") or {}) for version in (change.old, change.new) if version)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Changes:
     """Names of changed objects. The state owns one instance for its lifetime; each session drains it.
 
-    True while a session has a reason to open. `namespaces`, `quotas`, `budgets`, `usage` and `numa` are no reason by
-    themselves: plugins declare which of them they wake on (`Plugin.wakes_on`).
+    True while a session has a reason to open. `namespaces`, `quotas`, `budgets`, `usage`, `numa` and `config_maps` are
+    no reason by themselves: plugins declare which of them they wake on (`Plugin.wakes_on`).
     """
 
     #: The next session considers everything, and opens for that reason.
@@ -37,6 +37,8 @@ class Changes:
     #: Nodes with a new load measurement, and with a changed Numatopology.
     usage: set[str] = field(default_factory=set)
     numa: set[str] = field(default_factory=set)
+    #: Changed ConfigMaps, `namespace/name`.
+    config_maps: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
         return bool(

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.model.pods import template_of
-from capcard_sched.model.task_class import TaskClass
+from capcard_sched.model.task_class import NO_ACCOUNTING, TaskClass
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
     from capcard_sched.model.pods import PodFacts, PodTemplate
     from capcard_sched.model.resources import ResourceColumns
+    from capcard_sched.model.task_class import DeviceAccounting
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
@@ -34,8 +35,9 @@ class ClassTable:
         #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
         self._made = 0
-        #: Resources that a node need not have free.
-        self._unfit: frozenset[str] = frozenset()
+        self._accounting = NO_ACCOUNTING
+        #: Requests and limits as written, of classes that are counted otherwise.
+        self._written: dict[TaskClass, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         #: The namespace selectors in the terms of classes that have any.
         self._namespace_selectors: dict[TaskClass, tuple[LabelSelector, ...]] = {}
 
@@ -113,7 +115,7 @@ class ClassTable:
                 own_cpus=template.own_cpus,
                 device_containers=template.device_containers,
             )
-            self._derive(found)
+            self._count(found)
             self._made += 1
             selectors = _namespace_selectors(affinity)
             if selectors:
@@ -124,6 +126,7 @@ class ClassTable:
         """Drop the classes without pods. O(classes)."""
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
+        self._written = {cls: written for cls, written in self._written.items() if cls in used}
         self._by_spec.clear()
 
     def namespace_selectors(self) -> Iterator[LabelSelector]:
@@ -136,17 +139,30 @@ class ClassTable:
             cls.request = self._columns.fit(cls.request)
             self._derive(cls)
 
-    def exclude_from_fit(self, resources: frozenset[str]) -> None:
-        """From now on these resources need not be free on a node: plugins see to them."""
-        if resources != self._unfit:
-            self._unfit = resources
-            for cls in self._classes.values():
-                self._derive(cls)
+    def account_devices(self, accounting: DeviceAccounting) -> None:
+        """Count devices this way from now on; the caller subtracts every task before, and adds it again afterwards."""
+        self._accounting = accounting
+        for cls in self._classes.values():
+            written = self._written.pop(cls, None)
+            if written is not None:
+                cls.requests, cls.limits = written
+            self._count(cls)
+
+    def _count(self, cls: TaskClass) -> None:
+        """Set the amounts of a class, as written or as the accounting has them."""
+        charge = dict(self._accounting.charge(cls)) if cls.device_containers else {}
+        if charge or not self._accounting.uncounted.isdisjoint(cls.requests):
+            self._written[cls] = cls.requests, cls.limits
+            uncounted = self._accounting.uncounted
+            cls.requests = {name: amount for name, amount in cls.requests.items() if name not in uncounted} | charge
+            cls.limits = {name: amount for name, amount in cls.limits.items() if name not in uncounted} | charge
+        cls.request = self._columns.vector(cls.requests)
+        self._derive(cls)
 
     def _derive(self, cls: TaskClass) -> None:
         """Set the vectors that follow from `request`."""
         cls.charge = np.append(cls.request, (cls.nonzero_cpu_milli, cls.nonzero_memory_bytes))
-        excluded = [self._columns.column(name) for name in cls.requests if name in self._unfit]
+        excluded = [self._columns.column(name) for name in cls.requests if name in self._accounting.unfit]
         cls.fit_request = cls.request
         if excluded:
             cls.fit_request = cls.request.copy()

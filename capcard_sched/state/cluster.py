@@ -19,10 +19,12 @@ from capcard_sched.model.pods import facts_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
 from capcard_sched.state.columns import NodeTable
+from capcard_sched.state.config_maps import ConfigMapTable
 from capcard_sched.state.decode import group_facts, node_facts, queue_facts
 from capcard_sched.state.hyper_nodes import HyperNodeTable
 from capcard_sched.state.ignored_edits import IgnoredEdits, describe_edits
@@ -35,13 +37,14 @@ from capcard_sched.state.usage import UsageTable
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
     from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, QueueObject
     from capcard_sched.model.pods import PodFacts
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task_class import DeviceAccounting
 
 #: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
 _AUTOMATIC_GROUP = "podgroup-"
@@ -64,6 +67,7 @@ _GONE: dict[str, Callable[[str, str], deltas.Delta]] = {
     "CSIStorageCapacity": deltas.CSIStorageCapacityGone,
     "Numatopology": lambda _, name: deltas.NumatopologyGone(name),
     "HyperNode": lambda _, name: deltas.HyperNodeGone(name),
+    "ConfigMap": deltas.ConfigMapGone,
 }
 
 
@@ -86,6 +90,8 @@ class ClusterState:
         self.terms = 0
         #: Tasks whose binding the watch has confirmed since the last read of this list.
         self.confirmed: list[Task] = []
+        #: Version of the way devices are counted.
+        self._device_accounting: Hashable = NO_ACCOUNTING.version
         self._node_objects: dict[str, Node] = {}
         self._by_name: dict[str, dict[str, Task]] = {}
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
@@ -130,6 +136,10 @@ class ClusterState:
         #: NUMA facts by node name.
         self.numa = self._numa_table.numa
 
+        self._config_map_table = ConfigMapTable(self.changes)
+        #: Data of the ConfigMaps that plugins read, by `namespace/name`.
+        self.config_maps = self._config_map_table.data
+
         self._volume_table = VolumeTable(self.changes, self._invalid)
         self.volumes = self._volume_table.storage
         self.assume_volumes = self._volume_table.assume
@@ -148,6 +158,7 @@ class ClusterState:
             **self._hyper_node_table.handlers,
             **self._usage_table.handlers,
             **self._numa_table.handlers,
+            **self._config_map_table.handlers,
             **self._volume_table.handlers,
             deltas.PodChanged: lambda delta: self._apply_pod(delta.pod),
             deltas.PodGone: lambda delta: self._drop_pod(delta.namespace, delta.name, delta.uid),
@@ -349,6 +360,20 @@ class ClusterState:
         """The binding of a pod writes these annotations: those about devices count at once."""
         found = DEVICE_ANNOTATIONS & annotations.keys()
         task.device_notes = {key: annotations[key] for key in sorted(found)} if found else {}
+
+    def account_devices(self, accounting: DeviceAccounting) -> bool:
+        """Count the devices of all pods this way from now on. Whether that changes anything; O(pods) when it does."""
+        if accounting.version == self._device_accounting:
+            return False
+        self._device_accounting = accounting.version
+        for task in self.tasks.values():
+            self._accounting.subtract(task)
+        self.classes.account_devices(accounting)
+        self._match_width()
+        self._job_table.set_uncounted(accounting.uncounted)
+        for task in self.tasks.values():
+            self._accounting.add(task)
+        return True
 
     def _drop_pod(self, namespace: str, name: str, uid: str) -> None:
         task = self._by_name.get(namespace, {}).get(name)

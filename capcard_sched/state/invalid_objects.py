@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         "CSINode",
         "CSIStorageCapacity",
         "Numatopology",
+        "ConfigMap",
         "HyperNode",
     ]
 

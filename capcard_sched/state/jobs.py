@@ -69,6 +69,9 @@ class JobTable:
         #: Value of each PriorityClass, and whether it is the global default.
         self.priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
+        #: Resources that count nowhere, and what was left out of `minResources` for that, by job key.
+        self._uncounted: frozenset[str] = frozenset()
+        self._removed: dict[str, dict[str, int]] = {}
 
     def get_or_create(self, key: str) -> Job:
         """The job of this key, created on first use."""
@@ -146,6 +149,9 @@ class JobTable:
         """Apply the facts of a PodGroup."""
         key = f"{facts.namespace}/{facts.name}"
         job = self.get_or_create(key)
+        minimum = self._counted(key, facts.min_resources)
+        if minimum is not facts.min_resources:
+            facts = facts._replace(min_resources=None if minimum is None else dict(minimum))
         if job.uid == facts.uid and facts.matches(job, self._requested.get(key, job.queue)):
             return
         taken_over = job.implicit
@@ -172,6 +178,25 @@ class JobTable:
             recount_roles(job)
         self._set_queue(job, facts.queue)
         self._changes.jobs.add(key)
+
+    def set_uncounted(self, resources: frozenset[str]) -> None:
+        """From now on these resources of `minResources` count nowhere."""
+        self._uncounted = resources
+        for key, removed in list(self._removed.items()):
+            job = self.by_key.get(key)
+            if job is not None and job.min_resources is not None:
+                job.min_resources = {**job.min_resources, **removed}
+        self._removed.clear()
+        for key, job in self.by_key.items():
+            job.min_resources = self._counted(key, job.min_resources)
+
+    def _counted(self, key: str, minimum: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        """`minResources` without what counts nowhere; the same mapping when nothing is left out."""
+        self._removed.pop(key, None)
+        if minimum is None or self._uncounted.isdisjoint(minimum):
+            return minimum
+        self._removed[key] = {name: amount for name, amount in minimum.items() if name in self._uncounted}
+        return {name: amount for name, amount in minimum.items() if name not in self._uncounted}
 
     def _share(self, minimum: Mapping[str, int] | None) -> Mapping[str, int] | None:
         if minimum is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from capcard_sched.model.pod_devices import Device
 from capcard_sched.plugins.deviceshare.device_choice import ChosenShare
-from capcard_sched.plugins.deviceshare.pod_devices import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,8 +12,6 @@ from capcard_sched.plugins.deviceshare.vgpu_request import DEFAULT_RESOURCES, Vg
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Key of the ConfigMap's data.
-CONFIG_KEY: Final = "device-config.yaml"
 _SECTION: Final = "nvidia"
 _FACTOR: Final = "gpuMemoryFactor"
 _GEOMETRIES: Final = "knownMigGeometries"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,6 +68,8 @@ class DeviceRows:
         self.states = DeviceStates()
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, str]] = []
+        #: By kind, how many cards there are of each memory size.
+        self._memories: list[Counter[int]] = [Counter() for _ in types]
         self._names: list[str] = []
         self._generation = -1
         self._numbers: Numbers = np.zeros(0, dtype=np.int64)
@@ -101,13 +104,14 @@ class DeviceRows:
             moved, self._names = names != self._names, names
         if anew or session.changed.everything:
             stale: Iterable[str] = table.names
-            self.by_node = {name: self.by_node[name] for name in self.by_node if name in table.by_name}
+            for name in [name for name in self.by_node if name not in table.by_name]:
+                self._drop(name)
         else:
             ended = [name for name, devices in self.by_node.items() if devices.until and now > devices.until]
             stale = {*session.changed.nodes, *ended}
             for name in stale:
                 if name not in table.by_name:
-                    self.by_node.pop(name, None)
+                    self._drop(name)
         crowded = len(self.states) > len(table) + _MOST_EMPTY
         if crowded:
             self.states = DeviceStates()
@@ -140,7 +144,12 @@ class DeviceRows:
         if any(ledger is not None for ledger in devices.ledgers) or devices.warnings:
             self.by_node[node.name] = devices
         else:
-            self.by_node.pop(node.name, None)
+            self._drop(node.name)
+
+    def _drop(self, name: str) -> None:
+        devices = self.by_node.pop(name, None)
+        for index, ledger in enumerate(() if devices is None else devices.ledgers):
+            self._count_cards(index, ledger, -1)
 
     def _read_offers(self, node: Node, devices: NodeDevices, now: float) -> None:
         warnings: list[str] = []
@@ -159,9 +168,18 @@ class DeviceRows:
             else:
                 continue
             devices.notes.clear()  # the pods are booked anew
+            self._count_cards(index, known, -1)
+            self._count_cards(index, devices.ledgers[index], +1)
         if tuple(warnings) != devices.warnings:
             devices.warnings = tuple(warnings)
             self.news += [(node, warning) for warning in warnings]
+
+    def _count_cards(self, index: int, ledger: CardLedger | None, sign: int) -> None:
+        """Keep count of the cards of each size."""
+        for card in () if ledger is None else ledger.idle:
+            self._memories[index][card.model.memory] += sign
+            if not self._memories[index][card.model.memory]:
+                del self._memories[index][card.model.memory]
 
     def _read_pods(self, node: Node, devices: NodeDevices) -> None:
         """Book the pods that are on the node as their annotations say. O(pods on the node)."""
@@ -198,6 +216,10 @@ class DeviceRows:
         for ledger in devices.ledgers:
             if ledger is not None:
                 ledger.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
+
+    def smallest_memory(self) -> tuple[int, ...]:
+        """Memory of the smallest registered card, by kind; 0 without any."""
+        return tuple(min(self._memories[index], default=0) for index in range(len(self.types)))
 
     def next_look(self, now: float) -> float | None:
         """When an offer ends although nothing changes, Unix seconds."""

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
+    from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.shared_card import Cause
 
 
@@ -32,6 +33,9 @@ class DeviceType(ABC):
     #: As in messages.
     name: ClassVar[str]
 
+    def use(self, config: DeviceConfig) -> None:  # noqa: B027 -- only some kinds have settings
+        """Take other settings; every offer and every request is read again."""
+
     @property
     def missing(self) -> str:
         """Reason of nodes without such devices."""
@@ -41,6 +45,23 @@ class DeviceType(ABC):
     @abstractmethod
     def own_resources(self) -> frozenset[str]:
         """Resources that the ledger accounts for: a node need not have them free."""
+
+    @property
+    def uncounted_resources(self) -> frozenset[str]:
+        """Resources that count nowhere: neither nodes nor queues offer them."""
+        return frozenset()
+
+    @property
+    def accounting_version(self) -> Hashable:
+        """Equal versions charge every class alike."""
+        return self.name
+
+    def charge(self, cls: TaskClass, smallest: int) -> Mapping[str, int]:
+        """What queues and jobs are charged for a pod, in thousandths, where that differs from its requests.
+
+        `smallest`: memory of the smallest registered card, 0 without any.
+        """
+        return {}
 
     @abstractmethod
     def request_of(self, cls: TaskClass) -> Any | None:

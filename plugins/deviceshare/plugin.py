@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.api.node_view import FilterResult
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
 from capcard_sched.model.job import Task
 from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task_class import NO_ACCOUNTING, DeviceAccounting
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
+from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_states import NO_STATE, RequestAnswers, answer
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
 from capcard_sched.plugins.deviceshare.metrics import samples
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.arguments import ArgumentReader
     from capcard_sched.framework.api.node_view import NodeView, PodSignature, Scores
-    from capcard_sched.framework.api.plugin import Placement, Sample
+    from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
@@ -56,6 +58,7 @@ class DeviceShare(Plugin):
     name = "deviceshare"
     Arguments = DeviceShareArguments
     arguments: DeviceShareArguments
+    wakes_on = frozenset({"config_maps"})
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
@@ -69,6 +72,7 @@ class DeviceShare(Plugin):
         #: By class, None for pods that ask for nothing; by requests.
         self._by_class: dict[TaskClass, RequestAnswers | None] = {}
         self._by_requests: dict[Requests, RequestAnswers] = {}
+        self._settings = DeviceSettings(given.config_namespace, given.config_map)
         self._warnings = AnnotationWarnings(DEVICE_REQUEST)
         if self.types:  # a plugin with `task_context` is asked about every pod
             self.task_context = self._group_of
@@ -82,16 +86,42 @@ class DeviceShare(Plugin):
 
     # --- session ----------------------------------------------------------------------------------------------------
 
-    def open(self, session: Session) -> None:
+    def prepare(self, session: Session) -> None:
         """Take up registrations and pods. O(what changed); O(nodes) when the set of nodes did."""
         self._session = session
         if not self.types:
+            session.account_devices(NO_ACCOUNTING)
             return
-        session.exclude_from_fit(frozenset().union(*(kind.own_resources for kind in self.types)))
-        anew = self.rows.catch_up(session, anew=False)
-        if anew or len(self._by_class) > _MOST_CLASSES:
+        changed = self._settings.changed(session)
+        if changed:
+            for kind in self.types:
+                kind.use(self._settings.config)
+        renumbered = self.rows.catch_up(session, anew=changed)
+        if changed or renumbered or len(self._by_class) > _MOST_CLASSES:
             self._forget()
+        session.account_devices(self._accounting())
         self._warn(session)
+
+    def _accounting(self) -> DeviceAccounting:
+        """Devices are charged as the kinds count them; nodes need not have them free as amounts."""
+        smallest = self.rows.smallest_memory()
+        return DeviceAccounting(
+            (*(kind.accounting_version for kind in self.types), smallest),
+            frozenset().union(*(kind.own_resources for kind in self.types)),
+            frozenset().union(*(kind.uncounted_resources for kind in self.types)),
+            lambda cls: self._charge(cls, smallest),
+        )
+
+    def _charge(self, cls: TaskClass, smallest: tuple[int, ...]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for kind, memory in zip(self.types, smallest, strict=True):
+            found |= kind.charge(cls, memory)
+        return found
+
+    @property
+    def config_maps(self) -> tuple[tuple[str, str], ...]:
+        """Namespace and name of the ConfigMap that the plugin reads."""
+        return ((self.arguments.config_namespace, self.arguments.config_map),) if self.types else ()
 
     def _forget(self) -> None:
         self._by_class.clear()
@@ -117,7 +147,9 @@ class DeviceShare(Plugin):
         return moment + 1 if waits and moment is not None else None
 
     def metrics(self) -> Iterator[Sample]:
-        return samples(self.rows, self._session.tasks_by_uid) if self.types else iter(())
+        if self.types:
+            yield from samples(self.rows, self._session.tasks_by_uid)
+            yield Sample("vgpu_device_config_invalid", {}, float(bool(self._settings.problem)))
 
     # --- requests ---------------------------------------------------------------------------------------------------
 

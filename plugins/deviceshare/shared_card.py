@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.model.card_registration import HAMI_CORE, MIG
 from capcard_sched.plugins.deviceshare.geometry import find_slice
-from capcard_sched.plugins.deviceshare.registration import HAMI_CORE, MIG
 
 if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.geometry import Geometry, Slice

@@ -6,12 +6,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
-from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
-from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
-from capcard_sched.plugins.deviceshare.geometry import geometry_of
-from capcard_sched.plugins.deviceshare.pod_devices import decode_devices, encode_devices
-from capcard_sched.plugins.deviceshare.registration import (
+from capcard_sched.model.card_registration import (
     HAMI_CORE,
     MIG,
     RegisteredCard,
@@ -20,11 +15,16 @@ from capcard_sched.plugins.deviceshare.registration import (
     handshake_state,
     ignores_health,
 )
+from capcard_sched.model.pod_devices import decode_devices, encode_devices
+from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
+from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
+from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
+from capcard_sched.plugins.deviceshare.geometry import geometry_of
 from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates, Cause
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -59,14 +59,32 @@ class VgpuDevices(DeviceType):
         self.config = config
         self._requests.clear()
 
-    def forget_requests(self) -> None:
-        """Classes may be gone."""
-        self._requests.clear()
-
     @property
     def own_resources(self) -> frozenset[str]:
         resources = self.config.resources
         return frozenset({resources.memory, resources.percentage, resources.cores})
+
+    @property
+    def uncounted_resources(self) -> frozenset[str]:
+        return frozenset({self.config.resources.percentage})
+
+    @property
+    def accounting_version(self) -> Hashable:
+        return self.name, self.config.resources
+
+    def charge(self, cls: TaskClass, smallest: int) -> Mapping[str, int]:
+        """Number, memory and cores of all shares together. A part of a card counts as that of the smallest one."""
+        request = self.request_of(cls)
+        if request is None:
+            return {}
+        number = memory = cores = 0
+        for wanted in request.containers:
+            if wanted is not None:
+                number += wanted.number
+                memory += wanted.number * wanted.share.memory_on(smallest)
+                cores += wanted.number * wanted.share.cores
+        names = self.config.resources
+        return {names.number: number * _UNIT, names.memory: memory * _UNIT, names.cores: cores * _UNIT}
 
     # --- requests ---------------------------------------------------------------------------------------------------
 

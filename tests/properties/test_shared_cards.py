@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_registration import RegisteredCard
 from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, choose_cards
-from capcard_sched.plugins.deviceshare.registration import RegisteredCard
 from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
 from tests.unit.plugins.deviceshare.worlds import A100_40, L40S
 

@@ -48,6 +48,13 @@ class Hook(NamedTuple):
 
 HOOKS: tuple[Hook, ...] = (
     # session
+    Hook(
+        "prepare",
+        "(session) -> None: before any plugin opens; sets how devices of pods are counted",
+        None,
+        Combine.NOTIFY,
+        "nothing",
+    ),
     Hook("open", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("close", "(session) -> None", None, Combine.NOTIFY, "nothing"),
     Hook(

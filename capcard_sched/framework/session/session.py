@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Node
     from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.cluster import ClusterState
 
@@ -290,15 +291,21 @@ class Session(Snapshot):
 
     def notice(self, subject: Subject, reason: reasons.Reason, message: str, component: str = "") -> None:
         """Adds an event about an object; the core writes it once."""
-        self.notices.append(PendingEvent(reference(subject), reason, message, component))
+        self.notice_about(reference(subject), reason, message, component)
+
+    def notice_about(self, ref: ObjectRef, reason: reasons.Reason, message: str, component: str = "") -> None:
+        """`notice` for an object that is no subject of the session."""
+        self.notices.append(PendingEvent(ref, reason, message, component))
 
     def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
         """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
         self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
 
-    def exclude_from_fit(self, resources: frozenset[str]) -> None:
-        """Resources that a plugin accounts for by itself: from now on a node need not have them free."""
-        self.state.classes.exclude_from_fit(resources)
+    def account_devices(self, accounting: DeviceAccounting) -> None:
+        """Count the devices of pods this way from now on; for the hook `prepare`."""
+        if self.state.account_devices(accounting):
+            self.changed.everything = True
+            self.touched_jobs.update(self.state.schedulable)
 
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""

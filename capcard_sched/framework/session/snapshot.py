@@ -81,6 +81,11 @@ class Snapshot:
         return self.state.numa
 
     @property
+    def config_maps(self) -> Mapping[str, Mapping[str, str]]:
+        """Data of the ConfigMaps that plugins read, by `namespace/name`."""
+        return self.state.config_maps
+
+    @property
     def tree(self) -> HyperNodeTree:
         """HyperNodes and the nodes under them."""
         return self.state.tree

@@ -32,6 +32,7 @@ _API_VERSIONS: Final = {
     "CSINode": "storage.k8s.io/v1",
     "CSIStorageCapacity": "storage.k8s.io/v1",
     "Numatopology": "nodeinfo.volcano.sh/v1alpha1",
+    "ConfigMap": "v1",
 }
 #: Namespace of events about cluster-scoped objects.
 CLUSTER_EVENTS: Final = "default"

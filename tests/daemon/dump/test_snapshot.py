@@ -243,6 +243,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "hyper_nodes": "hyperNodes",
         "numa": "numatopologies",
         "usage": "nodeUsage",
+        "config_maps": "configMaps",
         "namespaces": "namespaces",
         "priority_classes": "priorityClasses",
         "quotas": "resourceQuotas",

@@ -16,15 +16,18 @@ from capcard_sched.daemon.metrics import Metrics
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.core import Core
 from capcard_sched.kube.instrumentation import Observer
+from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.testing import EPOCH, Harness
 
 _CARD = "NVIDIA-H200"
+_VGPU = "volcano.sh/vgpu-number"
 #: Both quota plugins: what one does not report, the other does.
 _CONF = """
 actions: "enqueue, allocate, backfill"
 tiers:
 - plugins: [{name: gang}, {name: drf}, {name: capacity-card}, {name: proportion}, {name: usage}]
+- plugins: [{name: deviceshare, arguments: {deviceshare.VGPUEnable: true}}]
 - plugins: [{name: extender, arguments: {extender.onSessionCloseVerb: close}}] # without a URL no call leaves
 """
 #: Core reference §6, without what controllers export: name, type, labels.
@@ -145,6 +148,8 @@ def everything(d: Daemon) -> Metrics:
     """A run in which every metric gets a value."""
     metrics = d.metrics
     d.h.group("greedy", min_member=1)
+    d.h.node("vgpu", annotations={NODE_VGPU_REGISTER: "G,10,4914,NVIDIA,true,hami-core:"}, resources={_VGPU: 10})
+    d.h.pod("shared", node="vgpu", limits={_VGPU: 1}, annotations={VGPU_IDS: "G,NVIDIA,128,10:"})
     d.h.pod("greedy-0", group="greedy", card=_CARD, cards=17)
     binds = d.step()
     metrics.bind_failed(binds[0], 409, "conflict")

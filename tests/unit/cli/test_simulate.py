@@ -305,3 +305,25 @@ def test_an_error_of_an_external_system_is_a_warning(
     captured = capsys.readouterr()
     assert "warning: plugin asking, job_ready: OutsideError: the other side says no (" in captured.err
     assert all("nodeName" not in item["spec"] for item in json.loads(captured.out)["items"] if item["kind"] == "Pod")
+
+
+def test_the_example_of_shared_cards_writes_pod_annotations(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("config/examples/vgpu")
+    conf = str(folder / "conf/scheduler.yaml")
+    assert run(["simulate", "-f", str(folder), "--scheduler-conf", conf, "--until", "1m", "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    pods = {item["metadata"]["name"]: item for item in json.loads(captured.out)["items"] if item["kind"] == "Pod"}
+    devices = {name: pod["metadata"]["annotations"].get("volcano.sh/vgpu-ids-new", "") for name, pod in pods.items()}
+    assert captured.err == ""
+    assert devices == {
+        "test1": "GPU-l40s-6,NVIDIA,1024,0:",
+        "simple-vgpu-training-worker-0": "GPU-l40s-5,NVIDIA,1024,0:",
+        "simple-vgpu-training-worker-1": "GPU-l40s-5,NVIDIA,1024,0:",
+        "simple-vgpu-training-worker-2": "GPU-l40s-4,NVIDIA,1024,0:",
+        "notebook": "GPU-l40s-6,NVIDIA,512,10:",
+        "exclusive": "GPU-l40s-7,NVIDIA,4914,100:",
+        "pair": "GPU-l40s-6,NVIDIA,2457,0:GPU-l40s-5,NVIDIA,2457,0:",
+        "slice-small": "GPU-a100-1[group2-3],NVIDIA,900,0:",
+        "slice-medium": "GPU-a100-1[group2-0],NVIDIA,1800,0:",
+        "too-many": "",
+    }

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.deltas import PodChanged
 from capcard_sched.model.objects import PodObject
-from capcard_sched.plugins.deviceshare.registration import RegisteredCard, encode_registration
 from capcard_sched.testing import Harness
 from tests.unit.plugins.deviceshare.worlds import L40S
 

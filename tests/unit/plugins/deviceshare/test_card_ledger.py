@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capcard_sched.model.card_registration import MIG
+from capcard_sched.model.pod_devices import decode_devices, encode_devices
 from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.device_choice import BINPACK, SPREAD, DeviceChoice, NoChoice, choose_cards
-from capcard_sched.plugins.deviceshare.pod_devices import decode_devices, encode_devices
-from capcard_sched.plugins.deviceshare.registration import MIG
 from capcard_sched.plugins.deviceshare.shared_card import CardUsage
 from tests.unit.plugins.deviceshare.worlds import ledger, request
 

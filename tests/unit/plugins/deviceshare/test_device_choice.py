@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from capcard_sched.model.pod_devices import encode_devices
 from capcard_sched.plugins.deviceshare.device_choice import (
     BINPACK,
     SPREAD,
@@ -15,7 +16,6 @@ from capcard_sched.plugins.deviceshare.device_choice import (
     choose_cards,
     node_score,
 )
-from capcard_sched.plugins.deviceshare.pod_devices import encode_devices
 from capcard_sched.plugins.deviceshare.shared_card import Cause
 from tests.unit.plugins.deviceshare.worlds import A100_80, ledger, request
 

@@ -568,4 +568,81 @@ def test_series_follow_the_ledger() -> None:
     assert found["vgpu_device_memory_limit", ""] == 4914
     assert found["vgpu_device_memory_allocation_for_a_certain_pod", "w-3"] == 128
     assert found["vgpu_device_core_allocation_for_a_certain_pod", "w-3"] == 10
-    assert len(found) == 14
+    assert found["vgpu_device_config_invalid", ""] == 0
+    assert len(found) == 15
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def _charged(h: VgpuHarness) -> dict[str, int]:
+    return {name: amount // 1000 for name, amount in h.state.columns.amounts(h.state.queues["q"].allocated).items()}
+
+
+def test_a_queue_is_charged_for_all_shares_of_a_pod() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 3000, number=2, cores=30)
+
+    h.settle()
+
+    charged = _charged(h)
+    assert (charged[NUMBER], charged[MEMORY], charged["volcano.sh/vgpu-cores"]) == (2, 6000, 60)
+
+
+def test_a_part_of_a_card_is_charged_as_that_of_the_smallest_card() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.group("g")
+    h.share("p", limits={PERCENTAGE: 50})
+    h.settle()
+    assert _charged(h)[MEMORY] == 5000
+    assert PERCENTAGE not in _charged(h)
+
+    h.cards("n2", "B:4000")
+    h.settle()
+
+    assert _charged(h)[MEMORY] == 2000
+
+
+def test_without_the_plugin_amounts_are_charged_as_they_are_written() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 3000, number=2)
+    h.settle()
+    h.reconfigure(conf(VGPUEnable=False))
+    h.settle()
+
+    assert _charged(h)[MEMORY] == 3000
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+def test_a_queue_that_names_shares_limits_them(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=f"  - name: {plugin}\n"))
+    h.queue("q", capability={"cpu": "64", "memory": "256Gi", NUMBER: 10, MEMORY: 5000, "volcano.sh/vgpu-cores": 100})
+    h.cards("n1", "A:10000", "B:10000", "C:10000")
+    for index in range(3):
+        h.group(f"g{index}")
+        h.share(f"p{index}", 2000, cores=20, group=f"g{index}")
+
+    h.settle()
+
+    assert len(h.binds) == 2
+    assert _charged(h)[MEMORY] == 4000
+    waiting = next(f"p{index}" for index in range(3) if f"p{index}" not in h.binds)
+    assert "vgpu-memory" in h.pod_message(waiting)
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity", "capacity-card"])
+def test_percentages_count_nowhere(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=f"  - name: {plugin}\n"))
+    h.queue("q", capability={"cpu": "64", "memory": "256Gi"})
+    h.cards("n1", "A:10000")
+    h.group("g", min_resources={"cpu": 1, NUMBER: 1, PERCENTAGE: 50}, phase="Pending")
+    h.share("p", limits={PERCENTAGE: 50})
+
+    h.settle()
+
+    assert h.binds == {"p": "n1"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_registration import HAMI_CORE, MIG
 from capcard_sched.model.task_class import ContainerAmounts
 from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, geometry_of
-from capcard_sched.plugins.deviceshare.registration import HAMI_CORE, MIG
 from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates, CardUsage, SharedCard
 from capcard_sched.plugins.deviceshare.vgpu_request import (
     DEFAULT_RESOURCES,

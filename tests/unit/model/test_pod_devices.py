@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.plugins.deviceshare.pod_devices import Device, decode_devices, encode_devices
+from capcard_sched.model.pod_devices import Device, decode_devices, encode_devices
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.plugins.deviceshare.registration import (
+from capcard_sched.model.card_registration import (
     RegisteredCard,
     decode_registration,
     encode_registration,

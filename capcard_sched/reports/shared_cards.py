@@ -1,0 +1,89 @@
+"""Shared GPU cards and the pods on them, from the annotations of nodes and pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
+from capcard_sched.model.card_registration import decode_registration
+from capcard_sched.model.pod_devices import decode_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capcard_sched.model.card_registration import RegisteredCard
+    from capcard_sched.model.pod_devices import Device
+
+JsonObject: TypeAlias = dict[str, Any]
+_FINISHED = ("Succeeded", "Failed")
+
+
+class CardTenant(NamedTuple):
+    """The shares of one pod on one card."""
+
+    #: `namespace/name`.
+    pod: str
+    shares: int
+    #: Units asked for.
+    memory: int
+    #: Percent.
+    cores: int
+    #: MIG slices, `group2-3`.
+    slices: tuple[str, ...]
+
+
+class SharedCardRow(NamedTuple):
+    """One card of one node."""
+
+    node: str
+    #: Position in the registration of the node.
+    gpu: int
+    card: RegisteredCard
+    tenants: tuple[CardTenant, ...]
+
+    @property
+    def shares(self) -> int:
+        """Shares in use."""
+        return sum(tenant.shares for tenant in self.tenants)
+
+    @property
+    def memory(self) -> int:
+        """Units in use."""
+        return sum(tenant.memory for tenant in self.tenants)
+
+    @property
+    def cores(self) -> int:
+        """Percent in use."""
+        return sum(tenant.cores for tenant in self.tenants)
+
+
+def shared_cards(nodes: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tuple[SharedCardRow, ...]:
+    """Every registered card, by node and index; tenants by pod."""
+    held: dict[tuple[str, str], dict[str, list[Device]]] = {}
+    for pod in pods:
+        node = (pod.get("spec") or {}).get("nodeName")
+        text = (pod["metadata"].get("annotations") or {}).get(VGPU_IDS)
+        if not node or not text or (pod.get("status") or {}).get("phase") in _FINISHED:
+            continue
+        name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
+        for devices in decode_devices(text).containers:
+            for device in devices:
+                held.setdefault((node, device.uuid), {}).setdefault(name, []).append(device)
+    rows = []
+    for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
+        name = str(node["metadata"]["name"])
+        text = (node["metadata"].get("annotations") or {}).get(NODE_VGPU_REGISTER)
+        for index, card in enumerate(decode_registration(text).cards if text else ()):
+            found = sorted(held.get((name, card.uuid), {}).items())
+            rows.append(SharedCardRow(name, index, card, tuple(_tenant(pod, devices) for pod, devices in found)))
+    return tuple(rows)
+
+
+def _tenant(pod: str, devices: list[Device]) -> CardTenant:
+    return CardTenant(
+        pod,
+        len(devices),
+        sum(device.memory for device in devices),
+        sum(device.cores for device in devices),
+        tuple(f"{device.group}-{device.position}" for device in devices if device.group),
+    )
