@@ -27,6 +27,7 @@ THIRD_PARTY = {
     "config": set(),
     "daemon": {
         "aiohttp",
+        "cryptography",
         "cyclopts",
         "msgspec",
         "numpy",

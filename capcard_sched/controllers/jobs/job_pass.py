@@ -132,6 +132,8 @@ class JobPass:
         """The action to execute now: that of the oldest command, else that of the first event that is due."""
         for command in self._view.targeting(Key(JOB, self._spec.namespace, self._spec.name)):
             action = str(command.get("action") or SYNC)
+            if (command.get("target") or {}).get("uid", "") not in ("", self._spec.uid):
+                action = SYNC  # for an earlier Job of this name
             if meta(command)["uid"] != self._records.command and transition(self._phase, action) is not None:
                 request = Request(action, command=command)
                 if self._target(request) is not None:

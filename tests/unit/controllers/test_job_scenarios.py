@@ -318,6 +318,14 @@ def test_a_command_for_a_job_that_does_not_exist_is_deleted() -> None:
     assert bench.names("Command") == []
 
 
+def test_a_command_for_an_earlier_job_of_the_same_name_changes_nothing() -> None:
+    bench = ClusterBench()
+    bench.running_job("j", task("w", 2))
+    target = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "j", "uid": "earlier"}
+    bench.create_quietly("Command", "c", action="AbortJob", target=target)
+    assert (bench.phase(), bench.names("Command")) == ("Running", [])
+
+
 def test_the_podgroup_becoming_unknown_is_an_event_in_every_version() -> None:
     bench = ClusterBench()
     bench.running_job("j", task("w", 2), policies=_policies(Unknown="RestartJob"))

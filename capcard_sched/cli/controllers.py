@@ -1,0 +1,27 @@
+"""`capcard-sched controllers`: the controllers of Jobs, PodGroups and Queues on a real cluster."""
+
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.daemon.controller_options import ControllerOptions
+
+
+def controllers(options: ControllerOptions = ControllerOptions()) -> int:  # noqa: B008 - frozen
+    """Run the controllers of Jobs, PodGroups and Queues, until a signal ends them.
+
+    For clusters without Volcano's controllers. Several replicas may run; one of them leads. Flags are written
+    `--flag=value` or `--flag value`, switches `--flag` and `--flag=false`.
+
+    Signals: SIGTERM and SIGINT end it. Exit status: 0 after a signal; 2 for flags, a kubeconfig or ports that cannot be
+    used; 1 on an internal error.
+    """
+    problems = options.problems()
+    if problems:
+        return usage_error("\n".join(problems))
+    from capcard_sched.daemon.controller_manager import run
+    from capcard_sched.daemon.server import ServeError
+    from capcard_sched.kube.connection import ConnectionConfigError
+
+    try:
+        run(options)
+    except (ConnectionConfigError, ServeError) as error:
+        return usage_error(str(error))
+    return 0

@@ -1,0 +1,362 @@
+"""`capcard-sched controllers`: informers, cache, election and the controllers' loops, from the first flag to SIGTERM.
+
+Everything runs in one event loop. A standby keeps its cache in step and runs no controller; a new leader lists afresh,
+makes new controllers and replays the cache to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+import uvloop
+
+from capcard_sched import __version__
+from capcard_sched.controllers.jobs.job_controller import JobController
+from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, key_of, meta
+from capcard_sched.controllers.podgroups import PodGroupController
+from capcard_sched.controllers.queues import QueueController
+from capcard_sched.controllers.ttl import TtlController
+from capcard_sched.controllers.view import COMPONENT
+from capcard_sched.daemon.controller_metrics import ControllerMetrics
+from capcard_sched.daemon.logs import Logs
+from capcard_sched.daemon.server import HttpServer, health_pages, metrics_pages
+from capcard_sched.daemon.ssh_keys import new_key_pair
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.controllers.controller_loop import ControllerLoop
+from capcard_sched.kube.controllers.object_cache import ObjectCache
+from capcard_sched.kube.controllers.records import watched_kinds
+from capcard_sched.kube.controllers.write_executor import WriteExecutor
+from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.lease import process_identity
+from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
+from capcard_sched.kube.writes.leadership_gate import LeadershipGate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.controllers.objects import JsonObject, Key
+    from capcard_sched.controllers.view import Controller
+    from capcard_sched.daemon.controller_options import ControllerOptions
+    from capcard_sched.kube.controllers.records import ObjectChanged, ObjectGone
+
+#: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
+_CONFIRM_SECONDS: Final = 5.0
+_DRAIN_SECONDS: Final = 1.0
+_RELEASE_SECONDS: Final = 1.0
+#: Seconds between two writes of which only counters differ.
+_JOB_COUNTERS, _QUEUE_COUNTERS = 1.0, 5.0
+_READERS: Final = 8
+#: Kinds of trouble with a watch that need attention.
+_TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
+
+
+def run(options: ControllerOptions) -> None:
+    """Run until a signal ends it. Raises ConnectionConfigError and ServeError."""
+    with (
+        Logs(options.verbosity, options.log_format),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(ControllerManager(options).run())
+
+
+class ControllerObserver(NullObserver):
+    """Counts requests and logs trouble with watches, once per change."""
+
+    def __init__(self, metrics: ControllerMetrics) -> None:
+        self._metrics = metrics
+        self._last: dict[str, tuple[str, str]] = {}
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
+
+    def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """A request ended."""
+        _ = seconds
+        self._metrics.request(verb, resource, code)
+
+    def watch(self, resource: str, event: str, detail: str = "") -> None:
+        """The state of a watch changed."""
+        news = self._last.get(resource) != (event, detail)
+        self._last[resource] = (event, detail)
+        trouble = event in _TROUBLE and news
+        (self._log.warning if trouble else self._log.debug)("watch", resource=resource, event_type=event, detail=detail)
+
+    def write_failed(self, kind: str, code: int, message: str) -> None:
+        """An event was refused."""
+        self._log.debug("write refused", kind=kind, code=code, why=message)
+
+
+class ControllerManager:
+    """One process. `run` once."""
+
+    def __init__(self, options: ControllerOptions) -> None:
+        """Reads the kubeconfig. Raises ConnectionConfigError."""
+        self._options = options
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+        self._metrics = ControllerMetrics()
+        self._connection = load_connection(
+            str(options.kubeconfig) if options.kubeconfig is not None else None,
+            options.master or None,
+            options.context or None,
+        )
+        self._cache = ObjectCache(time.monotonic, self._changed)
+        self._loops: list[ControllerLoop] = []
+        self._ended = asyncio.Event()
+        self._term: asyncio.Task[None] | None = None
+        self._election: Election | None = None
+        self._gate = LeadershipGate(lambda: self._election is None or self._election.is_leader())
+        self._synced = False
+        #: An error in the loops themselves; it ends the process.
+        self._failure: BaseException | None = None
+
+    # --- start and end ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises ServeError when a port is taken."""
+        options = self._options
+        loop = asyncio.get_running_loop()
+        self._log.info("starting", version=__version__, server=self._connection.server, **options.summary())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ended.set)
+        observer = ControllerObserver(self._metrics)
+        workers = options.worker_threads + options.worker_threads_for_podgroup + options.worker_threads_for_queue
+        async with AsyncExitStack() as stack:
+            self._client = await stack.enter_async_context(
+                Client(
+                    self._connection,
+                    connections=2 * workers + LOW_WORKERS + _READERS,
+                    qps=options.kube_api_qps,
+                    burst=options.kube_api_burst,
+                    user_agent="capcard-sched-controllers",
+                    observer=observer,
+                )
+            )
+            if options.leader_elect:
+                self._election = self._make_election(
+                    await stack.enter_async_context(Client(self._connection, connections=4))
+                )
+            self._events = ApiWriter(
+                self._client,
+                lambda _: None,
+                observer,
+                may_write=self._gate.may_write,
+                binders=1,
+                scheduler_name=COMPONENT,
+            )
+            self._executor = WriteExecutor(
+                self._client,
+                self._gate,
+                self._cache,
+                emit=lambda event: self._events.submit([event]),
+                count=self._metrics.increment,
+                clock=time.time,
+            )
+            kinds = {kind for _, controller, _ in self._controllers() for kind in controller.watches}
+            # The controllers that run read these as well.
+            kinds |= {"PriorityClass"} if JOB in kinds else set()
+            kinds |= {POD_GROUP}
+            self._informers = Informers(self._client, self._deliver, observer, watched_kinds(kinds))
+            await self._serve(stack)
+            await self._work()
+
+    def _make_election(self, client: Client) -> Election:
+        options = self._options
+        return Election(
+            client,
+            namespace=options.leader_elect_resource_namespace or self._connection.namespace or "default",
+            name=options.leader_elect_resource_name,
+            identity=process_identity(),
+            lease_duration=options.leader_elect_lease_duration,
+            renew_deadline=options.leader_elect_renew_deadline,
+            retry_period=options.leader_elect_retry_period,
+            on_change=self._leadership,
+            on_report=self._election_report,
+        )
+
+    def _controllers(self) -> list[tuple[str, Controller, int]]:
+        """New controllers: name, controller, workers."""
+        options = self._options
+        found: list[tuple[str, Controller, int]] = [
+            (
+                "pg-controller",
+                PodGroupController(options.scheduler_name, inherit_owner_annotations=options.inherit_owner_annotations),
+                options.worker_threads_for_podgroup,
+            ),
+            (
+                "queue-controller",
+                QueueController(write_counts=options.queue_status_counts),
+                options.worker_threads_for_queue,
+            ),
+            ("job-controller", JobController(options.scheduler_name[0], new_key_pair), options.worker_threads),
+            ("gc-controller", TtlController(), options.worker_threads_for_gc),
+        ]
+        return [row for row in found if row[0] in options.enabled]
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        options = self._options
+        pages: dict[Any, dict[str, Any]] = {}
+        if options.enable_metrics:
+            pages[options.listen_address] = metrics_pages(self._metrics, self._sample)
+        if options.enable_healthz:
+            pages.setdefault(options.healthz_address, {}).update(health_pages(self))
+        for address, content in pages.items():
+            server = HttpServer(address, content)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            self._log.info("serving", address=f"{address.host}:{server.port}", pages=sorted(content))
+
+    async def _work(self) -> None:
+        parts = [self._informers.run(), self._events.run(), self._confirm(), self._report_sync()]
+        if self._election is not None:
+            parts.append(self._election.run())
+        tasks = [asyncio.create_task(part) for part in parts]
+        ended = asyncio.create_task(self._ended.wait())
+        if self._election is None:
+            self._leadership(True)
+        try:
+            waiting = {ended, *tasks}
+            while waiting and not ended.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            self._log.info("shutting down")
+            await self._stop_controllers()
+            await self._events.drain(_DRAIN_SECONDS)
+            if self._election is not None:
+                await self._election.release(_RELEASE_SECONDS)
+            for task in (*tasks, ended):
+                task.cancel()
+            await asyncio.gather(*tasks, ended, return_exceptions=True)
+            self._log.info("stopped")
+        if self._failure is not None:
+            raise self._failure
+
+    # --- leadership -------------------------------------------------------------------------------------------------
+
+    def _leadership(self, leading: bool) -> None:
+        self._metrics.leads(leading)
+        if self._term is not None:
+            self._term.cancel()
+            self._term = None
+        self._loops = []
+        if leading:
+            identity = self._election.identity if self._election is not None else ""
+            self._log.info("became leader", identity=identity)
+            self._term = asyncio.create_task(self._lead(fresh=not self._informers.synced))
+            self._term.add_done_callback(self._term_ended)
+        else:
+            self._gate.revoke()
+            self._events.reset()
+            (self._log.info if self._ended.is_set() else self._log.warning)("standing by")
+
+    async def _lead(self, *, fresh: bool) -> None:
+        """One term: list, replay the cache, reconcile. A failure of a loop itself ends the process."""
+        if not fresh:
+            await self._informers.relist()
+        await self._informers.wait_synced()
+        loops = [
+            ControllerLoop(
+                name,
+                controller,
+                self._cache,
+                self._executor,
+                term=self._gate.term,
+                workers=workers,
+                max_requeue=self._options.max_requeue_num,
+                lazy_seconds=_QUEUE_COUNTERS if name == "queue-controller" else _JOB_COUNTERS,
+                clock=time.time,
+                steady=time.monotonic,
+                report=self._pass_failed,
+            )
+            for name, controller, workers in self._controllers()
+        ]
+        for each in loops:
+            each.start()
+        self._loops = loops
+        self._log.info("controllers started", controllers=[each.name for each in loops], objects=len(self._cache))
+        async with asyncio.TaskGroup() as group:
+            for each in loops:
+                group.create_task(each.run())
+
+    def _term_ended(self, term: asyncio.Task[None]) -> None:
+        if not term.cancelled() and term.exception() is not None:
+            self._failure = term.exception()
+            self._ended.set()
+
+    async def _stop_controllers(self) -> None:
+        term, self._term = self._term, None
+        self._loops = []
+        if term is not None:
+            term.cancel()
+            await asyncio.wait({term})
+
+    def _election_report(self, happening: ElectionEvent, detail: str) -> None:
+        quiet = happening in {
+            ElectionEvent.HOLDER,
+            ElectionEvent.LEADING,
+            ElectionEvent.RELEASED,
+            ElectionEvent.RECOVERED,
+        }
+        quiet = quiet or detail == RELEASED
+        (self._log.info if quiet else self._log.warning)("election", happening=happening.value, detail=detail)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def _deliver(self, changes: Sequence[Any]) -> None:
+        for change in changes:
+            applied: ObjectChanged | ObjectGone = change
+            self._cache.apply(applied)
+
+    def _changed(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:
+        if kind == JOB and new is None and old is not None:
+            self._metrics.forget_job("/".join(key_of(old)))
+        for each in self._loops:
+            each.observe(kind, old, new)
+
+    def _pass_failed(self, controller: str, key: Key, error: str) -> None:
+        self._metrics.failed(controller)
+        self._log.warning("reconcile failed", controller=controller, object=str(key), err=error)
+
+    async def _confirm(self) -> None:
+        """Read again what only an answer showed: the watch may have missed that it is gone."""
+        while True:
+            await asyncio.sleep(_CONFIRM_SECONDS)
+            for key in self._cache.unconfirmed():
+                try:
+                    self._cache.confirm(key, await self._executor.read(key))
+                except (ApiError, Unreachable) as error:
+                    self._log.debug("not confirmed", object=str(key), err=str(error))
+                    break
+
+    async def _report_sync(self) -> None:
+        await self._informers.wait_synced()
+        self._synced = True
+        self._log.info("caches synced", objects=len(self._cache))
+
+    # --- health and metrics -----------------------------------------------------------------------------------------
+
+    def liveness_error(self) -> str:
+        """Why a restart might help: never, while the event loop answers; a controller that fails ends the process."""
+        return ""
+
+    def slow_cycle(self) -> str:
+        """There are no cycles to be slow."""
+        return ""
+
+    def readiness(self) -> Mapping[str, str]:
+        """What must be done before this replica can lead."""
+        waiting = [resource for resource, pending in self._informers.pending().items() if pending]
+        return {"informers-synced": f"not listed yet: {', '.join(waiting)}" if waiting and not self._synced else ""}
+
+    async def _sample(self) -> None:
+        queues = [meta(queue)["name"] for queue in self._cache.all(QUEUE)]
+        self._metrics.sample(queues, {name: self._cache.group_phases(name) for name in queues}, len(self._cache))
+        for each in self._loops:
+            self._metrics.queue_length(each.name, len(each))

@@ -1,0 +1,204 @@
+"""One controller behind a work queue: per-key order, backoff, timers, and counters that are written once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.controllers.view import Create, Failure, Patch, Result
+from capcard_sched.kube.client import ApiError, Unreachable
+from capcard_sched.kube.controllers.object_cache import NotFetchedError
+from capcard_sched.kube.controllers.write_executor import WriteFailedError
+from capcard_sched.kube.writes.leadership_gate import LeadershipLost
+from capcard_sched.kube.writes.work_queue import WorkQueue
+from capcard_sched.kube.writes.write_backoff import WriteBackoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capcard_sched.controllers.objects import JsonObject, Key
+    from capcard_sched.controllers.view import Controller, Write
+    from capcard_sched.kube.controllers.object_cache import ObjectCache
+    from capcard_sched.kube.controllers.write_executor import WriteExecutor
+    from capcard_sched.kube.writes.work_queue import WorkItem
+
+#: Seconds: 5 ms, doubled with each failure, at most three minutes.
+_BACKOFF: Final = WriteBackoff(first=0.005, longest=180.0)
+#: Objects that are read on demand in one pass: an owner, its owner, and room for a second try of each.
+_MOST_FETCHES: Final = 8
+#: Seconds between looks at what is due.
+_TICK: Final = 0.1
+
+
+class ControllerLoop:
+    """Reconciles the objects of one controller with several workers; one object is never reconciled twice at a time.
+
+    Args:
+        name: For logs and metrics.
+        controller: Fresh for each term of leadership: `start` replays the cache to it.
+        lazy_seconds: Between two writes of which only counters differ, per object.
+        report: Called with the name, the key and the error of a pass that failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        controller: Controller,
+        cache: ObjectCache,
+        executor: WriteExecutor,
+        *,
+        term: int,
+        workers: int,
+        max_requeue: int,
+        lazy_seconds: float,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+        report: Callable[[str, Key, str], None],
+    ) -> None:
+        self.name = name
+        self._controller = controller
+        self._cache = cache
+        self._executor = executor
+        self._term = term
+        self._workers = workers
+        self._max_requeue = max_requeue
+        self._lazy_seconds = lazy_seconds
+        self._clock = clock
+        self._steady = steady
+        self._report = report
+        self._queue: WorkQueue[Key, int] = WorkQueue(max)
+        self._wake = asyncio.Event()
+        #: Unix seconds at which an object wants to be reconciled; the heap may hold outdated entries.
+        self._alarms: dict[Key, float] = {}
+        self._alarm_heap: list[tuple[float, Key]] = []
+        self._lazy: dict[Key, float] = {}
+
+    def __len__(self) -> int:
+        """Objects that wait or are reconciled."""
+        return len(self._queue)
+
+    def observe(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:
+        """Queue the objects that a change concerns."""
+        if kind not in self._controller.watches:
+            return
+        for key in self._controller.keys(kind, old, new):
+            self._put(key)
+
+    def start(self) -> None:
+        """Queue every object that is known."""
+        for kind in self._cache.kinds():
+            if kind in self._controller.watches:
+                for obj in self._cache.all(kind):
+                    self.observe(kind, None, obj)
+
+    async def run(self) -> None:
+        """Work until cancelled, or until leadership is lost."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ring())
+            for _ in range(self._workers):
+                group.create_task(self._work())
+
+    # --- queue and timers ---
+
+    def _put(self, key: Key) -> None:
+        self._queue.add(key, 0, self._steady())
+        self._queue.advance(key)
+        self._wake.set()
+
+    async def _ring(self) -> None:
+        """Queue what is due."""
+        while True:
+            now = self._clock()
+            while self._alarm_heap and self._alarm_heap[0][0] <= now:
+                moment, key = heapq.heappop(self._alarm_heap)
+                if self._alarms.get(key) == moment:
+                    del self._alarms[key]
+                    self._put(key)
+            self._wake.set()
+            await asyncio.sleep(_TICK)
+
+    def _set_alarm(self, key: Key, moment: float | None) -> None:
+        if moment is None:
+            self._alarms.pop(key, None)
+        elif self._alarms.get(key) != moment:
+            self._alarms[key] = moment
+            heapq.heappush(self._alarm_heap, (moment, key))
+
+    async def _work(self) -> None:
+        while True:
+            taken = self._queue.get(self._steady())
+            if taken is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            try:
+                await self._serve(taken)
+            except LeadershipLost:
+                return
+
+    # --- one pass ---
+
+    async def _serve(self, taken: WorkItem[Key, int]) -> None:
+        key = taken.key
+        try:
+            result = await self._reconcile(key)
+            writes, alarm = self._hold_back(result)
+            self._set_alarm(key, alarm)
+            await self._executor.execute(writes, self._term)
+        except LeadershipLost:
+            raise
+        except WriteFailedError as error:
+            await self._failed(taken, error)
+        except (ApiError, Unreachable) as error:
+            self._again(taken, str(error))
+        except Exception as error:  # noqa: BLE001 - a mistake about one object must not stop the others
+            self._again(taken, f"{type(error).__name__}: {error}")
+        else:
+            self._queue.done(key)
+        self._wake.set()
+
+    async def _reconcile(self, key: Key) -> Result:
+        for _ in range(_MOST_FETCHES):
+            try:
+                return self._controller.reconcile(self._cache, key, self._clock())
+            except NotFetchedError as missing:
+                self._cache.fetched(missing.key, await self._executor.fetch(missing.key))
+        return self._controller.reconcile(self._cache, key, self._clock())
+
+    def _hold_back(self, result: Result) -> tuple[Sequence[Write], float | None]:
+        """Leave out a write of counters that follows another one too soon; it is made later."""
+        now, alarm = self._clock(), result.at
+        kept = []
+        for write in result.writes:
+            if isinstance(write, Patch) and write.subresource == "status":
+                due = self._lazy.get(write.key, 0.0) + self._lazy_seconds
+                if write.lazy and now < due:
+                    alarm = due if alarm is None else min(alarm, due)
+                    continue
+                self._lazy[write.key] = now
+                if len(self._lazy) > 4096:
+                    self._lazy = {each: at for each, at in self._lazy.items() if now < at + self._lazy_seconds}
+            kept.append(write)
+        return kept, alarm
+
+    async def _failed(self, taken: WorkItem[Key, int], error: WriteFailedError) -> None:
+        """Report to the controller, which may have writes of its own; a conflict is only repeated."""
+        if error.is_conflict and not isinstance(error.write, Create):
+            self._queue.requeue(taken, self._steady() + _BACKOFF.wait(1))
+            return
+        # A server that is away, or fails itself, is no reason to give an object up.
+        last = error.is_refusal and 0 <= self._max_requeue <= taken.value
+        failure = Failure(error.write, error.text, last=last)
+        follow = self._controller.failed(self._cache, taken.key, self._clock(), failure)
+        try:
+            await self._executor.execute(follow.writes, self._term)
+        except WriteFailedError as second:
+            self._report(self.name, taken.key, second.text)
+        self._again(taken, error.text)
+
+    def _again(self, taken: WorkItem[Key, int], text: str) -> None:
+        self._report(self.name, taken.key, text)
+        attempts = taken.value + 1
+        again = taken._replace(value=attempts)
+        self._queue.requeue(again, self._steady() + _BACKOFF.wait(attempts))

@@ -1,0 +1,351 @@
+"""The kinds that controllers watch, and what is kept of each object: a few hundred bytes of JSON instead of the whole.
+
+Only the fields that a controller reads are kept: 50,000 pods fit into a small process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.controllers.objects import (
+    APPS_API,
+    BATCH_API,
+    BUS_API,
+    CLAIM,
+    COMMAND,
+    CONFIG_MAP,
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    NETWORKING_API,
+    POD,
+    POD_GROUP,
+    PRIORITY_CLASS,
+    QUEUE,
+    REPLICA_SET,
+    SCHEDULING_API,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    Key,
+)
+from capcard_sched.controllers.podgroups import OWNER_KINDS
+from capcard_sched.kube.kinds import WatchedKind
+from capcard_sched.kube.paths import object_path
+from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+#: Prefixes of the pod annotations and labels that controllers read.
+_READ_PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/")
+_REVISION: Final = "controller-revision-hash"
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class ApiResource(NamedTuple):
+    """Where the objects of a kind are."""
+
+    #: `v1`, or group and version.
+    api_version: str
+    resource: str
+
+    def path(self, namespace: str, name: str = "", sub: str = "") -> str:
+        """The collection of a namespace, or one object or subresource in it."""
+        api = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+        if name:
+            return object_path(api, self.resource, name, namespace=namespace, sub=sub)
+        return f"{api}/namespaces/{namespace}/{self.resource}" if namespace else f"{api}/{self.resource}"
+
+
+#: Every kind that controllers read or write, by its name in a view.
+RESOURCES: Final[Mapping[str, ApiResource]] = {
+    POD: ApiResource("v1", "pods"),
+    SERVICE: ApiResource("v1", "services"),
+    CONFIG_MAP: ApiResource("v1", "configmaps"),
+    SECRET: ApiResource("v1", "secrets"),
+    CLAIM: ApiResource("v1", "persistentvolumeclaims"),
+    NETWORK_POLICY: ApiResource(NETWORKING_API, "networkpolicies"),
+    PRIORITY_CLASS: ApiResource("scheduling.k8s.io/v1", "priorityclasses"),
+    DEPLOYMENT: ApiResource(APPS_API, "deployments"),
+    REPLICA_SET: ApiResource(APPS_API, "replicasets"),
+    STATEFUL_SET: ApiResource(APPS_API, "statefulsets"),
+    OWNER_KINDS["apps/v1", "DaemonSet"]: ApiResource(APPS_API, "daemonsets"),
+    OWNER_KINDS["batch/v1", "Job"]: ApiResource("batch/v1", "jobs"),
+    QUEUE: ApiResource(SCHEDULING_API, "queues"),
+    POD_GROUP: ApiResource(SCHEDULING_API, "podgroups"),
+    JOB: ApiResource(BATCH_API, "jobs"),
+    CRON_JOB: ApiResource(BATCH_API, "cronjobs"),
+    COMMAND: ApiResource(BUS_API, "commands"),
+}
+#: Owners of which only the annotations count, and those rarely: they are read when a PodGroup is created.
+FETCHED: Final = frozenset({DEPLOYMENT, OWNER_KINDS["apps/v1", "DaemonSet"], OWNER_KINDS["batch/v1", "Job"]})
+
+
+class _TrimmedObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base: camelCase on the wire; what is at its default is not kept."""
+
+
+class OwnerRecord(_TrimmedObject, frozen=True):
+    """An owner reference."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class MetaRecord(_TrimmedObject, frozen=True):
+    """The metadata that is kept."""
+
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerRecord, ...] | None = None
+
+
+class WatchedObject(_TrimmedObject, frozen=True):
+    """An object with its whole spec and status."""
+
+    metadata: MetaRecord = MetaRecord()
+    spec: msgspec.Raw = msgspec.Raw()
+    status: msgspec.Raw = msgspec.Raw()
+    #: Of a Command.
+    action: str = ""
+    target: msgspec.Raw = msgspec.Raw()
+    #: Of a PriorityClass.
+    value: int = 0
+
+
+class OwnerSpec(_TrimmedObject, frozen=True):
+    """The spec of a ReplicaSet or StatefulSet."""
+
+    replicas: int | None = None
+
+
+class OwnerStatus(_TrimmedObject, frozen=True):
+    """The status of a StatefulSet."""
+
+    update_revision: str = ""
+
+
+class WatchedWorkload(_TrimmedObject, frozen=True):
+    """An owner of plain pods."""
+
+    metadata: MetaRecord = MetaRecord()
+    spec: OwnerSpec = OwnerSpec()
+    status: OwnerStatus = OwnerStatus()
+
+
+class NameRecord(_TrimmedObject, frozen=True):
+    """An object of which only the existence counts."""
+
+    metadata: MetaRecord = MetaRecord()
+
+
+class ContainerRecord(_TrimmedObject, frozen=True):
+    """A container: its resources, and whether it is a sidecar."""
+
+    name: str = ""
+    resources: msgspec.Raw = msgspec.Raw()
+    restart_policy: str = ""
+
+
+class PodSpecRecord(_TrimmedObject, frozen=True):
+    """The spec of a pod."""
+
+    scheduler_name: str = ""
+    node_name: str = ""
+    priority_class_name: str = ""
+    containers: tuple[ContainerRecord, ...] = ()
+    init_containers: tuple[ContainerRecord, ...] = ()
+    overhead: msgspec.Raw = msgspec.Raw()
+
+
+class TerminationRecord(_TrimmedObject, frozen=True):
+    """The end of a container."""
+
+    exit_code: int = 0
+    finished_at: str | None = None
+
+
+class ContainerStateRecord(_TrimmedObject, frozen=True):
+    """The state of a container, as far as it ended."""
+
+    terminated: TerminationRecord | None = None
+
+
+class ContainerStatusRecord(_TrimmedObject, frozen=True):
+    """The status of a container."""
+
+    name: str = ""
+    ready: bool = True
+    restart_count: int = 0
+    state: ContainerStateRecord = ContainerStateRecord()
+    last_state: ContainerStateRecord = ContainerStateRecord()
+
+
+class PodStatusRecord(_TrimmedObject, frozen=True):
+    """The status of a pod."""
+
+    phase: str = ""
+    container_statuses: tuple[ContainerStatusRecord, ...] | None = None
+    init_container_statuses: tuple[ContainerStatusRecord, ...] | None = None
+
+
+class WatchedPod(_TrimmedObject, frozen=True):
+    """A pod."""
+
+    metadata: MetaRecord = MetaRecord()
+    spec: PodSpecRecord = PodSpecRecord()
+    status: PodStatusRecord = PodStatusRecord()
+
+
+class ObjectChanged(NamedTuple):
+    """An object as it is now."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    #: resourceVersion as a number.
+    version: int
+    #: Uids of its owners.
+    owners: tuple[str, ...]
+    #: JSON without apiVersion and kind.
+    data: bytes
+
+
+class ObjectGone(NamedTuple):
+    """An object was deleted; `uid` is "" when a list did not have it any more."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def changed(record: Any) -> ObjectChanged:
+        meta: MetaRecord = record.metadata
+        owners = tuple(owner.uid for owner in meta.owner_references or ())
+        version = int(meta.resource_version) if meta.resource_version.isdigit() else 0
+        data = _encode(trim(record))
+        return ObjectChanged(kind, meta.namespace or "", meta.name, meta.uid, version, owners, data)
+
+    return changed
+
+
+def _trim_pod(pod: WatchedPod) -> WatchedPod:
+    """Requests count only for the PodGroup that is still to be created."""
+    notes = _read(pod.metadata.annotations)
+    spec = pod.spec
+    if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes):
+        sidecars = tuple(
+            ContainerRecord(each.name, restart_policy=each.restart_policy)
+            for each in spec.init_containers
+            if each.restart_policy == "Always"
+        )
+        spec = PodSpecRecord(scheduler_name=spec.scheduler_name, node_name=spec.node_name, init_containers=sidecars)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=notes, labels=_read(pod.metadata.labels))
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec)
+
+
+def _read(entries: dict[str, str] | None) -> dict[str, str] | None:
+    kept = {key: value for key, value in (entries or {}).items() if key.startswith(_READ_PREFIXES) or key == _REVISION}
+    return kept or None
+
+
+def _trim_whole(record: Any) -> Any:
+    notes = record.metadata.annotations
+    if not notes or _LAST_APPLIED not in notes:
+        return record
+    kept = {key: value for key, value in notes.items() if key != _LAST_APPLIED}
+    return msgspec.structs.replace(record, metadata=msgspec.structs.replace(record.metadata, annotations=kept))
+
+
+def _trim_name(record: NameRecord) -> NameRecord:
+    meta = record.metadata
+    kept = MetaRecord(meta.name, meta.namespace, meta.uid, meta.resource_version, meta.creation_timestamp)
+    return NameRecord(kept)
+
+
+#: Of objects that are patched with a precondition every version counts.
+_VERSIONED: Final = ("metadata.resource_version", "spec", "status")
+
+
+class _TrimRule(NamedTuple):
+    type: type[Any]
+    trim: Callable[[Any], Any]
+    reads: tuple[str, ...] | None = None
+
+
+_ROWS: Final[Mapping[str, _TrimRule]] = {
+    POD: _TrimRule(WatchedPod, _trim_pod),
+    POD_GROUP: _TrimRule(WatchedObject, _trim_whole),
+    QUEUE: _TrimRule(WatchedObject, _trim_whole),
+    JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
+    CRON_JOB: _TrimRule(WatchedObject, _trim_whole, _VERSIONED),
+    COMMAND: _TrimRule(WatchedObject, _trim_whole),
+    REPLICA_SET: _TrimRule(WatchedWorkload, _trim_whole),
+    STATEFUL_SET: _TrimRule(WatchedWorkload, _trim_whole),
+    PRIORITY_CLASS: _TrimRule(WatchedObject, _trim_whole, ("value",)),
+    CLAIM: _TrimRule(NameRecord, _trim_name, ()),
+}
+_DECODERS: Final = {kind: msgspec.json.Decoder(row.type) for kind, row in _ROWS.items()}
+#: Kinds whose absence a controller can do without.
+_OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
+
+
+def watched_kinds(kinds: Iterable[str]) -> tuple[WatchedKind[Any], ...]:
+    """The rows for the reflectors. They deliver ObjectChanged and ObjectGone."""
+    return tuple(_watched(kind) for kind in _ROWS if kind in set(kinds))
+
+
+def _watched(kind: str) -> WatchedKind[Any]:
+    def gone(meta: Any) -> Any:
+        return ObjectGone(kind, meta.namespace or "", meta.name, meta.uid)
+
+    row = _ROWS[kind]
+    return WatchedKind(
+        kind,
+        RESOURCES[kind].path(""),
+        row.type,
+        _change(kind, row.trim),
+        gone,
+        required=kind not in _OPTIONAL,
+        reads=row.reads,
+        written=True,
+        explained=False,
+    )
+
+
+def decode_change(kind: str, body: bytes) -> ObjectChanged | None:
+    """The object in the answer to a write; None for a kind that is not watched or an answer that is no object."""
+    if kind not in _ROWS:
+        return None
+    try:
+        record = _DECODERS[kind].decode(body)
+    except msgspec.DecodeError:
+        return None
+    change: ObjectChanged = _change(kind, _ROWS[kind].trim)(record)
+    return change if change.uid else None
+
+
+def path_of(key: Key, sub: str = "") -> str:
+    """The path of an object."""
+    return RESOURCES[key.kind].path(key.namespace, key.name, sub)
