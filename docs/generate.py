@@ -15,8 +15,8 @@ import msgspec
 
 from capcard_sched.cli.main import app
 from capcard_sched.daemon.compat_flags import GROUP, NO_EFFECT
-from capcard_sched.daemon.metric_samples import MOST_SERIES
-from capcard_sched.daemon.metric_table import METRICS
+from capcard_sched.daemon.observability.metric_samples import MOST_SERIES
+from capcard_sched.daemon.observability.metric_table import METRICS
 from capcard_sched.daemon.options import ENVIRONMENT
 from capcard_sched.framework.api.arguments import accepted_form
 from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
@@ -128,7 +128,7 @@ def plugins_page() -> str:
 def metrics_page() -> str:
     """Every metric, from `daemon/metric_table.py`."""
     lines = [
-        GENERATED.format(source="capcard_sched/daemon/metric_table.py"),
+        GENERATED.format(source="capcard_sched/daemon/observability/metric_table.py"),
         "",
         "# Metrics",
         "",

@@ -14,7 +14,7 @@ from capcard_sched.model.timestamps import format_timestamp
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capcard_sched.daemon.replay import ReplayDifference, Replayed
+    from capcard_sched.daemon.diagnosis.replay import ReplayDifference, Replayed
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
 
@@ -50,8 +50,8 @@ def replay(
         most: Maximum number of differences to show.
         output: Output format.
     """
-    from capcard_sched.daemon.recording import RecordingError, RecordingReader
-    from capcard_sched.daemon.replay import replay as replay_recording
+    from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
+    from capcard_sched.daemon.diagnosis.replay import replay as replay_recording
     from capcard_sched.framework.conf.registry import Registry, RegistryError
     from capcard_sched.gc import settle_memory
 

@@ -20,17 +20,17 @@ import structlog
 import uvloop
 
 from capcard_sched import __version__
-from capcard_sched.daemon import cache_comparer, dump
-from capcard_sched.daemon.health import Health
-from capcard_sched.daemon.log_level import LevelServer
-from capcard_sched.daemon.logs import Logs, SessionLog
-from capcard_sched.daemon.metrics import Metrics
-from capcard_sched.daemon.observer import LoggingObserver
-from capcard_sched.daemon.readiness import steps
-from capcard_sched.daemon.recording import Recording, RecordingError
-from capcard_sched.daemon.reload import ConfFile
+from capcard_sched.daemon.conf_file import ConfFile
+from capcard_sched.daemon.diagnosis import cache_comparer, dump
+from capcard_sched.daemon.diagnosis.log_level import LevelServer
+from capcard_sched.daemon.diagnosis.recording import Recording, RecordingError
+from capcard_sched.daemon.observability.health import Health
+from capcard_sched.daemon.observability.logs import Logs, SessionLog
+from capcard_sched.daemon.observability.metrics import Metrics
+from capcard_sched.daemon.observability.observer import LoggingObserver
+from capcard_sched.daemon.observability.readiness import steps
+from capcard_sched.daemon.observability.server import HttpServer, ServeError, Tls, health_pages, metrics_pages
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
-from capcard_sched.daemon.server import HttpServer, ServeError, Tls, health_pages, metrics_pages
 from capcard_sched.daemon.usage_source import UsageSource
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import ConfError

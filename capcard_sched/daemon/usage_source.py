@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from capcard_sched.daemon.metrics import Metrics
+    from capcard_sched.daemon.observability.metrics import Metrics
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.model.deltas import Delta

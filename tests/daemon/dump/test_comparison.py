@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from capcard_sched.daemon.cache_comparer import CacheDifference, compare, differences, lasting, rebuild
+from capcard_sched.daemon.diagnosis.cache_comparer import CacheDifference, compare, differences, lasting, rebuild
 from capcard_sched.model import deltas
 from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME
 from capcard_sched.model.hyper_nodes import HyperNode

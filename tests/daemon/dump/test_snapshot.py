@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from capcard_sched.daemon.dump import snapshot, write_snapshot
+from capcard_sched.daemon.diagnosis.dump import snapshot, write_snapshot
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ClaimBinding

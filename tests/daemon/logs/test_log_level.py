@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from capcard_sched.daemon.log_level import LevelServer
-from capcard_sched.daemon.logs import Logs
+from capcard_sched.daemon.diagnosis.log_level import LevelServer
+from capcard_sched.daemon.observability.logs import Logs
 
 
 @pytest_asyncio.fixture

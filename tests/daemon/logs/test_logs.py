@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
-from capcard_sched.daemon.logs import Format, Logs, SessionLog
+from capcard_sched.daemon.observability.logs import Format, Logs, SessionLog
 from capcard_sched.framework.api.plugin import OutsideError, Plugin
 from capcard_sched.testing import Harness
 

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from capcard_sched.daemon.metric_samples import MOST_SERIES, CoreSample, JobFact
-from capcard_sched.daemon.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, MetricRow
-from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.observability.metric_samples import MOST_SERIES, CoreSample, JobFact
+from capcard_sched.daemon.observability.metric_table import BY_NAME, JOB_LATENCY, LATENCY, METRICS, MetricRow
+from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.framework.api.plugin import Plugin, Sample
 from capcard_sched.framework.core import Core
 from capcard_sched.kube.instrumentation import Observer

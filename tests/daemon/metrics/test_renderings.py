@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.daemon.metric_table import METRICS
+from capcard_sched.daemon.observability.metric_table import METRICS
 
 ROOT = Path(__file__).parents[3]
 GRAFANA = ROOT / "manifests" / "grafana"

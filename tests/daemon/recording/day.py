@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import hypothesis.strategies as st
 import msgspec
 
-from capcard_sched.daemon.recording import Recording
+from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.model.deltas import BindFailed, BindRetry, Delta, PodChanged, Takeover

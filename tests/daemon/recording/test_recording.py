@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from capcard_sched import __version__
-from capcard_sched.daemon import recording as module
-from capcard_sched.daemon.recording import (
+from capcard_sched.daemon.diagnosis import recording as module
+from capcard_sched.daemon.diagnosis.recording import (
     Applied,
     ConfUsed,
     Failed,
@@ -26,7 +26,7 @@ from capcard_sched.daemon.recording import (
     Stepped,
     conf_document,
 )
-from capcard_sched.daemon.replay import replay
+from capcard_sched.daemon.diagnosis.replay import replay
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.session.report import SessionReport

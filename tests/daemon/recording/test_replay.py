@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 from capcard_sched.cli.main import run
-from capcard_sched.daemon.recording import ConfUsed, RecordingError, RecordingReader, Stepped
-from capcard_sched.daemon.replay import ReplayDifference, Replayed, _Replay, replay
+from capcard_sched.daemon.diagnosis.recording import ConfUsed, RecordingError, RecordingReader, Stepped
+from capcard_sched.daemon.diagnosis.replay import ReplayDifference, Replayed, _Replay, replay
 from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Bind, Intent

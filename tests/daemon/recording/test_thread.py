@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from capcard_sched.daemon.metric_samples import CoreSample, sample_core
-from capcard_sched.daemon.metrics import Metrics
-from capcard_sched.daemon.recording import Recording, RecordingReader, Stepped
-from capcard_sched.daemon.replay import replay
+from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader, Stepped
+from capcard_sched.daemon.diagnosis.replay import replay
+from capcard_sched.daemon.observability.metric_samples import CoreSample, sample_core
+from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core, StepResult

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from capcard_sched.daemon.reload import ConfFile
+from capcard_sched.daemon.conf_file import ConfFile
 from capcard_sched.framework.api.problems import ConfProblem
 from capcard_sched.framework.conf.scheduler_conf import Conf, ConfError, default_conf
 from capcard_sched.testing import registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capcard_sched.daemon.health import LIST_SECONDS, Health
+from capcard_sched.daemon.observability.health import LIST_SECONDS, Health
 
 
 class Clock:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from capcard_sched.daemon.metrics import Metrics
-from capcard_sched.daemon.observer import LoggingObserver
-from capcard_sched.daemon.readiness import steps
+from capcard_sched.daemon.observability.metrics import Metrics
+from capcard_sched.daemon.observability.observer import LoggingObserver
+from capcard_sched.daemon.observability.readiness import steps
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.connection import Connection
 from capcard_sched.kube.fence import Fence

@@ -19,9 +19,16 @@ import pytest
 import pytest_asyncio
 
 from capcard_sched.daemon.flag_values import AddressFlag
-from capcard_sched.daemon.health import Health
-from capcard_sched.daemon.metrics import Metrics
-from capcard_sched.daemon.server import HttpServer, ServeError, ServerLimits, Tls, health_pages, metrics_pages
+from capcard_sched.daemon.observability.health import Health
+from capcard_sched.daemon.observability.metrics import Metrics
+from capcard_sched.daemon.observability.server import (
+    HttpServer,
+    ServeError,
+    ServerLimits,
+    Tls,
+    health_pages,
+    metrics_pages,
+)
 
 _LOOPBACK = AddressFlag("127.0.0.1", 0)
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.usage_source import UsageSource
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.testing import Harness, registry

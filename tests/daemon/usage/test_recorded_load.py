@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capcard_sched.daemon.recording import Recording, RecordingReader
-from capcard_sched.daemon.replay import replay
+from capcard_sched.daemon.diagnosis.recording import Recording, RecordingReader
+from capcard_sched.daemon.diagnosis.replay import replay
 from capcard_sched.model.deltas import NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.usage import NodeUsage

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from capcard_sched.daemon.metrics import Metrics
+from capcard_sched.daemon.observability.metrics import Metrics
 from capcard_sched.daemon.usage_source import PrometheusClient, UsageError, UsageSource, of_nodes, queries
 from capcard_sched.framework.conf.metrics_section import PrometheusSettings
 from capcard_sched.framework.conf.scheduler_conf import Conf, parse_conf

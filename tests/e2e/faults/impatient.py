@@ -29,5 +29,5 @@ if __name__ == "__main__":
     request, watch = map(float, sys.argv[1:3])
     del sys.argv[1:3]
     vars(service)["Client"] = functools.partial(Client, timeout=request)
-    vars(service)["Feed"] = functools.partial(Informers, settings=WatchSettings(silence=watch))
+    vars(service)["Informers"] = functools.partial(Informers, settings=WatchSettings(silence=watch))
     main()

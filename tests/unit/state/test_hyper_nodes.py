@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capcard_sched.daemon.cache_comparer import compare
+from capcard_sched.daemon.diagnosis.cache_comparer import compare
 from capcard_sched.model import deltas
 from capcard_sched.model.hyper_nodes import HyperNodeObject, HyperNodeTree
 from capcard_sched.model.intents import ObjectRef

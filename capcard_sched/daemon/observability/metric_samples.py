@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from capcard_sched.daemon.metric_table import BY_NAME, PREFIX, MetricRow
+from capcard_sched.daemon.observability.metric_table import BY_NAME, PREFIX, MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

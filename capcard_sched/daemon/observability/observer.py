@@ -9,7 +9,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.daemon.metrics import Metrics
+    from capcard_sched.daemon.observability.metrics import Metrics
     from capcard_sched.model.intents import Bind, Evict
 
 #: Happenings of a watch that need somebody's attention; the others are part of a normal day.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capcard_sched.daemon.dump_tables import tables
+from capcard_sched.daemon.diagnosis.dump_tables import tables
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.status import TaskStatus

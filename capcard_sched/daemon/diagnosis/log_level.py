@@ -21,7 +21,7 @@ from capcard_sched.model.timestamps import DurationError, format_duration, parse
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capcard_sched.daemon.logs import Logs
+    from capcard_sched.daemon.observability.logs import Logs
 
 _MAX_LEVEL: Final = 10
 #: Seconds of the longest duration: a forgotten level fills disks.

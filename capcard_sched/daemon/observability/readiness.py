@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capcard_sched.daemon.observer import LoggingObserver
+    from capcard_sched.daemon.observability.observer import LoggingObserver
     from capcard_sched.kube.fence import Fence
     from capcard_sched.kube.informers import Informers
 

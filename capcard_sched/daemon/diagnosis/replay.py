@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from capcard_sched.daemon.recording import Applied, ConfUsed, Failed, Leading, RecordingError, Stepped, conf_document
-from capcard_sched.daemon.replay_state import ReplayState
+from capcard_sched.daemon.diagnosis.recording import (
+    Applied,
+    ConfUsed,
+    Failed,
+    Leading,
+    RecordingError,
+    Stepped,
+    conf_document,
+)
+from capcard_sched.daemon.diagnosis.replay_state import ReplayState
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
@@ -25,7 +33,7 @@ from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.daemon.recording import RecordingReader
+    from capcard_sched.daemon.diagnosis.recording import RecordingReader
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
 

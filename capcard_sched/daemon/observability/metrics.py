@@ -18,8 +18,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched import __version__
-from capcard_sched.daemon.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
-from capcard_sched.daemon.metric_table import BY_NAME, METRICS, MetricRow
+from capcard_sched.daemon.observability.metric_samples import CoreSample, CoreSeries, JobTimes, sample_core
+from capcard_sched.daemon.observability.metric_table import BY_NAME, METRICS, MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

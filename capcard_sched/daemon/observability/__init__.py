@@ -1,0 +1,1 @@
+"""Signals of a running daemon: metrics, logs, health endpoints."""
