@@ -65,7 +65,7 @@ async def handover(
             if program is not None:
                 daemon.command[0] = program
             await daemon.start()
-            await daemon.logged("synced", within=_LIMIT)
+            await daemon.logged("caches synced", within=_LIMIT)
             return daemon
 
         leader = await start()
@@ -116,7 +116,7 @@ async def idle(server: Server, nodes: int, seconds: float, *, program: Path | No
             daemon,
             Helper("benchmarks.e2e.heartbeats", HeartbeatJob(server.target, nodes, 10.0)) as helper,
         ):
-            await daemon.logged("synced", within=_LIMIT)
+            await daemon.logged("caches synced", within=_LIMIT)
             pid = daemon.process.pid
             for _ in range(10):
                 first = await helper.answer(Beaten, _LIMIT)

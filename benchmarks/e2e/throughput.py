@@ -173,7 +173,7 @@ async def _measure(server: Server, daemon: Daemon, gangs: list[objects.Gang], re
             samples: list[_Sample] = []
             sampling = asyncio.create_task(_sample(server, pid, samples))
             if not result.created_before:
-                await daemon.logged("synced", within=_LIMIT)
+                await daemon.logged("caches synced", within=_LIMIT)
                 await asyncio.sleep(1)
                 started = time.monotonic()
                 await server.create_gangs(gangs)

@@ -17,7 +17,7 @@ def controllers(options: ControllerOptions = ControllerOptions()) -> int:  # noq
     if problems:
         return usage_error("\n".join(problems))
     from capcard_sched.daemon.controller_manager import run
-    from capcard_sched.daemon.server import ServeError
+    from capcard_sched.daemon.observability.server import ServeError
     from capcard_sched.kube.connection import ConnectionConfigError
 
     try:

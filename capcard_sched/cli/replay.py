@@ -118,9 +118,9 @@ def _rendered(found: Replayed, *, other: bool) -> list[RenderableType]:
 def _line(item: ReplayDifference) -> str:
     """`step 3 at 2026-01-01T00:00:03Z: Pod default/p, queue q: bound elsewhere: recorded n2, replayed n1`."""
     queue = f", queue {item.queue}" if item.queue else ""
-    sides = ((item.then, "recorded"), (item.here, "replayed"))
+    sides = ((item.recorded, "recorded"), (item.replayed, "replayed"))
     values = ", ".join(f"{side} {text}" for text, side in sides if text)
-    rest = "".join(f": {text}" for text in (values, item.why) if text)
+    rest = "".join(f": {text}" for text in (values, item.reason) if text)
     return f"step {item.step} at {format_timestamp(item.now)}: {item.object}{queue}: {item.what}{rest}"
 
 
@@ -134,6 +134,6 @@ def _queue_table(found: Replayed) -> RenderableType:
         table.add_column(name, justify="right")
     for queue in sorted(found.queues):
         row = found.queues[queue]
-        figures = (row.bound, row.same, row.elsewhere, row.earlier, row.not_bound, row.only_here)
+        figures = (row.bound, row.same, row.elsewhere, row.earlier, row.not_bound, row.extra)
         table.add_row(Text(queue or "-"), *map(str, figures))
     return table

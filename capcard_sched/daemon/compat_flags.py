@@ -1,4 +1,4 @@
-"""Flags of the reference that mean nothing here: accepted, so that the arguments of an existing deployment work."""
+"""Flags of Volcano's scheduler without effect here, accepted so that arguments of existing deployments work."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Final
@@ -7,14 +7,14 @@ from cyclopts import Group, Parameter
 
 from capcard_sched.daemon import flag_values as values
 
-GROUP: Final = Group("Accepted for the sake of existing deployments; without effect", sort_key=6)
+GROUP: Final = Group("Accepted for compatibility, ignored", sort_key=6)
 
-#: How `--help` begins what it says of each.
+#: Prefix of the `--help` text of each flag.
 NO_EFFECT: Final = "No effect: "
 
-_SAMPLING: Final = "all nodes are looked at, none are sampled"
+_SAMPLING: Final = "all nodes are considered, without sampling"
 _STREAM: Final = "logs always go to standard error"
-_FILE: Final = "logs go to standard error, and no file is written"
+_FILE: Final = "logs go to standard error, not to files"
 
 
 def _flag(why: str, converter: Any = None, **more: Any) -> Parameter:
@@ -42,26 +42,24 @@ def _duration(why: str) -> Parameter:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CompatFlags:
-    """One field each. Values are checked for their form, so that a slip shows; durations are seconds."""
+    """One field per flag. The form of values is checked; durations are seconds."""
 
     resync_period: Annotated[
         float,
-        _duration("what was watched is listed again only when the API server asks for it"),
+        _duration("watches are relisted only when the API server requires it"),
     ] = 0.0
-    node_worker_threads: Annotated[
-        int, _number("node updates are taken in by the scheduler itself, without workers")
-    ] = 20
+    node_worker_threads: Annotated[int, _number("the scheduler applies node updates itself, without workers")] = 20
     minimum_feasible_nodes: Annotated[int, _number(_SAMPLING)] = 100
     minimum_percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 5
     percentage_nodes_to_find: Annotated[int, _number(_SAMPLING)] = 0
-    csi_storage: Annotated[bool, _switch("capacity counts for every CSI driver that says it publishes it")] = False
+    csi_storage: Annotated[bool, _switch("storage capacity is checked for every CSI driver that publishes it")] = False
     ignored_provisioners: Annotated[
         tuple[str, ...],
-        _flag("a provisioner whose driver publishes no capacity is not held to any", values.words, metavar="NAME"),
+        _flag("a provisioner without published capacity is not checked", values.words, metavar="NAME"),
     ] = ()
-    feature_gates: Annotated[str, _text("there are no gates, what is built is on and what is not is off")] = ""
-    enable_pprof: Annotated[bool, _switch("there is no Go profile to serve")] = False
-    log_flush_frequency: Annotated[float, _duration("every line is written at once")] = 5.0
+    feature_gates: Annotated[str, _text("there are no feature gates")] = ""
+    enable_pprof: Annotated[bool, _switch("there is no Go profile")] = False
+    log_flush_frequency: Annotated[float, _duration("every line is written immediately")] = 5.0
     logtostderr: Annotated[bool, _switch(_STREAM)] = True
     alsologtostderr: Annotated[bool, _switch(_STREAM)] = False
     stderrthreshold: Annotated[str, _text(_STREAM)] = ""
@@ -72,15 +70,15 @@ class CompatFlags:
     skip_log_headers: Annotated[bool, _switch(_FILE)] = False
     skip_headers: Annotated[bool, _switch("see --log-format")] = False
     add_dir_header: Annotated[bool, _switch("see --log-format")] = False
-    log_backtrace_at: Annotated[str, _text("an internal error is logged with its trace")] = ""
-    vmodule: Annotated[str, _text("-v is for all modules")] = ""
+    log_backtrace_at: Annotated[str, _text("internal errors are logged with a traceback")] = ""
+    vmodule: Annotated[str, _text("-v applies to all modules")] = ""
 
     def given(self) -> dict[str, str]:
-        """The flags whose value is not the default, with why they do nothing."""
-        why = {item.name: item.type.__metadata__[0].help for item in fields(self)}  # type: ignore[union-attr]
+        """Flags with a value other than their default: name to the reason why they have no effect."""
+        texts = {item.name: item.type.__metadata__[0].help for item in fields(self)}  # type: ignore[union-attr]
         default = CompatFlags()
         return {
             f"--{name.replace('_', '-')}": reason.removeprefix(NO_EFFECT)
-            for name, reason in why.items()
+            for name, reason in texts.items()
             if getattr(self, name) != getattr(default, name)
         }

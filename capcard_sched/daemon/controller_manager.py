@@ -23,8 +23,8 @@ from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
 from capcard_sched.controllers.view import COMPONENT
 from capcard_sched.daemon.controller_metrics import ControllerMetrics
-from capcard_sched.daemon.logs import Logs
-from capcard_sched.daemon.server import HttpServer, health_pages, metrics_pages
+from capcard_sched.daemon.observability.logs import Logs
+from capcard_sched.daemon.observability.server import HttpServer, health_pages, metrics_pages
 from capcard_sched.daemon.ssh_keys import new_key_pair
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection

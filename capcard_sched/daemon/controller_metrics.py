@@ -11,7 +11,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched.controllers.queues import PHASES
-from capcard_sched.daemon.metric_table import MetricRow
+from capcard_sched.daemon.observability.metric_table import MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,7 +1,6 @@
-"""What the flags of `capcard-sched run` accept: one reader per kind of value, in the spellings of Go programs.
+"""Parsers for the flag values of `capcard-sched run`, one per kind of value, with the spellings of Go programs.
 
-A reader takes what stands behind the flag and raises ValueError with the accepted form; the command line puts the
-flag's name in front.
+A parser raises ValueError with the accepted form; the command line adds the name of the flag.
 """
 
 import re
@@ -24,7 +23,7 @@ _LONGEST_SHOWN: Final = 60
 
 
 class AddressFlag(msgspec.Struct, frozen=True):
-    """Where a server listens."""
+    """Listen address of a server."""
 
     #: "" is every interface.
     host: str
@@ -36,7 +35,7 @@ class AddressFlag(msgspec.Struct, frozen=True):
 
 
 class LabelMatch(msgspec.Struct, frozen=True):
-    """One entry of `--node-selector`: nodes that carry exactly this."""
+    """One entry of `--node-selector`: nodes with this label and value."""
 
     label: str
     value: str
@@ -50,7 +49,7 @@ def _shown(text: str) -> str:
 
 
 def _one(read: Callable[[str], _Value]) -> _Reader[_Value]:
-    """A reader of a flag that is given once."""
+    """A parser for a flag with one value."""
 
     def convert(_: Any, tokens: Sequence[Token]) -> _Value:
         return read(tokens[-1].value)
@@ -59,7 +58,7 @@ def _one(read: Callable[[str], _Value]) -> _Reader[_Value]:
 
 
 def _several(read: Callable[[str], _Value], *, split: bool) -> _Reader[tuple[_Value, ...]]:
-    """A reader of a flag that may be repeated, and written with commas where `split`; repetitions collapse."""
+    """A parser for a repeatable flag, comma-separated if `split`; duplicates are dropped."""
 
     def convert(_: Any, tokens: Sequence[Token]) -> tuple[_Value, ...]:
         parts = [part for token in tokens for part in (token.value.split(",") if split else [token.value])]
@@ -81,7 +80,7 @@ def _read_duration(text: str) -> float:
 def _read_period(text: str) -> float:
     seconds = _read_duration(text)
     if not seconds:
-        raise ValueError(f"{_shown(text)} is no time at all; accepted: a duration such as 500ms, 1s or 1m30s")
+        raise ValueError(f"{_shown(text)}: must be > 0; accepted: a duration such as 500ms, 1s or 1m30s")
     return seconds
 
 
@@ -133,7 +132,7 @@ def _read_rate(text: str) -> float:
     return rate
 
 
-#: Seconds; `period` must be longer than nothing.
+#: Seconds; `period` must be > 0.
 duration: Final = _one(_read_duration)
 period: Final = _one(_read_period)
 address: Final = _one(_read_address)
@@ -141,10 +140,10 @@ address: Final = _one(_read_address)
 rate: Final = _one(_read_rate)
 name: Final = _one(_read_name)
 names: Final = _several(_read_name, split=False)
-#: May be repeated and written with commas.
+#: Repeatable and comma-separated.
 words: Final = _several(_read_name, split=True)
 matches: Final = _several(_read_match, split=True)
-#: "" is None, as if the flag were absent.
+#: "" is None, as without the flag.
 path: Final = _one(_read_path)
 
 

@@ -1,16 +1,18 @@
-"""The scheduler thread: it alone touches the core (design D2).
+"""The scheduler thread, the only one that touches the core.
 
-Whatever happens outside comes through the inbox, in order: facts from the watches, and calls that change how the thread
-goes on (lead, stand by, another scheduler-conf, a question about the state). Decisions leave through `handover`.
+All input comes through the inbox, in order: deltas of the watches, and calls (lead, stand by, another scheduler-conf,
+queries of the state). Intents leave through `handover`.
 
-The thread sleeps until something arrives, then waits a moment for more, so that a burst of facts makes one session.
-Without anything new a session is held every `period` seconds, for plugins whose answers follow the clock (W-20).
+The thread sleeps until input arrives, then debounces, so that a burst of deltas makes one session. Without input it
+runs a session every `period` seconds, for plugins whose results depend on the clock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -19,7 +21,6 @@ from capcard_sched.model.intents import Bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
 
     from capcard_sched.framework.core import Core, StepResult
     from capcard_sched.model.deltas import Delta
@@ -27,32 +28,32 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: How long the thread waits for more after something arrived, in seconds.
+#: Seconds: debounce after the first input.
 _DEBOUNCE = 0.01
-#: Sessions leave so many times as long as they took to the rest of the process, up to the longest rest in seconds:
-#: while many pods are bound, their echoes then come together, and each session has more to do than to begin and end.
+#: Ratio of the pause after a session to its duration, and its maximum in seconds: while many pods are bound, their
+#: echoes then arrive together instead of in a session each.
 _REST_SHARE = 3.0
 _LONGEST_REST = 0.25
-#: Bindings are handed over in lots of at least so many while a session goes on.
-_LOT = 64
+#: Binds: the minimum batch handed over during a session.
+_BATCH = 64
 
 
 class Listener(Protocol):
-    """Told of what the thread does, in the thread."""
+    """Callbacks of the thread, called in the thread."""
 
     def applied(self, deltas: Sequence[Delta]) -> None:
-        """Facts were taken in outside of a step."""
+        """Deltas were applied outside of a step."""
 
     def stepped(
         self, core: Core, result: StepResult, deltas: Sequence[Delta], now: float, *, intake: float, seconds: float
     ) -> None:
-        """A step over `deltas` is over: `now` in Unix seconds.
+        """A step over `deltas` is complete; `now` in Unix seconds.
 
-        It took `intake` seconds to take `deltas` in, and `seconds` from the session's opening to the end of its close.
+        Applying `deltas` took `intake` seconds, the session from its opening to the end of its close `seconds`.
         """
 
     def failed(self, what: str, error: Exception) -> None:
-        """Something raised that never should; the thread goes on."""
+        """An unexpected exception; the thread continues."""
 
 
 class SchedulerThread:
@@ -67,7 +68,7 @@ class SchedulerThread:
         period: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`handover` takes decisions, in this thread; `period` is the longest gap between sessions in seconds."""
+        """`handover` receives intents, in this thread; `period` is the maximum gap between sessions in seconds."""
         self._core = core
         self._handover = handover
         self._listener = listener
@@ -76,47 +77,53 @@ class SchedulerThread:
         self._inbox: SimpleQueue[Sequence[Delta] | Callable[[], None]] = SimpleQueue()
         self._leading = False
         self._stopping = False
-        self._lot: list[Intent] = []
+        self._batch: list[Intent] = []
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         #: When the last session ended while leading, by the monotonic clock; None before the first.
         self.last_cycle: float | None = None
 
-    # --- from outside -----------------------------------------------------------------------------------------------
+    # --- other threads ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread, standing by."""
+        """Start the thread as a standby."""
         self._thread.start()
 
     def deliver(self, deltas: Sequence[Delta]) -> None:
-        """Facts, in order."""
+        """Enqueue deltas."""
         self._inbox.put(deltas)
 
     def lead(self) -> None:
-        """Hold sessions from now on. Everything delivered before is applied first."""
+        """Run sessions from now on, after everything delivered before is applied."""
         self._inbox.put(self._begin)
 
     def stand_by(self) -> None:
-        """Hold no more sessions; go on applying facts."""
+        """Run no more sessions; keep applying deltas."""
         self._inbox.put(self._end)
 
-    def call(self, question: Callable[[Core], _T], answer: Future[_T]) -> None:
-        """Ask the core something between two steps; what it returns or raises becomes the future's result.
+    def call(self, query: Callable[[Core], _T], result: Future[_T]) -> None:
+        """Run a query of the core between two steps; its value or exception becomes the future's result.
 
-        A question that is cancelled before its turn comes (a scrape does not wait for a long session) is not asked.
+        A query cancelled before its turn (a scrape during a long session) does not run.
         """
 
-        def ask() -> None:
-            if not answer.set_running_or_notify_cancel():
+        def run() -> None:
+            if not result.set_running_or_notify_cancel():
                 return
             try:
-                answer.set_result(question(self._core))
-            except Exception as error:  # noqa: BLE001 - whoever asked is told
-                answer.set_exception(error)
+                result.set_result(query(self._core))
+            except Exception as error:  # noqa: BLE001 - the caller receives it
+                result.set_exception(error)
 
-        self._inbox.put(ask)
+        self._inbox.put(run)
+
+    async def query(self, query: Callable[[Core], _T]) -> _T:
+        """`call` for the event loop."""
+        result: Future[_T] = Future()
+        self.call(query, result)
+        return await asyncio.wrap_future(result)
 
     def stop(self) -> None:
-        """End after the step that goes on now."""
+        """Stop after the current step."""
         self._stopping = True
         self._inbox.put(())
 
@@ -125,7 +132,7 @@ class SchedulerThread:
         return self._stopping or self._thread.is_alive()
 
     def join(self, timeout: float) -> bool:
-        """Wait until the thread has ended; whether it has."""
+        """Wait for the end of the thread; False after `timeout` seconds."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -133,7 +140,7 @@ class SchedulerThread:
 
     def _begin(self) -> None:
         self._leading = True
-        self._take_in([Takeover()])
+        self._apply_and_report([Takeover()])
 
     def _end(self) -> None:
         self._leading = False
@@ -156,63 +163,62 @@ class SchedulerThread:
             if self._stopping:
                 return
             began = time.monotonic()
-            self._work_off(arrived)
+            self._process(arrived)
             if self._leading:
                 self.last_cycle = time.monotonic()
             rest = min(_REST_SHARE * (time.monotonic() - began), _LONGEST_REST)
 
-    def _work_off(self, arrived: list[Any]) -> None:
-        """Apply facts and answer calls in order; then a session, when leading."""
+    def _process(self, arrived: list[Any]) -> None:
+        """Apply deltas and run calls in order; then a session, as leader."""
         deltas: list[Delta] = []
         for item in arrived:
             if not callable(item):
                 deltas += item
                 continue
-            self._take_in(deltas)
+            self._apply_and_report(deltas)
             deltas = []
             try:
                 item()
-            except Exception as error:  # noqa: BLE001 - one call must not end the thread
+            except Exception as error:  # noqa: BLE001 - a failed call must not end the thread
                 self._listener.failed("call", error)
         if self._leading:
             self._step(deltas)
         else:
-            self._take_in(deltas)
+            self._apply_and_report(deltas)
 
-    def _take_in(self, deltas: Sequence[Delta]) -> None:
-        """Keep the state warm."""
+    def _apply_and_report(self, deltas: Sequence[Delta]) -> None:
         if deltas:
             self._apply(deltas)
             self._listener.applied(deltas)
 
     def _apply(self, deltas: Sequence[Delta]) -> None:
-        """Apply facts one by one: one that cannot be applied is told and lost, the others count."""
+        """Apply deltas one by one: a failing one is reported and skipped."""
         for delta in deltas:
             try:
                 self._core.state.apply(delta)
-            except Exception as error:  # noqa: BLE001 - one object must not end the thread
+            except Exception as error:  # noqa: BLE001 - a malformed object must not end the thread
                 self._listener.failed(f"applying {type(delta).__name__}", error)
 
     def _step(self, deltas: Sequence[Delta]) -> None:
         now, began = self._clock(), time.monotonic()
-        self._lot = []
+        self._batch = []
         self._apply(deltas)
         opened = time.monotonic()
         try:
             result = self._core.step((), now, self._commit)
-        except Exception as error:  # noqa: BLE001 - the next session starts from the state as it is
+        except Exception as error:  # noqa: BLE001 - the next session starts from the current state
             self._core.state.changes.everything = True
             self._listener.applied(deltas)
             self._listener.failed("session", error)
             return
         closed = time.monotonic()
         rest = [intent for intent in result.intents if not isinstance(intent, Bind)]
-        if self._lot or rest:
-            self._handover([*self._lot, *rest])
+        if self._batch or rest:
+            self._handover([*self._batch, *rest])
         self._listener.stepped(self._core, result, deltas, now, intake=opened - began, seconds=closed - opened)
 
     def _commit(self, binds: list[Bind]) -> None:
-        self._lot += binds
-        if len(self._lot) >= _LOT:
-            self._handover(self._lot)
-            self._lot = []
+        self._batch += binds
+        if len(self._batch) >= _BATCH:
+            self._handover(self._batch)
+            self._batch = []

@@ -1,9 +1,8 @@
-"""The measured load of nodes, asked of a Prometheus every now and then (plugins reference §15).
+"""Measured usage of nodes, queried from Prometheus at an interval.
 
-It asks what a node exporter's series say of all nodes at once: the averages of cpu and memory over ten minutes, and the
-age of the newest sample on Prometheus's own clock, so that an exporter that is gone is noticed within minutes though
-its average lives on. What comes of it reaches the core as a fact. Failures are told once, tried again ever less
-often, and have no other effect than that measurements grow old.
+Three queries cover all nodes: the averages of cpu and memory over ten minutes, and the age of the newest sample by
+Prometheus's clock, so that a dead exporter is detected within minutes although its average persists. The result is a
+delta of the core. A failure is logged once and retried with backoff; its only effect is that measurements become stale.
 """
 
 from __future__ import annotations
@@ -33,18 +32,21 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.model.deltas import Delta
 
-#: The longest a measurement may take, and an answer be: one of five thousand nodes has half a megabyte.
+#: Seconds: timeout of a measurement, and of a connection.
 _TIMEOUT_SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 10.0
+#: Bytes: maximum response; five thousand nodes take half a megabyte.
 _MOST_BYTES: Final = 32 * 2**20
-#: The longest wait after failures, in seconds, unless the interval itself is longer.
+#: Seconds: backoff after the first failure.
+_FIRST_RETRY: Final = 1.0
+#: Seconds: maximum backoff after failures, unless the interval is longer.
 _LONGEST_WAIT: Final = 60.0
 _STEP: Final = "30s"
 _SHOWN: Final = 200
 
 
 class UsageError(Exception):
-    """The load could not be measured; the text says why and names no password."""
+    """A failed measurement; the text has the reason and no password."""
 
 
 class _Series(msgspec.Struct, frozen=True):
@@ -65,13 +67,13 @@ class _PrometheusResponse(msgspec.Struct, frozen=True, rename="camel"):
     error: str = ""
 
 
-_answer: Final = msgspec.json.Decoder(_PrometheusResponse)
+_response: Final = msgspec.json.Decoder(_PrometheusResponse)
 _vector: Final = msgspec.json.Decoder(tuple[_Series, ...])
 
 
 def queries(label: str) -> tuple[str, str, str]:
     """PromQL for cpu and memory in percent, and for the age of the newest sample in seconds, each by `label`."""
-    # `rate` divides by the whole range: a node that was first scraped seconds ago would look busy for minutes.
+    # `rate` divides by the whole range: a node first scraped seconds ago would seem busy for minutes.
     idle = f'avg by ({label}) (irate(node_cpu_seconds_total{{mode="idle"}}[5m]))'
     available = "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes"
     return (
@@ -82,7 +84,7 @@ def queries(label: str) -> tuple[str, str, str]:
 
 
 class PrometheusClient:
-    """Questions to one Prometheus. An async context manager."""
+    """Client of one Prometheus server. An async context manager."""
 
     def __init__(self, settings: PrometheusSettings, *, timeout: float = _TIMEOUT_SECONDS) -> None:
         """`timeout` in seconds for a whole measurement."""
@@ -104,23 +106,23 @@ class PrometheusClient:
         await self._session.close()
 
     async def measure(self, now: float) -> dict[str, NodeUsage]:
-        """The load by what the label of the series says. `now`: Unix seconds of this moment. Raises UsageError."""
+        """Usage by the value of the node label. `now`: the current time in Unix seconds. Raises UsageError."""
         cpu_query, memory_query, age_query = queries(self._settings.node_label)
         try:
             async with asyncio.timeout(self._timeout):
-                # One after the other: each may keep Prometheus busy.
-                cpu, memory = await self.ask(cpu_query), await self.ask(memory_query)
-                age = await self.ask(age_query)
+                # Sequential: each query may be expensive for Prometheus.
+                cpu, memory = await self.query(cpu_query), await self.query(memory_query)
+                age = await self.query(age_query)
         except TimeoutError as error:
-            raise UsageError(f"no answer within {self._timeout:g} s") from error
+            raise UsageError(f"no response within {self._timeout:g} s") from error
         return {
             name: NodeUsage(_percent(cpu.get(name)), _percent(memory.get(name)), now - max(0.0, age[name]))
             for name in sorted(age)
             if name in cpu or name in memory
         }
 
-    async def ask(self, query: str) -> dict[str, float]:
-        """An instant vector as numbers by the label that names the node; what is no number is left out."""
+    async def query(self, query: str) -> dict[str, float]:
+        """An instant vector as numbers by node label; values that are not finite are omitted."""
         assert self._session is not None
         try:
             before = cancellations()
@@ -132,16 +134,16 @@ class PrometheusClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UsageError(_text(error)) from error
         try:
-            answer = _answer.decode(content)
-            if answer.status != "success" or answer.data is None:
-                kind = f"{answer.error_type}: " if answer.error_type else ""
-                raise UsageError(f"HTTP {status}: {kind}{answer.error or answer.status}"[:_SHOWN])
-            if answer.data.result_type != "vector":
-                raise UsageError(f"a {answer.data.result_type} came for a vector")
-            series = _vector.decode(answer.data.result)
+            decoded = _response.decode(content)
+            if decoded.status != "success" or decoded.data is None:
+                kind = f"{decoded.error_type}: " if decoded.error_type else ""
+                raise UsageError(f"HTTP {status}: {kind}{decoded.error or decoded.status}"[:_SHOWN])
+            if decoded.data.result_type != "vector":
+                raise UsageError(f"expected a vector, got a {decoded.data.result_type}")
+            series = _vector.decode(decoded.data.result)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            why = "" if status == 200 else f"HTTP {status}, and "
-            raise UsageError(f"{why}what came is no answer of a Prometheus: {error}"[:_SHOWN]) from error
+            prefix = "" if status == 200 else f"HTTP {status}, "
+            raise UsageError(f"{prefix}not a Prometheus response: {error}"[:_SHOWN]) from error
         return _numbers(series, self._settings.node_label)
 
 
@@ -150,7 +152,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     async for part in response.content.iter_chunked(2**16):
         size += len(part)
         if size > _MOST_BYTES:
-            raise UsageError(f"the answer is longer than {_MOST_BYTES >> 20} MiB")
+            raise UsageError(f"the response is longer than {_MOST_BYTES >> 20} MiB")
         parts.append(part)
     return b"".join(parts)
 
@@ -166,7 +168,7 @@ def _numbers(series: Iterable[_Series], label: str) -> dict[str, float]:
 
 
 def _percent(value: float | None) -> float | None:
-    """Within bounds, to a hundredth: counters are no better."""
+    """Clamped to 0 to 100 and rounded to a hundredth, the precision of the counters."""
     return None if value is None else round(min(100.0, max(0.0, value)), 2)
 
 
@@ -175,7 +177,7 @@ def _text(error: Exception) -> str:
 
 
 def of_nodes(measured: Mapping[str, NodeUsage], nodes: AbstractSet[str]) -> dict[str, NodeUsage]:
-    """What is said of known nodes: by their name, else by their name and a port."""
+    """Usage of known nodes, by name, or by name and port."""
     found: dict[str, NodeUsage] = {}
     for name, usage in measured.items():
         host = name if name in nodes else name.rpartition(":")[0]
@@ -185,13 +187,13 @@ def of_nodes(measured: Mapping[str, NodeUsage], nodes: AbstractSet[str]) -> dict
 
 
 def wants_usage(conf: Conf, registry: Registry) -> list[str]:
-    """The plugins of a scheduler-conf that look at measured load."""
+    """The plugins of a scheduler-conf that use measured usage."""
     options = [option.name for tier in conf.tiers for option in tier]
     return [name for name in options if (plugin := registry.plugin(name)) is not None and "usage" in plugin.wakes_on]
 
 
 class UsageSource:
-    """Measures as long as the scheduler-conf names a Prometheus and a plugin that looks at load."""
+    """Measures while the scheduler-conf has a Prometheus address and a plugin that uses node usage."""
 
     def __init__(
         self,
@@ -202,31 +204,36 @@ class UsageSource:
         *,
         clock: Callable[[], float] = time.time,
         timeout: float = _TIMEOUT_SECONDS,
+        first_retry: float = _FIRST_RETRY,
     ) -> None:
-        """`deliver` takes facts, `nodes` tells the names of those that are known; `clock`: Unix seconds."""
+        """`deliver` receives deltas, `nodes` returns the names of known nodes; `clock`: Unix seconds.
+
+        `first_retry`: backoff after the first failure in seconds, at most the interval.
+        """
         self._registry = registry
         self._metrics = metrics
         self._deliver = deliver
         self._nodes = nodes
         self._clock = clock
         self._timeout = timeout
+        self._first_retry = first_retry
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._settings: PrometheusSettings | None = None
         self._changed = asyncio.Event()
-        #: When a measurement last came, or measuring began, Unix seconds.
+        #: Unix seconds of the last measurement, or of the start.
         self._measured_at: float | None = None
-        #: The failure that was told, and whether it was told that measurements are stale.
-        self._trouble = ""
+        #: The last logged failure, and whether staleness is logged.
+        self._error = ""
         self._stale = False
         self._unmatched = False
 
     def use(self, conf: Conf) -> None:
-        """Go by another scheduler-conf from now on."""
+        """Apply a new scheduler-conf."""
         plugins = wants_usage(conf, self._registry)
         settings = prometheus_of(conf.metrics) if plugins else None
         if plugins and settings is None:
             self._log.warning(
-                "no load of nodes is measured: the scheduler-conf's metrics name no source",
+                "node usage is not measured: the scheduler-conf has no metrics source",
                 plugins=plugins,
                 accepted=f"type: {PROMETHEUS}, address: a URL",
             )
@@ -234,16 +241,16 @@ class UsageSource:
             return
         self._settings = settings
         self._measured_at = None if settings is None else self._clock()
-        self._trouble, self._stale, self._unmatched = "", False, False
+        self._error, self._stale, self._unmatched = "", False, False
         self._changed.set()
         if settings is not None:
             shown = without_password(settings.address)
-            self._log.info("measuring the load of nodes", address=shown, interval=settings.interval)
+            self._log.info("measuring node usage", address=shown, interval=settings.interval)
             if settings.insecure:
-                self._log.warning("the certificate of the source of load is not checked", address=shown)
+                self._log.warning("certificate of the metrics source is not verified", address=shown)
 
     def age(self) -> float | None:
-        """Seconds since the last measurement, or since measuring began; None while nothing is to be measured."""
+        """Seconds since the last measurement, or since the start; None without a source."""
         return None if self._measured_at is None else max(0.0, self._clock() - self._measured_at)
 
     async def run(self) -> None:
@@ -255,11 +262,12 @@ class UsageSource:
                 await self._changed.wait()
             else:
                 async with PrometheusClient(settings, timeout=self._timeout) as client:
-                    await self._follow(client, settings)
+                    await self._poll(client, settings)
 
-    async def _follow(self, client: PrometheusClient, settings: PrometheusSettings) -> None:
-        """Measure at the interval until the scheduler-conf says otherwise."""
-        backoff = RetryBackoff(min(1.0, settings.interval), max(settings.interval, _LONGEST_WAIT))
+    async def _poll(self, client: PrometheusClient, settings: PrometheusSettings) -> None:
+        """Measure at the interval until the scheduler-conf changes."""
+        first = min(self._first_retry, settings.interval)
+        backoff = RetryBackoff(first, max(settings.interval, _LONGEST_WAIT))
         while not self._changed.is_set():
             began = time.monotonic()
             try:
@@ -269,39 +277,39 @@ class UsageSource:
                 wait = max(settings.interval, backoff.next())
             else:
                 backoff.reset()
-                await self._tell(measured, settings)
+                await self._publish(measured, settings)
                 wait = settings.interval - (time.monotonic() - began)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, wait)):
                     await self._changed.wait()
 
-    async def _tell(self, measured: Mapping[str, NodeUsage], settings: PrometheusSettings) -> None:
+    async def _publish(self, measured: Mapping[str, NodeUsage], settings: PrometheusSettings) -> None:
         nodes = await self._nodes()
         found = of_nodes(measured, nodes)
         if found:
             self._deliver([NodeUsageChanged(found)])
         if nodes and not found:
             label = settings.node_label
-            seen = ", ".join(sorted(measured)[:3]) or "no series of a node exporter at all"
-            self._failed(f"no series names a node of the cluster: label {label} should be its name, found {seen}")
+            seen = ", ".join(sorted(measured)[:3]) or "no series of a node exporter"
+            self._failed(f"no series matches a node: label {label} must be the name of the node, found {seen}")
             return
         missing = len(nodes - found.keys())
         if missing and not self._unmatched:
-            self._log.warning("nodes without measured load", nodes=missing, of=len(nodes), label=settings.node_label)
+            self._log.warning("nodes without measured usage", nodes=missing, of=len(nodes), label=settings.node_label)
         self._unmatched = bool(missing)
         self._metrics.usage_poll("measured")
         if not nodes:
-            return  # the watches have not brought any yet
+            return  # nodes are not listed yet
         self._measured_at = self._clock()
-        if self._trouble or self._stale:
-            self._log.info("the load of nodes is measured again")
-        self._trouble, self._stale = "", False
+        if self._error or self._stale:
+            self._log.info("node usage measured again")
+        self._error, self._stale = "", False
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, error: str) -> None:
         self._metrics.usage_poll("failed")
-        tell = self._log.warning if why != self._trouble else self._log.debug
-        tell("the load of nodes cannot be measured", why=why)
-        self._trouble = why
+        log = self._log.warning if error != self._error else self._log.debug
+        log("failed to measure node usage", err=error)
+        self._error = error
         if not self._stale and (self.age() or 0.0) >= STALE_SECONDS:
             self._stale = True
-            self._log.warning("measured load is stale: it counts for nothing until it is measured again")
+            self._log.warning("measured node usage is stale and ignored")

@@ -150,9 +150,9 @@ def test_every_locked_requirement_is_pinned_by_hash() -> None:
     assert pinned["run.lock"] <= pinned["dev.lock"], "make lock"
 
 
-def test_every_room_holds_a_docstring_and_nothing_else() -> None:
+def test_every_package_holds_a_docstring_and_nothing_else() -> None:
     package = ROOT / "capcard_sched"
     for path in package.iterdir():
         init = path / "__init__.py"
-        if init.exists() and path.name != "testing":  # its harness is imported from the room itself, also by others
+        if init.exists() and path.name != "testing":  # its harness is imported from the package itself
             assert re.fullmatch(r'""".*?"""\n', init.read_text(), re.DOTALL), init

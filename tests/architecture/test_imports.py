@@ -13,7 +13,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 #: Distribution to import name, where they differ.
 IMPORT_NAMES = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
-#: Third-party packages a room may import; numpy and msgspec are the core's own tools.
+#: Third-party packages a package may import; numpy and msgspec are the core's own tools.
 THIRD_PARTY = {
     "model": {"msgspec", "numpy"},
     "state": {"msgspec", "numpy"},
@@ -41,12 +41,12 @@ THIRD_PARTY = {
     "gc": set(),
     "controllers": {"msgspec"},
 }
-#: Packages that single modules may import beyond their room's: the extender calls a webhook.
+#: Packages that single modules may import beyond their package's: the extender calls a webhook.
 EXCEPTIONS = {"plugins/extender/client.py": {"aiohttp"}}
 
 
-def modules(room: str) -> list[Path]:
-    base = ROOT / "capcard_sched" / room
+def modules(package: str) -> list[Path]:
+    base = ROOT / "capcard_sched" / package
     return sorted(base.resolve().rglob("*.py")) if base.is_dir() else [base.with_suffix(".py")]
 
 
@@ -60,7 +60,7 @@ def imported(path: Path) -> set[str]:
     return found - set(sys.stdlib_module_names) - {"capcard_sched"}
 
 
-def rooms() -> set[str]:
+def packages() -> set[str]:
     package = ROOT / "capcard_sched"
     folders = {path.name for path in package.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     files = {path.stem for path in package.glob("*.py") if path.stem != "__init__"}
@@ -78,15 +78,15 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_room_has_a_row_in_the_table() -> None:
-    assert rooms() == set(THIRD_PARTY)
+def test_every_package_has_a_row_in_the_table() -> None:
+    assert packages() == set(THIRD_PARTY)
 
 
-@pytest.mark.parametrize("room", sorted(THIRD_PARTY))
-def test_a_room_imports_no_package_that_is_not_in_its_row(room: str) -> None:
-    for path in modules(room):
+@pytest.mark.parametrize("package", sorted(THIRD_PARTY))
+def test_a_package_imports_no_package_that_is_not_in_its_row(package: str) -> None:
+    for path in modules(package):
         exception = EXCEPTIONS.get(path.relative_to(ROOT).as_posix(), set())
-        assert imported(path) <= THIRD_PARTY[room] | exception, path
+        assert imported(path) <= THIRD_PARTY[package] | exception, path
 
 
 @pytest.mark.parametrize("path", sorted(EXCEPTIONS))
@@ -98,24 +98,24 @@ def test_every_dependency_is_used_and_every_used_package_is_a_dependency() -> No
     declared = {
         requirement.partition(">")[0].partition("=")[0].strip() for requirement in PYPROJECT["project"]["dependencies"]
     }
-    used = set().union(*(imported(path) for room in rooms() for path in modules(room)))
+    used = set().union(*(imported(path) for package in packages() for path in modules(package)))
     assert {IMPORT_NAMES.get(name, name) for name in declared} == used
 
 
 def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> None:
-    for path in [*ROOT.glob("tests/**/*.py"), *(file for room in rooms() for file in modules(room))]:
+    for path in [*ROOT.glob("tests/**/*.py"), *(file for package in packages() for file in modules(package))]:
         assert not imported(path) & {"plugins", "actions", "config"}, path
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "manager", "util", "helper"])
 def test_no_module_has_a_name_that_says_nothing(name: str) -> None:
-    assert [path for room in rooms() for path in modules(room) if name in (path.stem, path.parent.name)] == []
+    assert [path for package in packages() for path in modules(package) if name in (path.stem, path.parent.name)] == []
 
 
 def test_every_class_name_is_unique() -> None:
     places: dict[str, list[str]] = {}
-    for room in sorted(rooms()):
-        for path in modules(room):
+    for package in sorted(packages()):
+        for path in modules(package):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))

@@ -27,8 +27,8 @@ def in_tree(*suffixes: str) -> set[str]:
     for base in (package, *(path for path in package.iterdir() if path.is_symlink())):
         for path in base.resolve().rglob("*"):
             if path.suffix in suffixes and "__pycache__" not in path.parts:
-                room = Path("capcard_sched") if base == package else Path("capcard_sched") / base.name
-                found.add(str(room / path.relative_to(base.resolve())))
+                target = Path("capcard_sched") if base == package else Path("capcard_sched") / base.name
+                found.add(str(target / path.relative_to(base.resolve())))
     return found
 
 

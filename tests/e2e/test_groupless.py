@@ -33,7 +33,7 @@ async def history(cluster: Cluster) -> AsyncIterator[History]:
 @pytest_asyncio.fixture
 async def daemon(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Daemon]:
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as running:
-        await running.logged("synced")
+        await running.logged("caches synced")
         yield running
 
 

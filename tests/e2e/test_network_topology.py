@@ -28,7 +28,7 @@ tiers:
 @pytest_asyncio.fixture
 async def daemon(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Daemon]:
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as running:
-        await running.logged("synced")
+        await running.logged("caches synced")
         yield running
 
 

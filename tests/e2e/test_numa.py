@@ -60,7 +60,7 @@ async def test_pods_get_cpus_side_by_side_and_the_object_says_when_they_are_free
         ]
     )
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
-        await daemon.logged("synced")
+        await daemon.logged("caches synced")
 
         async def bound(*names: str) -> bool:
             return set(names) <= {name for name, where in (await cluster.bound()).items() if where == "n1"}

@@ -56,8 +56,8 @@ class Two:
         for daemon in self.daemons:
             await self._stack.enter_async_context(daemon)
         for daemon in self.daemons:
-            await daemon.logged("synced")
-            await daemon.logged("leading")
+            await daemon.logged("caches synced")
+            await daemon.logged("became leader")
         return self.daemons
 
     async def __aexit__(self, *error: object) -> None:

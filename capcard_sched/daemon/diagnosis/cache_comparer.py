@@ -1,9 +1,9 @@
-"""Where what the scheduler has in memory differs from what the API server says (core reference §1.5, SIGUSR2).
+"""Compares the scheduler's state in memory with the API server (SIGUSR2).
 
-A second state is built from a fresh list of everything, what we have decided and the API server has not shown yet is
-carried over to it, and the two are compared field by field, down to the last unit of every sum.
+A second state is built from a fresh list of all objects. Assumed binds and evictions are carried over to it. The two
+states are compared field by field, including every sum.
 
-A list is read later than the watch has been followed: on a busy cluster compare twice, and `lasting` is what counts.
+A list is newer than the watch: on a busy cluster compare twice and use `lasting`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Known = TypeVar("_Known", Task, Job, Queue, Node)
 _LONGEST_SHOWN: Final = 120
 _MOST_NAMES: Final = 5
 
-# Fields that are compared as they are: all but those with a comparison of their own below, and bookkeeping.
+# Fields compared directly: all but those with a comparison of their own below, and bookkeeping.
 _TASK_FIELDS: Final = tuple(sorted(set(Task.__slots__) - {"cls", "held", "job", "name", "namespace", "node", "uid"}))
 _CLASS_FIELDS: Final = tuple(sorted(set(TaskClass.__slots__) - {"charge", "fit_request", "id", "request"}))
 _JOB_FIELDS: Final = tuple(
@@ -42,9 +42,9 @@ _JOB_FIELDS: Final = tuple(
         - {"allocated", "counts", "key", "name", "namespace", "pending", "releasing", "roles", "tasks", "total_request"}
     )
 )
-#: What a job without PodGroup says of itself, and no object does.
+#: Fields of a job without a PodGroup that no object has.
 _OWN_FIELDS: Final = frozenset({"conditions", "phase", "status_counts"})
-#: Of a job whose PodGroup nobody has seen only its tasks count; the rest may be left from a PodGroup that is gone.
+#: Fields compared of a job whose PodGroup is missing; the others may be left over from a deleted PodGroup.
 _UNDESCRIBED_FIELDS: Final = ("implicit", "queue", "uid")
 _QUEUE_FIELDS: Final = tuple(sorted(set(Queue.__slots__) - {"allocated", "jobs", "name", "releasing"}))
 _NODE_FIELDS: Final = tuple(sorted(set(Node.__slots__) - {"generation", "name", "row", "tasks"}))
@@ -55,28 +55,28 @@ _BOUND: Final = frozenset({TaskStatus.BOUND, TaskStatus.RUNNING})
 
 
 class CacheDifference(msgspec.Struct, frozen=True, order=True):
-    """One thing that memory and API server say differently."""
+    """One difference between memory and API server."""
 
-    #: "Node", "Pod", "PodGroup" (jobs without one included), "Queue", the other kinds that are watched, or "Cluster".
+    #: "Node", "Pod", "PodGroup" (also jobs without one), "Queue", another watched kind, or "Cluster".
     kind: str
     #: `namespace/name` or name; "" for the cluster.
     name: str
-    #: What of it; "" when it is the whole object, or when only one of the two knows it.
+    #: The field; "" for the whole object, or if only one side has it.
     field: str
     cache: str
     api: str
-    #: Our own decision, on its way to the API server or back.
+    #: An assumed decision, not yet confirmed.
     expected: bool = False
 
     def render(self) -> str:
         """One line."""
         place = " ".join(filter(None, (self.kind, self.name)))
-        note = " (expected: under way)" if self.expected else ""
+        note = " (expected: assumed)" if self.expected else ""
         return f"{place}: {self.field or 'object'}: cache {self.cache}, API {self.api}{note}"
 
 
 def compare(state: ClusterState, deltas: Sequence[Delta]) -> list[CacheDifference]:
-    """Where `state` differs from what `deltas`, a list of everything there is, say. Sorted; empty when nowhere.
+    """Differences between `state` and `deltas`, a list of all objects. Sorted.
 
     For the scheduler thread, between two steps; `rebuild` and `differences` are its two halves. Changes nothing.
     """
@@ -84,7 +84,7 @@ def compare(state: ClusterState, deltas: Sequence[Delta]) -> list[CacheDifferenc
 
 
 def rebuild(state: ClusterState, deltas: Iterable[Delta]) -> ClusterState:
-    """A state of the same settings from a list of everything. For any thread."""
+    """A state with the same settings from a list of all objects. For any thread."""
     fresh = ClusterState(state.scheduler_names, state.default_queue)
     for delta in deltas:
         fresh.apply(delta)
@@ -92,13 +92,13 @@ def rebuild(state: ClusterState, deltas: Iterable[Delta]) -> ClusterState:
 
 
 def lasting(before: Iterable[CacheDifference], after: Iterable[CacheDifference]) -> list[CacheDifference]:
-    """Unexpected differences that both comparisons found: what the watch will not settle any more."""
+    """Unexpected differences found by both comparisons, which the watch will not resolve."""
     seen = set(before)
     return [difference for difference in after if difference in seen and not difference.expected]
 
 
 def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifference]:
-    """The second half of `compare`. `fresh` is used up: what is under way in `state` is carried over to it."""
+    """The second half of `compare`. Modifies `fresh`: assumed decisions of `state` are carried over to it."""
     found: list[CacheDifference] = []
     found.extend(_carry_over(state, fresh))
     found.extend(_compare_tasks(state, fresh))
@@ -119,7 +119,7 @@ def differences(state: ClusterState, fresh: ClusterState) -> list[CacheDifferenc
         mine, theirs = getattr(state.nodes, name), getattr(fresh.nodes, name)
         found.extend(_amounts("Cluster", "", name, state, mine, fresh, theirs))
     for one in (state, fresh):
-        one.refresh_tree()  # what is wrong with HyperNodes follows from all of them, and from nodes
+        one.refresh_tree()  # problems of HyperNodes depend on all HyperNodes and nodes
     problems = [
         {f"{ref.kind} {ref.namespace}/{ref.name}": text for ref, text in one.problems.items()} for one in (state, fresh)
     ]
@@ -146,16 +146,16 @@ def _edited_accounts(state: ClusterState, fresh: ClusterState) -> set[tuple[str,
     return found
 
 
-# --- what is under way ------------------------------------------------------------------------------------------------
+# --- assumed decisions ------------------------------------------------------------------------------------------------
 
 
 def _carry_over(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDifference]:
-    """Let `fresh` assume what `state` assumes, wherever the API server does not contradict it."""
+    """Assume in `fresh` what `state` assumes, unless the API server contradicts it."""
     for task in state.tasks.values():
         other = fresh.tasks.get(task.uid)
         if other is None or task.node is None:
             continue
-        said = _standing(other)
+        listed = _status_text(other)
         if task.status is TaskStatus.BINDING:
             carried = _bind(fresh, other, task.node.name)
             if carried:
@@ -167,16 +167,16 @@ def _carry_over(state: ClusterState, fresh: ClusterState) -> Iterator[CacheDiffe
         else:
             continue
         if carried:
-            yield CacheDifference("Pod", _name(task), "status", _standing(task), said, expected=True)
-            # The watch will show this together with the node.
+            yield CacheDifference("Pod", _name(task), "status", _status_text(task), listed, expected=True)
+            # The watch delivers these together with the node.
             other.assigned_card, other.cooldown, other.bound = task.assigned_card, task.cooldown, task.bound
 
 
 def _bind(fresh: ClusterState, task: Task, node_name: str) -> bool:
-    """Put a task under way to the node, whether the API server shows it pending or has bound it there already."""
+    """Assume a task on the node, whether the API server has it as pending or as bound there."""
     if task.status is not TaskStatus.PENDING and not (task.status in _BOUND and _node_name(task) == node_name):
         return False
-    # As the state itself moves tasks: on a node that nobody describes, too.
+    # As the state moves tasks: also to a node without a Node object.
     fresh._accounting.move(task, TaskStatus.BINDING, fresh._node(node_name))
     return True
 
@@ -274,7 +274,7 @@ def _named(vector: Vector, resources: Sequence[str]) -> dict[str, int]:
 
 
 def _compare_storage(mine: Storage, theirs: Storage) -> Iterator[CacheDifference]:
-    """Storage objects. What is assumed of claims has no counterpart: it ends with the binding it belongs to."""
+    """Storage objects. Assumed claims have no counterpart: they end with their bind."""
     yield from _compare_maps("PersistentVolumeClaim", mine.claims, theirs.claims)
     yield from _compare_maps("PersistentVolume", _unversioned(mine), _unversioned(theirs))
     yield from _compare_maps("StorageClass", mine.classes, theirs.classes)
@@ -288,7 +288,7 @@ def _compare_storage(mine: Storage, theirs: Storage) -> Iterator[CacheDifference
 
 
 def _unversioned(storage: Storage) -> dict[str, PersistentVolume]:
-    """Versions count what has been seen, not what is."""
+    """Volumes without their versions, which count updates seen."""
     return {name: msgspec.structs.replace(volume, version=0) for name, volume in storage.volumes.items()}
 
 
@@ -301,7 +301,7 @@ def _by_key(table: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
 
 
 def _compare_maps(kind: str, mine: Mapping[str, object], theirs: Mapping[str, object]) -> Iterator[CacheDifference]:
-    """Objects that are compared as a whole."""
+    """Objects compared as a whole."""
     for name in mine.keys() | theirs.keys():
         yield from _values(kind, name, "", mine.get(name), theirs.get(name))
 
@@ -310,7 +310,7 @@ def _compare_maps(kind: str, mine: Mapping[str, object], theirs: Mapping[str, ob
 
 
 def _unshared(kind: str, mine: Mapping[str, _Object], theirs: Mapping[str, _Object]) -> Iterator[CacheDifference]:
-    """Objects that only one of the two knows."""
+    """Objects that only one side has."""
     for key in mine.keys() - theirs.keys():
         yield CacheDifference(kind, _title(mine[key]), "", _summary(mine[key]), "none")
     for key in theirs.keys() - mine.keys():
@@ -369,7 +369,7 @@ def _job_key(task: Task) -> str:
     return task.job.key if task.job is not None else ""
 
 
-def _standing(task: Task) -> str:
+def _status_text(task: Task) -> str:
     return " on ".join(filter(None, (task.status.title, _node_name(task))))
 
 
@@ -380,8 +380,8 @@ def _title(thing: _Object) -> str:
 
 
 def _summary(thing: _Object) -> str:
-    standing = f"{_standing(thing)}, " if isinstance(thing, Task) else ""
-    return f"{standing}uid {thing.uid or 'unknown'}"
+    status = f"{_status_text(thing)}, " if isinstance(thing, Task) else ""
+    return f"{status}uid {thing.uid or 'unknown'}"
 
 
 def _some(names: AbstractSet[str]) -> str:

@@ -1,8 +1,7 @@
-"""What the scheduler has in memory, as a file (core reference §1.5, `--cache-dump-dir`).
+"""Dumps the scheduler's state to a file (`--cache-dump-dir`).
 
-Nodes, HyperNodes, jobs and queues with their amounts, phases and card figures, and every other table of the state: what
-is needed to see why something is where it is.
-Of annotations and labels only those of cards are written, and nothing of containers: no environment, no arguments.
+The dump has nodes, HyperNodes, jobs and queues with their amounts, phases and card figures, and all other tables of the
+state. Of annotations and labels it has only those of cards; of containers nothing, neither environment nor arguments.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _UNITS: Final = {
     "pods": "pods",
     "other resources": "thousandths of a unit: one device is 1000",
     "cards": "cards",
-    "resourceQuotas": "bytes where the name means bytes, else thousandths",
+    "resourceQuotas": "bytes for resources in bytes, else thousandths",
     "nodeUsage": f"percent, averages over {PERIOD}",
 }
-#: Figures of the quota plugin that are about one card of one queue.
+#: Prefix of the quota plugin's metrics per queue and card.
 _CARD_FIGURES: Final = "queue_card_"
 
 Json = dict[str, Any]
@@ -47,7 +46,7 @@ Json = dict[str, Any]
 def snapshot(core: Core, now: float) -> bytes:
     """The state as JSON text. For the scheduler thread, between two steps; `now` in Unix seconds.
 
-    Changes nothing. What a plugin fails to say about its cards is left out, with the error in its place.
+    Changes nothing. Card figures of a failing plugin are replaced by its error.
     """
     state = core.state
     cards, failures = _card_figures(core)
@@ -83,10 +82,10 @@ def snapshot(core: Core, now: float) -> bytes:
 
 
 def write_snapshot(folder: Path, content: bytes, now: float) -> Path:
-    """Write `snapshot-<unix seconds>.json`, whole or not at all, for its owner only. Raises OSError."""
+    """Write `snapshot-<unix seconds>.json` atomically, readable by the owner only. Raises OSError."""
     target = folder / f"snapshot-{int(now)}.json"
     part = folder / f".{target.name}.{os.getpid()}"
-    # Never through somebody else's link: the folder is often one that everybody may write to.
+    # O_EXCL and O_NOFOLLOW: the folder is often world-writable.
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -198,16 +197,16 @@ def _nodes(state: ClusterState) -> list[Json]:
                 "tasks": sorted(f"{task.namespace}/{task.name}" for task in node.tasks.values()),
             }
         )
-    # Pods may stand on nodes that nobody has described.
-    gone: dict[str, list[str]] = {}
+    # Pods may be bound to nodes without a Node object.
+    missing: dict[str, list[str]] = {}
     for task in state.tasks.values():
         if task.node is not None and not task.node.known:
-            gone.setdefault(task.node.name, []).append(f"{task.namespace}/{task.name}")
-    return found + [{"name": name, "unknown": True, "tasks": sorted(tasks)} for name, tasks in sorted(gone.items())]
+            missing.setdefault(task.node.name, []).append(f"{task.namespace}/{task.name}")
+    return found + [{"name": name, "unknown": True, "tasks": sorted(tasks)} for name, tasks in sorted(missing.items())]
 
 
 def _hyper_nodes(state: ClusterState) -> list[Json]:
-    """The tree as of the last session, from the lowest tier up; `nodes` are those that stand in no lower one."""
+    """The tree of the last session, from the lowest tier up; `nodes` are members of no lower HyperNode."""
     tree = state.tree
     nodes: dict[int, list[str]] = {}
     for name, number in sorted(tree.leaf_of.items()):
@@ -224,7 +223,7 @@ def _hyper_nodes(state: ClusterState) -> list[Json]:
 
 
 def _card_figures(core: Core) -> tuple[dict[str, Json], list[str]]:
-    """Queue to card to figures (capacity, allocated, ...), as the quota plugin publishes them; and failures."""
+    """Queue to card to figures (capacity, allocated, ...) from the quota plugin's metrics; and errors."""
     found: dict[str, Json] = {}
     failures = []
     for plugin, call in core.dispatch.entries("metrics"):

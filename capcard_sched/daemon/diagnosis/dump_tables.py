@@ -1,4 +1,4 @@
-"""The smaller tables of the state, for the snapshot: objects by name, with what a session reads of them."""
+"""The smaller tables of a dump: objects by name, with the fields that a session reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 def tables(state: ClusterState, now: float) -> Json:
-    """All but nodes, HyperNodes, jobs and queues; `now` in Unix seconds tells which measurements still count."""
+    """All tables except nodes, HyperNodes, jobs and queues; `now` (Unix seconds) decides which usage is fresh."""
     return {
         "nodeUsage": {name: _usage(usage, now) for name, usage in sorted(state.usage.items())},
         "numatopologies": {name: _numa(facts) for name, facts in sorted(state.numa.items())},

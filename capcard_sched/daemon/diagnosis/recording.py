@@ -1,12 +1,10 @@
-"""A daemon's history in a file: what came in and what was decided, step by step, for `capcard-sched replay`.
+"""Records the deltas and decisions of a daemon to a file, step by step, for `capcard-sched replay`.
 
-One JSON object a line (`Record`), gzip when the file's name ends in `.gz`: first a `Header`, then the scheduler-conf in
-use, then whatever the scheduler thread took in and decided, in its order. As the core is deterministic, this is all
-that is needed to decide it again.
+One JSON object per line (`Record`), gzip if the file name ends in `.gz`: a `Header`, the scheduler-conf in use, then
+the deltas and intents of the scheduler thread in order. The core is deterministic: this is sufficient for a replay.
 
-The scheduler thread only hands references over; a thread of the recording's own encodes and writes. A recording never
-holds the scheduler up and never fails it: one that meets its size limit, a full disk or a disk that is too slow ends,
-with the reason in its last line.
+The scheduler thread only hands over references; a thread of the recording encodes and writes. A recording never blocks
+or fails the scheduler: at its size limit, on a full disk or on a slow disk it ends, with the reason in its last line.
 """
 
 from __future__ import annotations
@@ -35,18 +33,18 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.core import StepResult
 
-#: Of the file format; a file of another one is not read.
+#: Version of the file format; other versions are rejected.
 FORMAT: Final = 1
 DEFAULT_MAX_BYTES: Final = 1 << 30
-#: Facts and decisions that may wait for the disk.
+#: Deltas and intents: maximum waiting for the disk.
 _MOST_WAITING: Final = 1_000_000
-#: What stays free for the last line.
+#: Bytes: reserved for the last line.
 _RESERVE: Final = 4096
 _GZIP_BITS: Final = 31
 
 
 class RecordingError(Exception):
-    """A file that cannot be written, or is no recording; the text names it."""
+    """A file that cannot be written, or is not a recording; the text names it."""
 
 
 class _Record(msgspec.Struct, frozen=True, tag=True, tag_field="record"):
@@ -54,7 +52,7 @@ class _Record(msgspec.Struct, frozen=True, tag=True, tag_field="record"):
 
 
 class Header(_Record, frozen=True):
-    """The first line: what the core was made with."""
+    """The first line: parameters of the core."""
 
     format: int
     program: str
@@ -65,14 +63,14 @@ class Header(_Record, frozen=True):
 
 
 class ConfUsed(_Record, frozen=True):
-    """This scheduler-conf is in use from here on. `document` says what the file said, as a mapping."""
+    """The scheduler-conf in use from here on. `document` is the file as a mapping."""
 
     hash: str
     document: dict[str, Any]
 
 
 class Applied(_Record, frozen=True):
-    """Facts that were taken in without a session: while standing by, or at the takeover."""
+    """Deltas applied without a session: as a standby, or at a takeover."""
 
     deltas: tuple[Delta, ...]
 
@@ -87,21 +85,21 @@ class Stepped(_Record, frozen=True):
 
 
 class Leading(_Record, frozen=True):
-    """This replica began or ceased to lead, at Unix seconds. Changes nothing by itself."""
+    """This replica became or stopped being leader, at Unix seconds. Informational."""
 
     leading: bool
     at: float
 
 
 class Failed(_Record, frozen=True):
-    """Something raised that never should, outside of what the core contains. What follows may not repeat."""
+    """An unexpected exception outside the core. Later steps may not be reproducible."""
 
     what: str
     error: str
 
 
 class End(_Record, frozen=True):
-    """The last line of a recording that was ended, not cut off."""
+    """The last line of a complete recording."""
 
     reason: str
 
@@ -112,7 +110,7 @@ _decoder: Final[msgspec.json.Decoder[Record]] = msgspec.json.Decoder(Record)
 
 
 def conf_document(conf: Conf) -> dict[str, Any]:
-    """A document that reads as this conf (its hash aside): for `framework.conf.scheduler_conf.parse_conf`, as JSON."""
+    """A document that parses to this conf (except its hash), as JSON for `parse_conf`."""
     return {
         "actions": ", ".join(conf.actions),
         "tiers": [
@@ -132,10 +130,9 @@ def conf_document(conf: Conf) -> dict[str, Any]:
 
 
 class Recording:
-    """Writes one file. Methods other than `close` return at once and may be called from any thread.
+    """Writes one file. Methods other than `close` do not block and are thread-safe.
 
-    The order of the calls is the order of the lines: `conf`, `applied`, `stepped` and `failed` belong into the thread
-    that does what they tell of.
+    The order of calls is the order of lines: `conf`, `applied`, `stepped` and `failed` belong in the scheduler thread.
     """
 
     def __init__(
@@ -149,9 +146,9 @@ class Recording:
         on_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the file; one that exists is kept as `previous-NAME`. Raises RecordingError.
+        """Open the file; an existing one is renamed to `previous-NAME`. Raises RecordingError.
 
-        `on_end(reason)` is called, in the writing thread, when the recording ends before it is closed.
+        `on_end(reason)` is called in the writer thread if the recording ends before `close`.
         """
         self._path = path
         self._max_bytes = max_bytes
@@ -170,35 +167,35 @@ class Recording:
         self._thread.start()
 
     def conf(self, conf: Conf) -> None:
-        """The core uses this conf from here on."""
+        """Record the conf in use from here on."""
         self._put(ConfUsed(conf.hash, conf_document(conf)))
 
     def applied(self, deltas: Sequence[Delta]) -> None:
-        """Facts were taken in without a session."""
+        """Record deltas applied without a session."""
         self._put(Applied(tuple(deltas)), len(deltas))
 
     def stepped(self, result: StepResult, deltas: Sequence[Delta], now: float) -> None:
-        """A step over `deltas` at `now`, Unix seconds. One over nothing that did nothing is not worth a line."""
+        """Record a step over `deltas` at `now` (Unix seconds), except an idle one without deltas and intents."""
         if not result.idle or deltas or result.intents:
             record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid)
             self._put(record, len(deltas) + len(result.intents))
 
     def leading(self, leading: bool) -> None:
-        """This replica began or ceased to lead."""
+        """Record a change of leadership."""
         self._put(Leading(leading, self._clock()))
 
     def failed(self, what: str, error: Exception) -> None:
-        """The thread contained an exception that the core did not."""
+        """Record an exception outside the core."""
         self._put(Failed(what, f"{type(error).__name__}: {error}"))
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what waits and the last line; waits so many seconds at most."""
+        """Write the backlog and the last line, within `timeout` seconds."""
         self._put(End("closed"))
         self._thread.join(timeout)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is recorded any more."""
+        """Whether the recording has ended."""
         return self._ended
 
     def _put(self, record: Record, size: int = 0) -> None:
@@ -207,16 +204,16 @@ class Recording:
                 return
             self._waiting += size
             if self._waiting > _MOST_WAITING:
-                record = End(f"the disk is too slow: {_MOST_WAITING} facts and decisions waited to be written")
+                record = End(f"the disk is too slow: {_MOST_WAITING} deltas and intents are waiting")
             self._ended = isinstance(record, End)
             self._queue.put(record)
 
-    # --- the writing thread -----------------------------------------------------------------------------------------
+    # --- writer thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             reason = self._write_all()
-        except Exception as error:  # noqa: BLE001 - a disk may fail in any way; the scheduler goes on without it
+        except Exception as error:  # noqa: BLE001 - a disk may fail in any way; the scheduler continues without it
             text = (error.strerror or str(error)) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             reason = f"{self._path}: {text}"
         with self._lock:
@@ -227,14 +224,14 @@ class Recording:
             self._on_end(reason)
 
     def _write_all(self) -> str:
-        """Write until the end. Returns why it ended."""
+        """Write until the end. Returns the reason of the end."""
         while True:
             record = self._queue.get()
             if isinstance(record, End):
                 self._write(record)
                 return record.reason
             if not self._write(record):
-                end = End(f"the file reached its limit of {self._max_bytes} bytes")
+                end = End(f"the file has reached its limit of {self._max_bytes} bytes")
                 self._write(end)
                 return end.reason
             if isinstance(record, (Applied, Stepped)):
@@ -244,12 +241,12 @@ class Recording:
                 self._file.flush()
 
     def _write(self, record: Record) -> bool:
-        """Write a line, unless it is beyond the limit. Each is complete in the file: a killed daemon loses no more."""
+        """Write a line unless it exceeds the limit. Lines are flushed: a killed daemon loses at most one."""
         line = msgspec.json.encode(record, enc_hook=repr) + b"\n"
         packer = self._packer
         last = isinstance(record, End)
         if packer is not None:
-            packer = packer.copy()  # what does not fit must not have been packed
+            packer = packer.copy()  # a line that does not fit must not change the compressor
             line = packer.compress(line) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
         if not last and self._written + len(line) + _RESERVE > self._max_bytes:
             return False
@@ -263,10 +260,10 @@ def _create(path: Path) -> IO[bytes]:
     try:
         with contextlib.suppress(FileNotFoundError):
             found = path.stat()
-            # A daemon that is restarted must not overwrite what may tell why.
+            # A restarted daemon must not overwrite the record of its predecessor.
             if stat.S_ISREG(found.st_mode) and found.st_size:
                 path.replace(path.with_name(f"previous-{path.name}"))
-        # Pods' annotations and labels are in it: for its owner only.
+        # The file has annotations and labels of pods: readable by the owner only.
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror or error}") from None
@@ -276,24 +273,24 @@ def _create(path: Path) -> IO[bytes]:
 
 
 class RecordingReader:
-    """Reads one file, once. Iterating raises RecordingError when it is no recording."""
+    """Reads one file, once. Iterating raises RecordingError if it is not a recording."""
 
     def __init__(self, path: Path) -> None:
-        """Raises RecordingError when the file cannot be opened, or does not begin as a recording does."""
+        """Raises RecordingError if the file cannot be opened or does not begin with a header."""
         self._path = path
         self._lines = self._read_lines()
         self._number = 0
-        #: How the recording ended, known when all of it was read; "" when it was cut off.
+        #: Reason of the end, known after the last record; "" if the recording is truncated.
         self.end = ""
         first = self._next()
         if not isinstance(first, Header):
-            raise RecordingError(f"{path}: this is no recording: expected a file written by `run --record`")
+            raise RecordingError(f"{path}: not a recording file: expected a file written by `run --record`")
         if first.format != FORMAT:
-            raise RecordingError(f"{path}: format {first.format} of recordings cannot be read; accepted: {FORMAT}")
+            raise RecordingError(f"{path}: unsupported recording format {first.format}; accepted: {FORMAT}")
         self.header = first
 
     def __iter__(self) -> Iterator[Record]:
-        """All records after the header; what a killed daemon left of its last line is not among them."""
+        """All records after the header, without a truncated last line."""
         while (record := self._next()) is not None:
             if isinstance(record, End):
                 self.end = record.reason
@@ -321,6 +318,6 @@ class RecordingReader:
                     while line := lines.readline():
                         yield line
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # cut off in the middle
+            return  # truncated
         except OSError as error:
             raise RecordingError(f"{self._path}: {error.strerror or error}") from None

@@ -1,8 +1,7 @@
-"""A recording decided again: whether the decisions are the same, or where another scheduler-conf decides otherwise.
+"""Replays a recording and reports where the decisions differ, under the recorded or another scheduler-conf.
 
-Every step is decided given the recorded history up to it (`daemon.replay_state`). Under the recorded conf every intent
-is compared, in order; under another one, its decisions about pods and PodGroups: which are bound, where and when,
-which are admitted, and which are evicted.
+Each step starts from the recorded history (`ReplayState`). Under the recorded conf every intent is compared, in order;
+under another one, the decisions about pods and PodGroups: binds, admissions, evictions.
 """
 
 from __future__ import annotations
@@ -38,51 +37,51 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.scheduler_conf import Conf
 
 Kind: TypeAlias = Literal["bound", "admitted", "evicted"]
+_EXTRA: Final = {"bound": "extra bind", "admitted": "extra admission", "evicted": "extra eviction"}
 _INQUEUE: Final = "Inqueue"
 
 
 class ReplayDifference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One decision that is another one now."""
+    """One changed decision."""
 
     #: Number of the step, from 1, and its time in Unix seconds.
     step: int
     now: float
-    #: "bound elsewhere", "not bound", "bound earlier", "bound only here" and the like; "written otherwise",
-    #: "in another order".
+    #: "bound elsewhere", "not bound", "bound earlier", "extra bind" and the like; "changed write", "changed order".
     what: str
     #: `Kind namespace/name`.
     object: str
     queue: str = ""
-    #: What was recorded, and what is decided here; "" is nothing.
-    then: str = ""
-    here: str = ""
-    #: Why nothing is decided here.
-    why: str = ""
+    #: The recorded and the replayed decision; "" is none.
+    recorded: str = ""
+    replayed: str = ""
+    #: Reason why the replay has no decision.
+    reason: str = ""
 
 
 class QueueCounts(msgspec.Struct):
-    """Pods of one queue."""
+    """Counts of pods of one queue."""
 
-    #: As recorded; the next four add up to it.
+    #: Recorded binds; the sum of the next four.
     bound: int = 0
     same: int = 0
     elsewhere: int = 0
     earlier: int = 0
     not_bound: int = 0
-    #: Never bound in the recording.
-    only_here: int = 0
+    #: Not bound in the recording.
+    extra: int = 0
 
 
 class Replayed(msgspec.Struct):
-    """What a replay found."""
+    """The result of a replay."""
 
     steps: int = 0
     sessions: int = 0
-    #: Recorded intents that were compared.
+    #: Recorded intents compared.
     decisions: int = 0
-    #: The first ones, in order of their steps.
+    #: The first differences, in order of steps.
     differences: list[ReplayDifference] = []
-    #: How many there are of each kind, and of all.
+    #: Number of differences by kind, and in all.
     kinds: dict[str, int] = {}
     found: int = 0
     queues: dict[str, QueueCounts] = {}
@@ -90,25 +89,25 @@ class Replayed(msgspec.Struct):
 
     @property
     def same(self) -> bool:
-        """Whether everything was decided as recorded."""
+        """Whether all decisions are as recorded."""
         return not self.found
 
 
 class _Early(msgspec.Struct, frozen=True):
-    """A decision made here that the recording does not have at its step."""
+    """A replayed decision that the recording does not have at its step."""
 
     step: int
     now: float
     object: str
     queue: str
-    here: str
+    replayed: str
 
 
 def replay(reader: RecordingReader, registry: Registry, conf: Conf | None = None, *, most: int = 20) -> Replayed:
-    """Decide everything again, under `conf` instead of the recorded ones when given.
+    """Replay a recording, under `conf` instead of the recorded conf if given.
 
-    `most`: differences that are kept. Raises RecordingError when the file is no recording after all, or the recorded
-    conf cannot be used here.
+    `most`: maximum number of differences kept. Raises RecordingError if the file is not a recording or the recorded
+    conf is invalid here.
     """
     run = _Replay(reader, registry, conf, most)
     return run.finish()
@@ -125,7 +124,7 @@ class _Replay:
         self._core: Core | None = None
         self._history = ReplayState()
         self._found = Replayed()
-        #: Decisions that may turn out to be early, by kind and key.
+        #: Decisions that the recording may have at a later step, by kind and key.
         self._early: dict[tuple[Kind, str], _Early] = {}
         self._diverged = False
 
@@ -140,19 +139,20 @@ class _Replay:
                 case Stepped():
                     self._step(record)
                 case Failed(what, error):
-                    found.notes.append(f"after step {found.steps}: {what} failed inside the daemon: {error}")
+                    found.notes.append(f"after step {found.steps}: {what} failed in the daemon: {error}")
                 case Leading(leading):
-                    found.notes.append(f"after step {found.steps}: {'began' if leading else 'ceased'} to lead")
+                    became = "became leader" if leading else "lost leadership"
+                    found.notes.append(f"after step {found.steps}: the daemon {became}")
                 case _:
                     pass
         if not self._reader.end:
-            found.notes.append("the recording was cut off: replayed up to its last whole line")
+            found.notes.append("the recording is truncated: replayed up to its last complete line")
         elif self._reader.end != "closed":
             found.notes.append(f"the recording ended early: {self._reader.end}")
         for (kind, _), early in sorted(self._early.items(), key=lambda item: (item[1].step, item[0])):
-            self._note(early.step, early.now, f"{kind} only here", early.object, early.queue, here=early.here)
+            self._note(early.step, early.now, _EXTRA[kind], early.object, early.queue, replayed=early.replayed)
             if kind == "bound":
-                self._counts(early.queue).only_here += 1
+                self._counts(early.queue).extra += 1
         found.differences.sort(key=lambda difference: difference.step)
         return found
 
@@ -161,14 +161,14 @@ class _Replay:
         if conf is None:
             result = parse_conf(msgspec.json.encode(record.document), registry=self._registry)
             if result.conf is None:
-                why = "; ".join(problem.render() for problem in result.problems if problem.severity == "error")
-                raise RecordingError(f"the recorded scheduler-conf cannot be used here: {why}")
-            # An unknown name is a mere warning in a file; here a part of the daemon is missing.
+                errors = "; ".join(problem.render() for problem in result.problems if problem.severity == "error")
+                raise RecordingError(f"the recorded scheduler-conf is invalid here: {errors}")
+            # An unknown name is a warning in a file; here a part of the daemon is missing.
             missing = sorted(_names(record.document) - _names(conf_document(result.conf)))
             if missing:
                 names = ", ".join(missing)
                 raise RecordingError(
-                    f"the recorded scheduler-conf needs what is not installed: {names} (--plugins-dir?)"
+                    f"the recorded scheduler-conf needs parts that are not installed: {names} (--plugins-dir?)"
                 )
             conf = result.conf
         if self._core is None:
@@ -178,24 +178,24 @@ class _Replay:
             self._core.reconfigure(conf)
         else:
             self._found.notes.append(
-                f"after step {self._found.steps}: a reload of the recorded scheduler-conf is left out"
+                f"after step {self._found.steps}: a reload of the recorded scheduler-conf is skipped"
             )
 
     @property
     def _running(self) -> Core:
         if self._core is None:
             raise RecordingError(
-                "the recording has facts before its scheduler-conf: it was not written by this program"
+                "the recording has deltas before its scheduler-conf: it was not written by this program"
             )
         return self._core
 
     def _apply(self, deltas: Sequence[object]) -> None:
         state = self._running.state
-        for fact in self._history.facts(deltas):  # type: ignore[arg-type]
+        for delta in self._history.deltas(deltas):  # type: ignore[arg-type]
             try:
-                state.apply(fact)
-            except Exception as error:  # noqa: BLE001 - as the daemon does: the others count
-                self._found.notes.append(f"{type(fact).__name__} could not be applied: {type(error).__name__}: {error}")
+                state.apply(delta)
+            except Exception as error:  # noqa: BLE001 - as in the daemon, a failing delta is skipped
+                self._found.notes.append(f"{type(delta).__name__} not applied: {type(error).__name__}: {error}")
 
     def _step(self, record: Stepped) -> None:
         found, core = self._found, self._running
@@ -209,19 +209,19 @@ class _Replay:
             found.notes.append(f"step {found.steps} raised {type(error).__name__}: {error}")
             result = StepResult([], SessionReport(""), True)
         if self._other is None and list(record.intents) == result.intents:
-            self._history.decided(record.intents)
+            self._history.record_intents(record.intents)
             self._count_same(record)
             return
-        for kind, then, here in (
+        for kind, recorded, replayed in (
             ("bound", _bindings(record.intents), _bindings(result.intents)),
             ("admitted", self._admissions(record.intents), self._admissions(result.intents)),
             ("evicted", _evictions(record.intents), _evictions(result.intents)),
         ):
-            self._compare(kind, then, here, record, result)  # type: ignore[arg-type]
+            self._compare(kind, recorded, replayed, record, result)  # type: ignore[arg-type]
         if self._other is None:
             self._compare_rest(record, result.intents)
-        self._history.decided(record.intents)
-        self._history.put_back(core.state, record.intents, result.intents, record.now)
+        self._history.record_intents(record.intents)
+        self._history.restore(core.state, record.intents, result.intents, record.now)
         self._diverged = True
 
     # --- comparisons ------------------------------------------------------------------------------------------------
@@ -229,66 +229,65 @@ class _Replay:
     def _compare(
         self,
         kind: Kind,
-        then: dict[str, tuple[str, str]],
-        here: dict[str, tuple[str, str]],
+        recorded: dict[str, tuple[str, str]],
+        replayed: dict[str, tuple[str, str]],
         record: Stepped,
         result: StepResult,
     ) -> None:
-        """`then`, `here`: key of what was decided to (object, how)."""
+        """`recorded`, `replayed`: key of a decision to (object, value)."""
         step = self._found.steps
-        for key, (name, how) in here.items():
-            if key not in then:
-                self._early.setdefault((kind, key), _Early(step, record.now, name, self._queue_of(kind, key), how))
-        for key, (name, how) in then.items():
+        for key, (name, value) in replayed.items():
+            if key not in recorded:
+                self._early.setdefault((kind, key), _Early(step, record.now, name, self._queue_of(kind, key), value))
+        for key, (name, value) in recorded.items():
             queue = self._queue_of(kind, key)
             early = self._early.pop((kind, key), None)
             if early is not None:
-                verdict = "earlier"
-                self._note(
-                    early.step, early.now, f"{kind} earlier", name, queue, then=f"{how}, step {step}", here=early.here
-                )
-            elif key not in here:
-                verdict = "not_bound"
-                why = self._why(kind, key, result)
-                self._note(step, record.now, f"not {kind}", name, queue, then=how, why=why)
-            elif here[key][1] != how:
-                verdict = "elsewhere"
-                what = "bound elsewhere" if kind == "bound" else f"{kind} otherwise"
-                self._note(step, record.now, what, name, queue, then=how, here=here[key][1])
+                outcome, at = "earlier", f"{value}, step {step}"
+                self._note(early.step, early.now, f"{kind} earlier", name, queue, recorded=at, replayed=early.replayed)
+            elif key not in replayed:
+                outcome = "not_bound"
+                reason = self._reason(kind, key, result)
+                self._note(step, record.now, f"not {kind}", name, queue, recorded=value, reason=reason)
+            elif replayed[key][1] != value:
+                outcome = "elsewhere"
+                what = "bound elsewhere" if kind == "bound" else f"{kind} differently"
+                self._note(step, record.now, what, name, queue, recorded=value, replayed=replayed[key][1])
             else:
-                verdict = "same"
+                outcome = "same"
             if kind == "bound":
                 counts = self._counts(queue)
                 counts.bound += 1
-                setattr(counts, verdict, getattr(counts, verdict) + 1)
+                setattr(counts, outcome, getattr(counts, outcome) + 1)
 
     def _compare_rest(self, record: Stepped, decided: Sequence[Intent]) -> None:
-        """Under the recorded conf everything else must be the same too: statuses, conditions, events, their order."""
+        """Under the recorded conf all other intents must be the same, too: statuses, conditions, events, order."""
         before = self._found.found
         compared = _bindings(record.intents).items() ^ _bindings(decided).items()
         compared |= _evictions(record.intents).items() ^ _evictions(decided).items()
-        told = {uid for uid, _ in compared}
-        then = [self._plain(intent) for intent in record.intents if not self._excused(intent, told)]
-        here = [self._plain(intent) for intent in decided if not self._excused(intent, told)]
-        missing, surplus = _surplus(then, here), _surplus(here, then)
+        reported = {uid for uid, _ in compared}
+        recorded = [self._plain(intent) for intent in record.intents if not self._is_reported(intent, reported)]
+        replayed = [self._plain(intent) for intent in decided if not self._is_reported(intent, reported)]
+        missing, surplus = _surplus(recorded, replayed), _surplus(replayed, recorded)
         for subject in dict.fromkeys([*missing, *surplus]):
             wanted, got = missing.get(subject, []), surplus.get(subject, [])
             for index in range(max(len(wanted), len(got))):
                 self._note(
-                    self._found.steps, record.now, "written otherwise", subject,
-                    then=wanted[index] if index < len(wanted) else "", here=got[index] if index < len(got) else "",
+                    self._found.steps, record.now, "changed write", subject,
+                    recorded=wanted[index] if index < len(wanted) else "",
+                    replayed=got[index] if index < len(got) else "",
                 )  # fmt: skip
-        if self._found.found == before and not missing and not surplus and then != here:
-            self._note(self._found.steps, record.now, "in another order", "all intents of the step")
+        if self._found.found == before and not missing and not surplus and recorded != replayed:
+            self._note(self._found.steps, record.now, "changed order", "all intents of the step")
 
-    def _excused(self, intent: Intent, told: set[str]) -> bool:
-        """Told already; or the echo of a binding that the core was told of another way."""
+    def _is_reported(self, intent: Intent, reported: set[str]) -> bool:
+        """Whether `_compare` reports the intent, or it is the event of a restored bind."""
         if isinstance(intent, (Bind, Evict)):
-            return intent.uid in told
+            return intent.uid in reported
         return self._diverged and isinstance(intent, EmitEvent) and intent.reason == reasons.POD_SCHEDULED.code
 
     def _plain(self, intent: Intent) -> Intent:
-        """After the first difference sessions are numbered otherwise."""
+        """The intent without session numbers, which differ after the first difference."""
         if not self._diverged or not isinstance(intent, UpdatePodGroup):
             return intent
         conditions = tuple(replace(item, transition_id="", last_transition_time=None) for item in intent.conditions)
@@ -313,13 +312,14 @@ class _Replay:
             counts.same += 1
 
     def _note(
-        self, step: int, now: float, what: str, name: str, queue: str = "", *, then: str = "", here: str = "",
-        why: str = "",
+        self, step: int, now: float, what: str, name: str, queue: str = "", *, recorded: str = "",
+        replayed: str = "", reason: str = "",
     ) -> None:  # fmt: skip
         self._found.found += 1
         self._found.kinds[what] = self._found.kinds.get(what, 0) + 1
         if len(self._found.differences) < self._most:
-            self._found.differences.append(ReplayDifference(step, now, what, name, queue, then, here, why))
+            difference = ReplayDifference(step, now, what, name, queue, recorded, replayed, reason)
+            self._found.differences.append(difference)
 
     def _counts(self, queue: str) -> QueueCounts:
         return self._found.queues.setdefault(queue, QueueCounts())
@@ -333,16 +333,16 @@ class _Replay:
             job = None if task is None else task.job
         return "" if job is None else job.queue
 
-    def _why(self, kind: Kind, key: str, result: StepResult) -> str:
-        """What this core says about a pod or PodGroup for which it decided nothing."""
+    def _reason(self, kind: Kind, key: str, result: StepResult) -> str:
+        """The reason why the replay has no decision for a pod or PodGroup."""
         core = self._running
         session = core.last_session
         if result.idle or session is None:
-            return "no session was held: nothing it depends on had changed"
+            return "no session: no input had changed"
         task = core.state.tasks.get(key)
         job = core.state.jobs.get(key) if kind == "admitted" else None if task is None else task.job
         if job is None:
-            return "it is not known"
+            return "not found"
         refusals = [
             refusal.message
             for (ref, _), refusal in session.refusals.items()
@@ -376,7 +376,7 @@ def _evictions(intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
 
 
 def _surplus(ones: Sequence[Intent], others: Sequence[Intent]) -> dict[str, list[str]]:
-    """Intents that are among the ones more often than among the others: object to their texts."""
+    """Intents that occur more often in `ones` than in `others`: object to their texts."""
     left: dict[bytes, int] = {}
     for intent in others:
         encoded = msgspec.json.encode(intent)

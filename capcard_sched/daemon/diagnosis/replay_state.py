@@ -1,9 +1,8 @@
-"""The recorded objects during a replay, and how a core is put back to what really happened.
+"""The recorded objects during a replay, and the deltas that return a core to the recorded history.
 
-A replay asks of every step: what would have been decided here, given all that had happened? When the answer differs
-from the recorded decision, the facts that follow in the recording contradict it: pods arrive elsewhere than they were
-just sent. So after such a step the core is told, in facts it understands, that its own decisions failed and that the
-recorded ones came about.
+Each step of a replay starts from the recorded history. After a step with other decisions, later recorded deltas
+contradict the core's state. So the core receives deltas by which its own decisions failed and the recorded ones
+succeeded.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ if TYPE_CHECKING:
     from capcard_sched.model.objects import PodGroupObject, PodObject
     from capcard_sched.state.cluster import ClusterState
 
-_NOT_SO: str = "replay: this is not what happened"
+_NOT_RECORDED: str = "replay: not in the recording"
 
 
 class ReplayState:
-    """Pods and PodGroups as the recording has them up to now."""
+    """Pods and PodGroups of the recording up to the current step."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodObject] = {}
         self._uids: dict[tuple[str, str], str] = {}
         self._groups: dict[tuple[str, str], PodGroupObject] = {}
-        #: Pods that the core was told are bound or terminating before the recording's own facts say so.
+        #: Pods restored as bound or terminating before the recording's own deltas.
         self._ahead: set[str] = set()
 
     def phase(self, namespace: str, name: str) -> str:
-        """The recorded phase of a PodGroup; "" when there is no such group."""
+        """The recorded phase of a PodGroup; "" without the PodGroup."""
         group = self._groups.get((namespace, name))
         return "" if group is None else group.status.phase or "Pending"
 
-    def facts(self, deltas: Sequence[Delta]) -> Iterator[Delta]:
-        """The recorded facts, and beside them what makes them true of a core that was put back before."""
+    def deltas(self, deltas: Sequence[Delta]) -> Iterator[Delta]:
+        """The recorded deltas, with additional ones for pods that were restored before."""
         for delta in deltas:
             match delta:
                 case PodChanged(pod):
@@ -80,7 +79,7 @@ class ReplayState:
             self._ahead.discard(meta.uid)
 
     def _undo(self, uid: str) -> Iterator[Delta]:
-        """The pod as it was before it was put ahead; only a new pod of the name may lose its node."""
+        """Deltas that undo the restoration of a pod. The pod is replaced: an existing one cannot lose its node."""
         pod = self._pods.get(uid)
         if uid in self._ahead and pod is not None:
             self._ahead.discard(uid)
@@ -89,8 +88,8 @@ class ReplayState:
 
     # --- after a step -----------------------------------------------------------------------------------------------
 
-    def decided(self, intents: Sequence[Intent]) -> None:
-        """The recorded decisions of a step: what they wrote is part of the history."""
+    def record_intents(self, intents: Sequence[Intent]) -> None:
+        """Apply the statuses and annotations of the recorded intents to the history."""
         for intent in intents:
             if isinstance(intent, UpdatePodGroup):
                 key = intent.namespace, intent.name
@@ -113,36 +112,39 @@ class ReplayState:
                     kept = {name: value for name, value in notes.items() if value is not None}
                     self._groups[key] = replace(group, metadata=replace(group.metadata, annotations=kept))
 
-    def put_back(self, state: ClusterState, then: Sequence[Intent], here: Sequence[Intent], now: float) -> None:
-        """Make the core's state what it was after the recorded decisions. `now`: Unix seconds of the step."""
-        for fact in [*self._bindings(then, here), *self._evictions(then, here, now), *self._phases(state, then, here)]:
-            state.apply(fact)
+    def restore(self, state: ClusterState, recorded: Sequence[Intent], replayed: Sequence[Intent], now: float) -> None:
+        """Return the state to that after the recorded decisions. `now`: Unix seconds of the step."""
+        for delta in [
+            *self._bindings(_binds(recorded), _binds(replayed)),
+            *self._evictions(_evicts(recorded), _evicts(replayed), now),
+            *self._phases(state, recorded, replayed),
+        ]:
+            state.apply(delta)
 
-    def _bindings(self, then: Sequence[Intent], here: Sequence[Intent]) -> Iterator[Delta]:
-        recorded, decided = _binds(then), _binds(here)
-        for uid, bind in decided.items():
+    def _bindings(self, recorded: Mapping[str, Bind], replayed: Mapping[str, Bind]) -> Iterator[Delta]:
+        for uid, bind in replayed.items():
             if recorded.get(uid) != bind:
-                yield BindFailed(bind.namespace, bind.name, uid, _NOT_SO)
+                yield BindFailed(bind.namespace, bind.name, uid, _NOT_RECORDED)
         for uid, bind in recorded.items():
             pod = self._pods.get(uid)
-            if pod is not None and decided.get(uid) != bind:
+            if pod is not None and replayed.get(uid) != bind:
                 self._ahead.add(uid)
                 meta = replace(pod.metadata, annotations={**(pod.metadata.annotations or {}), **bind.annotations})
                 yield PodChanged(replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node)))
 
-    def _evictions(self, then: Sequence[Intent], here: Sequence[Intent], now: float) -> Iterator[Delta]:
-        recorded, decided = _evicts(then), _evicts(here)
-        for uid, evict in decided.items():
+    def _evictions(self, recorded: Mapping[str, Evict], replayed: Mapping[str, Evict], now: float) -> Iterator[Delta]:
+        for uid, evict in replayed.items():
             if uid not in recorded:
-                yield EvictFailed(evict.namespace, evict.name, uid, _NOT_SO)
+                yield EvictFailed(evict.namespace, evict.name, uid, _NOT_RECORDED)
         for uid in recorded:
             pod = self._pods.get(uid)
-            if pod is not None and uid not in decided:
+            if pod is not None and uid not in replayed:
                 self._ahead.add(uid)
                 yield PodChanged(replace(pod, metadata=replace(pod.metadata, deletion_timestamp=format_timestamp(now))))
 
-    def _phases(self, state: ClusterState, then: Sequence[Intent], here: Sequence[Intent]) -> Iterator[Delta]:
-        keys = {(intent.namespace, intent.name) for intent in (*then, *here) if isinstance(intent, UpdatePodGroup)}
+    def _phases(self, state: ClusterState, recorded: Sequence[Intent], replayed: Sequence[Intent]) -> Iterator[Delta]:
+        intents = (*recorded, *replayed)
+        keys = {(intent.namespace, intent.name) for intent in intents if isinstance(intent, UpdatePodGroup)}
         for key in sorted(keys):
             job, group = state.jobs.get("/".join(key)), self._groups.get(key)
             if job is not None and group is not None and job.phase.value != self.phase(*key):

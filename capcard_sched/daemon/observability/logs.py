@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
 import structlog
 
-from capcard_sched.daemon.log_writer import LogWriter
+from capcard_sched.daemon.observability.log_writer import LogWriter
 from capcard_sched.model.intents import Bind, Evict
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Metrics whose values live in the core: what plugins report, and what is read from its state.
+"""Metrics with values from the core: reported by plugins or read from its state.
 
-They are asked for in the scheduler thread, the only one that may look at the core (`sample_core`), and handed over as
-one immutable message. Whoever scrapes renders the last message: no series outlives its object, and a cluster that
-does not change costs nothing.
+`sample_core` runs in the scheduler thread and returns one immutable message; scrapes render the last message. No series
+outlives its object, and an unchanged cluster costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Sample
     from capcard_sched.framework.core import Core
 
-#: Series per metric that are served; what is beyond is counted in `metrics_series_dropped`.
+#: Series: maximum per metric; `metrics_series_dropped` counts the rest.
 MOST_SERIES: Final = 10_000
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
@@ -29,7 +28,7 @@ _SUFFIXES: Final = ("_bucket", "_count", "_sum", "_created")
 
 
 class JobFact(NamedTuple):
-    """A PodGroup that exists. `created` in Unix seconds."""
+    """An existing PodGroup. `created` in Unix seconds."""
 
     namespace: str
     name: str
@@ -38,29 +37,29 @@ class JobFact(NamedTuple):
 
 
 class CoreSample(NamedTuple):
-    """What the core says at one moment. Immutable; made by `sample_core`."""
+    """Values of the core at one moment. Immutable; created by `sample_core`."""
 
-    #: (plugin, its samples), in order of the tiers; a plugin that failed is missing.
+    #: (plugin, its samples), in order of the tiers, without failed plugins.
     plugins: tuple[tuple[str, tuple[Sample, ...]], ...] = ()
-    #: (plugin, error) of those that failed.
+    #: (plugin, error) of failed plugins.
     failed: tuple[tuple[str, str], ...] = ()
     jobs: tuple[JobFact, ...] = ()
     queues: frozenset[str] = frozenset()
-    #: Namespace to the dominant share of what its jobs hold.
+    #: Namespace to the dominant share of its jobs.
     namespace_shares: tuple[tuple[str, float], ...] = ()
 
 
 class JobTimes(NamedTuple):
-    """When pods of a job were last placed, and the job's creation; Unix seconds."""
+    """Creation of a job and last placement of its pods; Unix seconds."""
 
     created: float
     last: float
 
 
 def sample_core(core: Core) -> CoreSample:
-    """Ask plugins and state. To be called in the scheduler thread, between steps. O(jobs + queues x cards).
+    """Sample plugins and state. For the scheduler thread, between steps. O(jobs + queues x cards).
 
-    A plugin that raises loses its own series until it does not; it is named in `failed`.
+    A plugin that raises has no series in this sample and is listed in `failed`.
     """
     plugins: list[tuple[str, tuple[Sample, ...]]] = []
     failed: list[tuple[str, str]] = []
@@ -70,7 +69,7 @@ def sample_core(core: Core) -> CoreSample:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             failed.append((name, f"{type(error).__name__}: {error}"))
     state = core.state
-    # Groups made for pods that name none are called after a uid: series of them would say nothing to anybody.
+    # Implicit jobs of pods without a PodGroup are named after a uid: their series would be useless.
     jobs = tuple(
         JobFact(job.namespace, job.name, job.queue, job.created)
         for job in state.jobs.values()
@@ -81,50 +80,50 @@ def sample_core(core: Core) -> CoreSample:
 
 def _namespace_shares(core: Core) -> Iterator[tuple[str, float]]:
     columns = core.state.columns
-    held: dict[str, list[int]] = {}
+    allocated: dict[str, list[int]] = {}
     for job in core.state.jobs.values():
         amounts = job.allocated.tolist()
         if any(amounts):
-            sums = held.setdefault(job.namespace, [0] * columns.width)
-            held[job.namespace] = [
+            sums = allocated.setdefault(job.namespace, [0] * columns.width)
+            allocated[job.namespace] = [
                 total + amounts[column] if column < len(amounts) else total for column, total in enumerate(sums)
             ]
     totals = columns.fit(core.state.nodes.total_allocatable).tolist()
-    for namespace in sorted(held):
+    for namespace in sorted(allocated):
         shares = [
             (amount / total if total else 1.0)
-            for amount, total in zip(held[namespace], totals, strict=False)
+            for amount, total in zip(allocated[namespace], totals, strict=False)
             if amount > 0
         ]
         yield namespace, max(shares, default=0.0)
 
 
-class Rejected(Exception):  # noqa: N818 - it says what happened
-    """A sample that cannot be served; the text says why."""
+class SampleError(Exception):
+    """An invalid sample; the text has the reason."""
 
 
 class CoreSeries(Collector):
-    """Renders the last CoreSample. `publish` may be called from any thread, `collect` from any other."""
+    """Renders the last CoreSample. `publish` and `collect` may run in different threads."""
 
     def __init__(self, times: Mapping[tuple[str, str], JobTimes]) -> None:
-        """`times`: (namespace, name) of a job to when it was placed; read while collecting."""
+        """`times`: (namespace, name) of a job to its times; read by `collect`."""
         self._times = times
         self._sample = CoreSample()
-        #: What the last scrape left out: metric to number of series.
+        #: Metric to the number of series omitted from the last scrape.
         self.dropped: dict[str, int] = {}
-        #: (plugin, text) of samples the last scrape could not serve.
+        #: (plugin, text) of invalid samples in the last scrape.
         self.rejected: list[tuple[str, str]] = []
 
     def publish(self, sample: CoreSample) -> None:
-        """Serve this from now on."""
+        """Render this sample from now on."""
         self._sample = sample
 
     def clear(self) -> None:
-        """Serve nothing: this replica does not lead, and what it knew of decisions is no longer so."""
+        """Render no series: a standby's are outdated."""
         self._sample = CoreSample()
 
     def collect(self) -> Iterator[Metric]:
-        """All families that have a series. The first plugin in the tiers that reports a series gives its value."""
+        """All families with a series. The first plugin in the tiers that reports a series wins."""
         sample = self._sample
         self.dropped, self.rejected = {}, []
         families: dict[str, tuple[Metric, dict[tuple[str, ...], float]]] = {}
@@ -132,7 +131,7 @@ class CoreSeries(Collector):
             for name, labels, value in samples:
                 try:
                     self._add(families, name, labels, value)
-                except (Rejected, TypeError, ValueError, AttributeError) as error:
+                except (SampleError, TypeError, ValueError, AttributeError) as error:
                     self.rejected.append((plugin, f"{name}: {error}"))
         for name in sorted(families):
             yield families[name][0]
@@ -153,9 +152,9 @@ class CoreSeries(Collector):
         row = BY_NAME.get(name)
         wanted = row.labels if row is not None else tuple(sorted(labels))
         if row is not None and set(labels) != set(row.labels):
-            raise Rejected(f"labels {', '.join(sorted(labels))} instead of {', '.join(row.labels)}")
+            raise SampleError(f"labels {', '.join(sorted(labels))} instead of {', '.join(row.labels)}")
         if row is None and not all(_LABEL.fullmatch(label) for label in wanted):
-            raise Rejected(f"{', '.join(wanted)} are no names of labels")
+            raise SampleError(f"invalid label names: {', '.join(wanted)}")
         series = tuple(str(labels[label]) for label in wanted)
         key = (*wanted, *series)
         if key in seen:
@@ -200,20 +199,20 @@ def _table_family(name: str) -> Metric:
 
 
 def _family(name: str) -> Metric:
-    """An empty family for what a plugin reports under this name. Raises Rejected."""
+    """An empty family for a plugin's metric. Raises SampleError."""
     row: MetricRow | None = BY_NAME.get(name)
     if row is not None and row.source != "plugin":
-        raise Rejected("this is a metric of the daemon")
+        raise SampleError("name of a metric of the daemon")
     if row is None and (_NAME.fullmatch(name) is None or _shadows(name)):
-        raise Rejected("this is no name a metric may have")
+        raise SampleError("invalid metric name")
     kind = row.type if row is not None else "counter" if name.endswith("_total") else "gauge"
     text = row.help if row is not None else "Reported by a plugin"
-    # The library adds `_total` to the name of a counter in its header.
+    # The library appends `_total` to counters in the header.
     return Metric(f"{PREFIX}{name}".removesuffix("_total") if kind == "counter" else f"{PREFIX}{name}", text, kind)
 
 
 def _shadows(name: str) -> bool:
-    """Whether the name is that of a series of a histogram of ours."""
+    """Whether the name is a series of one of our histograms."""
     return any(
         (row := BY_NAME.get(name.removesuffix(suffix))) is not None and row.type == "histogram"
         for suffix in _SUFFIXES

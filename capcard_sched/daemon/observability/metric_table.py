@@ -1,8 +1,7 @@
-"""Every metric of the daemon, a line each: name, type, labels, who gives the value, and what it says.
+"""Every metric of the daemon, one line each: name, type, labels, source of the value, help text.
 
-Names, labels and buckets are those of core reference §6 with the corrections of §7.4 (W-44), and of the capacity-card
-reference §8. `daemon.metrics` counts by this table, docs/metrics.md is a rendering of it, and the tests compare it with
-what is served.
+Names, labels and buckets are Volcano's where it has the metric (docs/rulings.md#metrics-keep-names). `Metrics` is built
+from this table, docs/metrics.md is rendered from it, and tests compare it with the exposition.
 """
 
 # ruff: noqa: E501 - a metric is one line
@@ -10,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-#: Stands before the name of every metric that is not `bare`.
+#: Prefix of every metric that is not `bare`.
 PREFIX: Final = "volcano_"
 
 Type: TypeAlias = Literal["counter", "gauge", "histogram"]
-#: `counted`: by the daemon, as things happen; `plugin`: the plugin of that name reports it when asked; `sampled`: read
-#: from the core's state when asked.
+#: `counted`: by the daemon, on each occurrence; `plugin`: reported by plugins at a scrape; `sampled`: read from the
+#: core's state at a scrape.
 Source: TypeAlias = Literal["counted", "plugin", "sampled"]
 
 #: Bounds in milliseconds.
@@ -36,12 +35,12 @@ class MetricRow(NamedTuple):
     help: str
     #: Upper bounds of a histogram.
     buckets: tuple[float, ...] = ()
-    #: Without the prefix: a name that is common to many programs.
+    #: Without the prefix: a name that many programs share.
     bare: bool = False
 
     @property
     def full_name(self) -> str:
-        """The name as it is served."""
+        """The name in the exposition."""
         return self.name if self.bare else f"{PREFIX}{self.name}"
 
 
@@ -67,54 +66,54 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("e2e_scheduling_latency_milliseconds", "histogram", (), "counted", "Duration of a session, from its opening to the end of its close", LATENCY),
     MetricRow("action_scheduling_latency_milliseconds", "histogram", ("action",), "counted", "Duration of an action in a session", LATENCY),
     MetricRow("plugin_scheduling_latency_milliseconds", "histogram", ("plugin", "OnSession"), "counted", "Duration of a plugin's opening and closing of a session", LATENCY),
-    MetricRow("snapshot_seconds", "histogram", (), "counted", "Duration of taking what changed into the state before a session", REQUEST),
-    MetricRow("cycles_total", "counter", ("result",), "counted", "Turns of the loop: session, or idle when nothing had changed"),
+    MetricRow("snapshot_seconds", "histogram", (), "counted", "Duration of applying changes to the state before a session", REQUEST),
+    MetricRow("cycles_total", "counter", ("result",), "counted", "Scheduling cycles: session, or idle without changes"),
     MetricRow("cycle_age_seconds", "gauge", (), "counted", "Seconds since the last finished cycle of the leader; 0 on a standby"),
-    MetricRow("cycle_jobs", "gauge", ("result",), "counted", "Jobs of the last session: enqueued, sent_back (to Pending), visited (by allocate), placed (one pod at least), failed (contained errors)"),
-    MetricRow("schedule_attempts_total", "counter", ("result",), "counted", "Attempts to place a pod: scheduled, unschedulable, or error (contained failures)"),
-    # Pods and jobs on their way
-    MetricRow("task_scheduling_latency_milliseconds", "histogram", (), "counted", "Age of a pod when its binding succeeded; once per binding", LATENCY),
-    MetricRow("pod_wait_seconds", "histogram", _QUEUE, "counted", "The same by queue, with bounds for long waits", WAIT),
+    MetricRow("cycle_jobs", "gauge", ("result",), "counted", "Jobs of the last session: enqueued, requeued (returned to Pending), considered (by allocate), placed (at least one pod), failed (plugin errors)"),
+    MetricRow("schedule_attempts_total", "counter", ("result",), "counted", "Attempts to schedule a pod: scheduled, unschedulable, or error (plugin errors)"),
+    # Pods and jobs
+    MetricRow("task_scheduling_latency_milliseconds", "histogram", (), "counted", "Age of a pod when its bind succeeded; once per bind", LATENCY),
+    MetricRow("pod_wait_seconds", "histogram", _QUEUE, "counted", "Age of a pod when its bind succeeded, by queue, with buckets for long waits", WAIT),
     MetricRow("e2e_job_scheduling_latency_milliseconds", "histogram", (), "counted", "Age of a PodGroup when its first pods were placed; once per job", JOB_LATENCY),
     MetricRow("e2e_job_scheduling_duration", "gauge", _JOB, "sampled", "Age of a PodGroup when pods of it were last placed, milliseconds"),
     MetricRow("e2e_job_scheduling_start_time", "gauge", _JOB, "sampled", "When the PodGroup was created, Unix seconds"),
     MetricRow("e2e_job_scheduling_last_time", "gauge", _JOB, "sampled", "When pods of the PodGroup were last placed, Unix seconds"),
     MetricRow("pods_bound_total", "counter", (), "counted", "Pods bound"),
-    MetricRow("bind_errors_total", "counter", (), "counted", "Bindings that were refused"),
-    MetricRow("bind_seconds", "histogram", (), "counted", "From the decision's hand-over to the API server's confirmation of the binding", REQUEST),
+    MetricRow("bind_errors_total", "counter", (), "counted", "Failed binds"),
+    MetricRow("bind_seconds", "histogram", (), "counted", "Time from the decision to the API server's confirmation of the bind", REQUEST),
     MetricRow("evictions_total", "counter", ("reason",), "counted", "Pods evicted"),
-    MetricRow("eviction_errors_total", "counter", (), "counted", "Evictions that were refused"),
-    MetricRow("pod_preemption_victims", "gauge", (), "counted", "Evictions decided in the last session that decided any"),
-    MetricRow("total_preemption_attempts", "counter", (), "counted", "Sessions that decided evictions"),
-    MetricRow("unschedule_task_count", "gauge", ("job_id", "job_ns"), "plugin", "Tasks that a job lacks to its minimum"),
+    MetricRow("eviction_errors_total", "counter", (), "counted", "Failed evictions"),
+    MetricRow("pod_preemption_victims", "gauge", (), "counted", "Evictions of the last session with evictions"),
+    MetricRow("total_preemption_attempts", "counter", (), "counted", "Sessions with evictions"),
+    MetricRow("unschedule_task_count", "gauge", ("job_id", "job_ns"), "plugin", "Tasks missing to the minimum of a job"),
     MetricRow("unschedule_job_count", "gauge", (), "plugin", "Jobs below their minimum"),
-    MetricRow("job_retry_counts", "counter", ("job_id", "job_ns"), "plugin", "Sessions at whose end the job was below its minimum"),
-    MetricRow("job_share", "gauge", ("job_ns", "job_id"), "plugin", "Dominant share of a job that holds something, 0 to 1"),
-    MetricRow("namespace_share", "gauge", ("namespace_name",), "sampled", "Dominant share of what the namespace's jobs hold, 0 to 1"),
-    MetricRow("namespace_weight", "gauge", ("namespace_name",), "sampled", "Weight of the namespace: 1, as namespaces are not weighted"),
+    MetricRow("job_retry_counts", "counter", ("job_id", "job_ns"), "plugin", "Sessions that ended with the job below its minimum"),
+    MetricRow("job_share", "gauge", ("job_ns", "job_id"), "plugin", "Dominant share of a job with allocated resources, 0 to 1"),
+    MetricRow("namespace_share", "gauge", ("namespace_name",), "sampled", "Dominant share of the namespace's jobs, 0 to 1"),
+    MetricRow("namespace_weight", "gauge", ("namespace_name",), "sampled", "Weight of the namespace, always 1"),
     MetricRow("namespace_weighted_share", "gauge", ("namespace_name",), "sampled", "namespace_share divided by namespace_weight"),
     # Queues
-    *_amounts("allocated", "held by pods of the queue"),
-    *_amounts("request", "held or waited for by pods of the queue"),
-    *_amounts("deserved", "the queue deserves"),
-    *_amounts("inqueue", "promised to admitted jobs of the queue that do not hold it yet"),
-    *_amounts("capacity", "the queue may use as configured (absent: no limit)"),
-    *_amounts("real_capacity", "the queue may use, limited by what there is"),
-    MetricRow("queue_share", "gauge", _QUEUE, "plugin", "What the queue holds as a share of what it deserves"),
+    *_amounts("allocated", "allocated to pods of the queue"),
+    *_amounts("request", "requested by pods of the queue, allocated or pending"),
+    *_amounts("deserved", "deserved by the queue"),
+    *_amounts("inqueue", "reserved for admitted jobs of the queue"),
+    *_amounts("capacity", "capability of the queue (absent: no limit)"),
+    *_amounts("real_capacity", "capability of the queue, limited by the cluster"),
+    MetricRow("queue_share", "gauge", _QUEUE, "plugin", "Allocated as a share of deserved"),
     MetricRow("queue_weight", "gauge", _QUEUE, "plugin", "Weight of the queue"),
-    MetricRow("queue_overused", "gauge", _QUEUE, "plugin", "1 when the queue has all it deserves"),
+    MetricRow("queue_overused", "gauge", _QUEUE, "plugin", "1 when the queue has reached its deserved share"),
     # Cards
-    MetricRow("queue_card_capacity", "gauge", _CARD, "plugin", "Quota of the queue, cards"),
-    MetricRow("queue_card_deserved", "gauge", _CARD, "plugin", "Cards the queue deserves: its quota"),
-    MetricRow("queue_card_allocated", "gauge", _CARD, "plugin", "Cards held by pods of the queue"),
-    MetricRow("queue_card_request", "gauge", _CARD, "plugin", "Cards held or waited for; `A|B` for pods that take either"),
-    MetricRow("queue_card_inqueue", "gauge", _CARD, "plugin", "Cards promised to admitted jobs that do not hold them yet"),
-    MetricRow("queue_card_elastic", "gauge", _CARD, "plugin", "Cards held beyond the minimum of their jobs"),
+    MetricRow("queue_card_capacity", "gauge", _CARD, "plugin", "Card quota of the queue"),
+    MetricRow("queue_card_deserved", "gauge", _CARD, "plugin", "Deserved cards of the queue: its quota"),
+    MetricRow("queue_card_allocated", "gauge", _CARD, "plugin", "Cards allocated to pods of the queue"),
+    MetricRow("queue_card_request", "gauge", _CARD, "plugin", "Cards requested by pods of the queue, allocated or pending; `A|B` for pods that accept either"),
+    MetricRow("queue_card_inqueue", "gauge", _CARD, "plugin", "Cards reserved for admitted jobs"),
+    MetricRow("queue_card_elastic", "gauge", _CARD, "plugin", "Cards allocated above the minimum of jobs"),
     MetricRow("card_total", "gauge", ("card",), "plugin", "Cards in the cluster"),
-    MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards held, by the kind of service"),
-    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Refusals for lack of quota"),
-    MetricRow("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods that had to leave for a pod of another queue"),
-    MetricRow("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with card annotations that cannot be read"),
+    MetricRow("card_allocated", "gauge", ("card", "service_type"), "plugin", "Cards allocated, by service type"),
+    MetricRow("capacity_card_refusals_total", "counter", ("queue_name", "hook", "reason"), "plugin", "Jobs and pods refused by quota"),
+    MetricRow("capacity_card_evictions_total", "counter", ("victim_queue", "reclaimer_queue", "card"), "plugin", "Pods evicted by cross-queue reclaim"),
+    MetricRow("capacity_card_invalid_objects", "gauge", ("kind", "reason"), "plugin", "Objects with invalid card annotations"),
     *(
         MetricRow(f"vgpu_device_{name}", "gauge", labels, "plugin", text)
         for name, labels, text in (
@@ -126,34 +125,34 @@ METRICS: Final[tuple[MetricRow, ...]] = (
             ("core_allocation_for_a_certain_pod", (*_DEVICE, "podName"), "The vgpu device core allocated for a certain pod"),
         )
     ),
-    MetricRow("vgpu_device_config_invalid", "gauge", (), "plugin", "Whether the ConfigMap of the device plugin is invalid: 1, else 0"),
-    MetricRow("capacity_card_internal_errors_total", "counter", (), "plugin", "Sums of the plugin that did not add up"),
-    # The extender
-    MetricRow("extender_calls_total", "counter", ("verb",), "plugin", "Calls made to the extender"),
-    MetricRow("extender_failures_total", "counter", ("verb", "reason"), "plugin", "Calls without a usable answer: connection, timeout, status, size, answer; and those not made or cut short: breaker, budget, url"),
-    MetricRow("extender_seconds_total", "counter", ("verb",), "plugin", "Time that calls to the extender took, added up"),
-    MetricRow("extender_breaker_state", "gauge", (), "plugin", "Whether the extender is asked: 0 yes, 1 one call tries whether it is back, 2 no"),
-    # The API server
-    MetricRow("api_queue_depth", "gauge", ("lane",), "counted", "Writes that wait for the API server"),
-    MetricRow("api_writes_total", "counter", ("object", "result"), "counted", "Status patches, conditions, events and annotations: written, failed, or dropped (not worth a write any more)"),
-    MetricRow("watch_events_total", "counter", ("resource", "event"), "counted", "Lists and watches: listed, restarted, expired, stalled, cut, missing, forbidden, undecodable, …"),
-    MetricRow("cache_age_seconds", "gauge", (), "counted", "Since when nothing was heard from the API server's watches"),
-    MetricRow("rest_client_requests_total", "counter", ("code", "method", "resource"), "counted", "Requests to the API server by status code; 0 when no answer came", bare=True),
+    MetricRow("vgpu_device_config_invalid", "gauge", (), "plugin", "1 if the ConfigMap of the device plugin is invalid"),
+    MetricRow("capacity_card_internal_errors_total", "counter", (), "plugin", "Internal accounting errors detected"),
+    # Extender
+    MetricRow("extender_calls_total", "counter", ("verb",), "plugin", "Calls to the extender"),
+    MetricRow("extender_failures_total", "counter", ("verb", "reason"), "plugin", "Failed calls: connection, timeout, status, size, answer (invalid response), breaker (circuit breaker open), budget (session timeout), url"),
+    MetricRow("extender_seconds_total", "counter", ("verb",), "plugin", "Total duration of calls to the extender"),
+    MetricRow("extender_breaker_state", "gauge", (), "plugin", "State of the circuit breaker: 0 closed, 1 half-open, 2 open"),
+    # API server
+    MetricRow("api_queue_depth", "gauge", ("lane",), "counted", "Writes waiting to be sent"),
+    MetricRow("api_writes_total", "counter", ("object", "result"), "counted", "Status patches, conditions, events and annotations: written, failed, or dropped (superseded or leadership lost)"),
+    MetricRow("watch_events_total", "counter", ("resource", "event"), "counted", "List and watch events: listed, restarted, expired, stalled, cut, missing, forbidden, undecodable, …"),
+    MetricRow("cache_age_seconds", "gauge", (), "counted", "Seconds since the last watch event"),
+    MetricRow("rest_client_requests_total", "counter", ("code", "method", "resource"), "counted", "Requests to the API server by status code; 0 without a response", bare=True),
     MetricRow("rest_client_request_duration_seconds", "histogram", ("method", "resource"), "counted", "Duration of requests to the API server", REQUEST, bare=True),
-    # Measured load of nodes
-    MetricRow("node_usage_polls_total", "counter", ("result",), "counted", "Questions to the source of measured load: measured, or failed"),
-    MetricRow("node_usage_age_seconds", "gauge", (), "counted", "Since when the source measured no load of nodes; 0 while none is to be measured"),
-    MetricRow("usage_nodes", "gauge", ("state",), "plugin", "Nodes by what is known of their load: measured, over_threshold (they are measured too), stale"),
-    # The daemon itself
-    MetricRow("leader", "gauge", (), "counted", "1 while this replica leads"),
-    MetricRow("leader_changes_total", "counter", (), "counted", "Times this replica began or ceased to lead"),
+    # Node usage
+    MetricRow("node_usage_polls_total", "counter", ("result",), "counted", "Node-usage queries: measured, or failed"),
+    MetricRow("node_usage_age_seconds", "gauge", (), "counted", "Seconds since the last successful node-usage query; 0 when not configured"),
+    MetricRow("usage_nodes", "gauge", ("state",), "plugin", "Nodes by state of their usage: measured, over_threshold (also counted as measured), stale"),
+    # Daemon
+    MetricRow("leader", "gauge", (), "counted", "1 if this replica is the leader"),
+    MetricRow("leader_changes_total", "counter", (), "counted", "Times this replica became or stopped being leader"),
     MetricRow("config_reload_total", "counter", ("result",), "counted", "Loads of the scheduler-conf: loaded, rejected, unchanged"),
-    MetricRow("config_last_reload_successful", "gauge", (), "counted", "1 unless the scheduler-conf as it stands was rejected"),
-    MetricRow("config_last_reload_success_timestamp_seconds", "gauge", (), "counted", "When a scheduler-conf was last taken into use, Unix seconds"),
+    MetricRow("config_last_reload_successful", "gauge", (), "counted", "1 unless the current scheduler-conf file is rejected"),
+    MetricRow("config_last_reload_success_timestamp_seconds", "gauge", (), "counted", "Time of the last successful load of a scheduler-conf, Unix seconds"),
     MetricRow("config_info", "gauge", ("hash",), "counted", "Hash of the scheduler-conf in use; always 1"),
-    MetricRow("internal_errors_total", "counter", ("plugin", "hook"), "counted", "Contained failures, by plugin and hook; no plugin: the framework's own"),
+    MetricRow("internal_errors_total", "counter", ("plugin", "hook"), "counted", "Recovered errors by plugin and hook; without plugin: of the framework"),
     MetricRow("log_lines_dropped_total", "counter", (), "counted", "Log lines dropped because standard error is blocked or closed"),
-    MetricRow("metrics_series_dropped", "gauge", ("family",), "counted", "Series left out of the last scrape, beyond the limit per metric"),
+    MetricRow("metrics_series_dropped", "gauge", ("family",), "counted", "Series omitted from the last scrape, above the limit per metric"),
     MetricRow("build_info", "gauge", ("version",), "counted", "Version of the program; always 1"),
 )
 # fmt: on

@@ -1,7 +1,7 @@
-"""The daemon's metrics. Everything it may count stands in `metric_table`, a line each.
+"""The daemon's metrics, built from `metric_table`.
 
-All methods may be called from any thread, take microseconds and never wait; `exposition` takes as long as there are
-series, and belongs into a thread of its own.
+All methods are thread-safe, take microseconds and never block; `exposition` takes time proportional to the series and
+runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from capcard_sched.model.intents import Bind, Evict
     from capcard_sched.model.job import Job
 
-#: OpenMetrics would rename counters that do not end in `_total`, which existing dashboards know: everybody gets this.
+#: OpenMetrics would rename counters without `_total`, which existing dashboards use: all scrapes get this format.
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-#: Jobs and bindings under way that are remembered; both shrink by themselves, this is for when nobody ever asks.
+#: Entries: bound on jobs and assumed binds in memory, which normally shrink at each scrape.
 _MOST_REMEMBERED: Final = 100_000
-#: Counters whose names, by the reference, lack the `_total` that the library adds.
+#: Counters of Volcano whose names lack the `_total` that the library adds.
 _BARE_COUNTERS: Final = tuple(
     row.full_name.encode() for row in METRICS if row.type == "counter" and not row.name.endswith("_total")
 )
@@ -51,7 +51,7 @@ class Metrics:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds."""
-        # When a series began is of no use to anybody here, and doubles what is served.
+        # `_created` series are unused and would double the exposition.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._clock = clock
         self.registry = CollectorRegistry()
@@ -61,13 +61,13 @@ class Metrics:
         for row in METRICS:
             if row.source == "counted":
                 self._build(row)
-        #: uid of a bound pod to its creation and queue, until the API server has answered.
-        self._under_way: dict[str, tuple[float, str]] = {}
-        #: uid of a pod to when its binding succeeded, while the session that decided it is not over.
+        #: uid of an assumed pod to its creation and queue, until the API server confirms the bind.
+        self._assumed: dict[str, tuple[float, str]] = {}
+        #: uid of a pod to the time its bind succeeded, until the deciding session is reported.
         self._early: dict[str, float] = {}
-        #: Series of requests: one is counted for every pod.
+        #: Cached series of requests.
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        #: (namespace, name) of a job to when pods of it were placed.
+        #: (namespace, name) of a job to the time its pods were last placed.
         self._jobs: dict[tuple[str, str], JobTimes] = {}
         self._core = CoreSeries(self._jobs)
         self.registry.register(self._core)
@@ -77,7 +77,7 @@ class Metrics:
         self._scrape = threading.Lock()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
-        # Of what is observed for every pod, looked up once.
+        # Series observed for every pod, looked up once.
         self._bound = self._counters["pods_bound_total"]
         self._bind_seconds = self._histograms["bind_seconds"]
         self._scheduling_latency = self._histograms["task_scheduling_latency_milliseconds"]
@@ -104,10 +104,10 @@ class Metrics:
     def session(
         self, report: SessionReport, seconds: float, *, intake: float = 0.0, idle: bool, unplaced: int = 0
     ) -> None:
-        """A step of the core. To be called before the next one, which may change what the report tells of.
+        """Record a step of the core. Must be called before the next step, which may change the reported objects.
 
-        `seconds`: from the opening of the session to the end of its close; `intake`: what it took before that to take
-        in what had changed; `unplaced`: pods that were looked at and stay pending. An idle step is only counted.
+        `seconds`: from the opening of the session to the end of its close; `intake`: duration of applying changes
+        before it; `unplaced`: pods that were tried and stay pending. Of an idle step only the cycle is counted.
         """
         if idle:
             self._counters["cycles_total"].labels("idle").inc()
@@ -129,7 +129,7 @@ class Metrics:
         for result, count in (
             ("enqueued", len(report.enqueued)),
             ("requeued", len(report.requeued)),
-            ("visited", report.visited_jobs),
+            ("considered", report.visited_jobs),
             ("placed", self._place(report.placements)),
             ("failed", len(report.errors)),
         ):
@@ -140,31 +140,31 @@ class Metrics:
         self.internal_errors(report.errors)
 
     def _place(self, placements: Iterable[Placement]) -> int:
-        """Remember when pods and jobs were placed. Returns the number of jobs."""
-        now, times, under_way, early = self._clock(), self._jobs, self._under_way, self._early
+        """Record when pods and jobs were placed. Returns the number of jobs."""
+        now, times, assumed, early = self._clock(), self._jobs, self._assumed, self._early
         jobs: dict[str, tuple[Job, int]] = {}
         for placement in placements:
             job, tasks = placement.job, placement.tasks
             jobs[job.key] = job, jobs.get(job.key, (job, 0))[1] + len(tasks)
             for task in tasks:
-                under_way[task.uid] = task.created, job.queue
-                if task.uid in early:  # gangs are handed over as they commit: it is bound already
-                    self._arrived(task.uid, early.pop(task.uid, now))
+                assumed[task.uid] = task.created, job.queue
+                if task.uid in early:  # gangs are handed over as they commit: already bound
+                    self._confirmed(task.uid, early.pop(task.uid, now))
         for job, count in jobs.values():
             known = times.pop((job.namespace, job.name), None)
-            # Not when pods of it were placed before us: by a former leader, or before a restart.
+            # Not for jobs with pods placed by a former leader or before a restart.
             if (known is None or known.created != job.created) and job.allocated_tasks <= count:
                 age = max(0.0, now - job.created)
                 self._histograms["e2e_job_scheduling_latency_milliseconds"].observe(age * 1000)
             times[job.namespace, job.name] = JobTimes(job.created, now)
         _forget_oldest(times)
-        _forget_oldest(under_way)
+        _forget_oldest(assumed)
         _forget_oldest(early)
         return len(jobs)
 
-    def _arrived(self, uid: str, now: float) -> bool:
-        """The pod was bound at `now`. False when the session that decided it has not been reported yet."""
-        known = self._under_way.pop(uid, None)
+    def _confirmed(self, uid: str, now: float) -> bool:
+        """Record a bind at `now`. False if the deciding session is not reported yet."""
+        known = self._assumed.pop(uid, None)
         if known is None:
             return False
         age = max(0.0, now - known[0])
@@ -176,31 +176,28 @@ class Metrics:
         return True
 
     def internal_errors(self, errors: Iterable[HookError]) -> None:
-        """Failures that were contained."""
+        """Record recovered errors."""
         for error in errors:
             self._counters["internal_errors_total"].labels(error.plugin, error.hook).inc()
 
     def internal_error(self, where: str) -> None:
-        """A failure outside of sessions that was contained; `where`: a word for the part of the daemon."""
+        """Record a recovered error outside of sessions; `where`: part of the daemon."""
         self._counters["internal_errors_total"].labels("", where).inc()
 
-    # --- what the core says -----------------------------------------------------------------------------------------
+    # --- samples of the core ----------------------------------------------------------------------------------------
 
     @property
     def wants_sample(self) -> bool:
-        """Whether this replica leads and anything may have changed since the last sample."""
+        """Whether this replica leads and the state may have changed since the last sample."""
         return self._leading and self._stale
 
     def sample(self, core: Core) -> CoreSample:
-        """Ask plugins and state. In the scheduler thread, so that no session is over between the two lines."""
+        """Sample plugins and state. In the scheduler thread, so that no session ends between the two lines."""
         self._stale = False
         return sample_core(core)
 
     def plugin_samples(self, sample: CoreSample) -> None:
-        """Serve what `sample` gave from now on, and forget jobs and queues that are gone.
-
-        One that comes when this replica leads no more is ignored.
-        """
+        """Publish the result of `sample` and drop series of deleted jobs and queues. Ignored by a standby."""
         if not self._leading:
             return
         self._core.publish(sample)
@@ -216,10 +213,10 @@ class Metrics:
         for queue in [queue for queue in tuple(self._waits) if queue not in sample.queues]:
             self._waits.pop(queue, None)
 
-    # --- the API server: kube.observer.Observer ---------------------------------------------------------------------
+    # --- API server: kube.instrumentation.Observer ------------------------------------------------------------------
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """A request was answered (`code` 0: it was not)."""
+        """A request is complete (`code` 0: without a response)."""
         series = self._requests.get((verb, resource, code))
         if series is None:
             series = self._requests[verb, resource, code] = (
@@ -234,26 +231,26 @@ class Metrics:
         self._counters["watch_events_total"].labels(resource, event).inc()
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A binding succeeded."""
+        """A bind succeeded."""
         self._bound.inc()
         self._bind_seconds.observe(seconds)
         now = self._clock()
-        if not self._arrived(bind.uid, now):
+        if not self._confirmed(bind.uid, now):
             self._early[bind.uid] = now
-            if self._arrived(bind.uid, now):  # reported by the scheduler thread at this very moment
+            if self._confirmed(bind.uid, now):  # reported by the scheduler thread in between
                 self._early.pop(bind.uid, None)
 
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """A binding was refused."""
+        """A bind failed."""
         self._counters["bind_errors_total"].inc()
-        self._under_way.pop(bind.uid, None)
+        self._assumed.pop(bind.uid, None)
 
     def evicted(self, evict: Evict) -> None:
         """An eviction succeeded."""
         self._counters["evictions_total"].labels(evict.reason).inc()
 
     def evict_failed(self, evict: Evict, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """An eviction was refused."""
+        """An eviction failed."""
         self._counters["eviction_errors_total"].inc()
 
     def written(self, kind: str, seconds: float) -> None:  # noqa: ARG002 - the request's duration is counted there
@@ -261,21 +258,21 @@ class Metrics:
         self._counters["api_writes_total"].labels(kind, "written").inc()
 
     def write_failed(self, kind: str, code: int, message: str) -> None:  # noqa: ARG002 - texts are for logs
-        """Such a write was given up."""
+        """Such a write failed."""
         self._counters["api_writes_total"].labels(kind, "failed").inc()
 
     def dropped(self, kind: str, count: int) -> None:
-        """So many such writes were not worth making any more."""
+        """`count` such writes were dropped."""
         self._counters["api_writes_total"].labels(kind, "dropped").inc(count)
 
-    # --- the daemon -------------------------------------------------------------------------------------------------
+    # --- daemon -----------------------------------------------------------------------------------------------------
 
     def backlog(self, lane: str, waiting: int) -> None:
-        """So many writes of this lane wait."""
+        """`waiting` writes are queued in this lane."""
         self._gauges["api_queue_depth"].labels(lane).set(waiting)
 
     def cache_age(self, seconds: float) -> None:
-        """Nothing was heard from the watches for so long."""
+        """Seconds since the last watch event."""
         self._gauges["cache_age_seconds"].set(seconds)
 
     def log_lines_dropped(self, total: int) -> None:
@@ -288,15 +285,15 @@ class Metrics:
         self._gauges["cycle_age_seconds"].set(seconds)
 
     def usage_poll(self, result: str) -> None:
-        """The load of nodes was `measured`, or the question `failed`."""
+        """A node-usage query was `measured` or `failed`."""
         self._counters["node_usage_polls_total"].labels(result).inc()
 
     def usage_age(self, seconds: float | None) -> None:
-        """No load was measured for so long; None while none is to be measured."""
+        """Seconds since the last successful node-usage query; None when not configured."""
         self._gauges["node_usage_age_seconds"].set(seconds or 0.0)
 
     def leader(self, leading: bool) -> None:
-        """This replica leads, or does not. One that does not says nothing of decisions."""
+        """Record leadership. A standby exports no series of queues and jobs."""
         if leading != self._leading:
             self._counters["leader_changes_total"].inc()
         self._leading = leading
@@ -304,12 +301,12 @@ class Metrics:
         if not leading:
             self._core.clear()
             self._jobs.clear()
-            self._under_way.clear()
+            self._assumed.clear()
             self._early.clear()
             self._stale = True
 
     def conf_reload(self, result: str, digest: str = "") -> None:
-        """A scheduler-conf was `loaded`, `rejected` or `unchanged`; `digest`: hash of the one in use from now on."""
+        """A scheduler-conf is `loaded`, `rejected` or `unchanged`; `digest`: hash of the one in use."""
         self._counters["config_reload_total"].labels(result).inc()
         self._gauges["config_last_reload_successful"].set(float(result != "rejected"))
         if result == "loaded":
@@ -325,7 +322,7 @@ class Metrics:
     # --- scrapes ----------------------------------------------------------------------------------------------------
 
     def exposition(self) -> bytes:
-        """Everything, in the Prometheus text format 0.0.4. O(series); call it in a thread of its own."""
+        """All series in the Prometheus text format 0.0.4. O(series); call it in a thread of its own."""
         with self._scrape:
             text = generate_latest(self.registry)
             for plugin, _ in self._core.rejected:
@@ -340,7 +337,7 @@ class Metrics:
 
 
 def _forget_oldest(remembered: dict[_K, _V]) -> None:
-    """Keep the newest entries only. A dict is in order of insertion."""
+    """Drop the oldest entries. A dict is in insertion order."""
     surplus = len(remembered) - _MOST_REMEMBERED
     for key in list(remembered)[:surplus] if surplus > 0 else ():
         remembered.pop(key, None)

@@ -1,4 +1,4 @@
-"""What the backend tells of itself, passed on: figures to the metrics, what people should know to the log."""
+"""Turns the API client's callbacks into metrics and log lines."""
 
 from __future__ import annotations
 
@@ -12,83 +12,89 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.observability.metrics import Metrics
     from capcard_sched.model.intents import Bind, Evict
 
-#: Happenings of a watch that need somebody's attention; the others are part of a normal day.
-_TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
-#: Those after which it goes well again.
-_WELL: Final = frozenset({"listed", "restarted"})
+#: Watch event that needs attention to its log message.
+_ERRORS: Final = {
+    "missing": "resource not found (CRD missing?)",
+    "forbidden": "list/watch forbidden",
+    "refused": "list/watch failed, retrying",
+    "undecodable": "object not decodable, skipped",
+    "unexpected": "unexpected response to list/watch, retrying",
+}
+#: Watch events after which the watch works again.
+_RECOVERED: Final = frozenset({"listed", "restarted"})
 
 
 class LoggingObserver:
-    """A `kube.instrumentation.Observer` that counts and logs."""
+    """A `kube.instrumentation.Observer` that updates metrics and logs."""
 
     def __init__(self, metrics: Metrics, on_refused: Callable[[str], None]) -> None:
-        """`on_refused` hears the server's message on every refused binding."""
+        """`on_refused` receives the server's message of each failed bind."""
         self._metrics = metrics
         self._on_refused = on_refused
-        #: Resource to the trouble of its watch that was told last: it is tried again and again.
-        self._told: dict[str, tuple[str, str]] = {}
-        #: Resource to what went wrong with its watch last, until it goes well again.
-        self._troubles: dict[str, str] = {}
+        #: Resource to the last logged error of its watch: retries do not log it again.
+        self._last_reported: dict[str, tuple[str, str]] = {}
+        #: Resource to the current error of its watch.
+        self._errors: dict[str, str] = {}
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.kube")
 
     def request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """One request ended."""
+        """One request is complete."""
         self._metrics.request(verb, resource, code, seconds)
 
-    def trouble(self, resource: str) -> str:
-        """What went wrong last with the watch of a kind, as `Observer.watch` calls it; "" while it goes well."""
-        return self._troubles.get(resource, "")
+    def watch_error(self, resource: str) -> str:
+        """The current error of the watch of a kind, an event of `Observer.watch`; "" without one."""
+        return self._errors.get(resource, "")
 
     def watch(self, resource: str, event: str, detail: str = "") -> None:
-        """Something happened to the watch of a kind."""
+        """A list or watch of a kind began, ended or failed."""
         self._metrics.watch(resource, event, detail)
-        if event in _WELL:
-            self._troubles.pop(resource, None)
+        if event in _RECOVERED:
+            self._errors.pop(resource, None)
         else:
-            self._troubles[resource] = event
-        if event in _TROUBLE:
-            news = self._told.get(resource) != (event, detail)
-            self._told[resource] = (event, detail)
-            tell = self._log.warning if news else self._log.debug
+            self._errors[resource] = event
+        if event in _ERRORS:
+            repeated = self._last_reported.get(resource) == (event, detail)
+            self._last_reported[resource] = (event, detail)
+            log = self._log.debug if repeated else self._log.warning
         elif event == "listed":
-            self._told.pop(resource, None)
-            tell = self._log.info
+            self._last_reported.pop(resource, None)
+            log = self._log.info
         else:
-            tell = self._log.debug
-        tell("watch", resource=resource, event_type=event, detail=detail)
+            log = self._log.debug
+        log(_ERRORS.get(event, f"watch {event}"), resource=resource, event_type=event, detail=detail)
 
     def bound(self, bind: Bind, seconds: float) -> None:
-        """A pod is bound."""
+        """A bind succeeded."""
         self._metrics.bound(bind, seconds)
 
     def bind_failed(self, bind: Bind, code: int, message: str) -> None:
-        """The API server refused a binding."""
+        """A bind failed."""
         self._metrics.bind_failed(bind, code, message)
         self._on_refused(message)
         pod = f"{bind.namespace}/{bind.name}"
-        self._log.warning("binding refused", pod=pod, node=bind.node, code=code, why=message)
+        self._log.warning("bind failed", pod=pod, node=bind.node, code=code, err=message)
 
     def evicted(self, evict: Evict) -> None:
-        """A pod was evicted."""
+        """An eviction succeeded."""
         self._metrics.evicted(evict)
         self._log.info("evicted", pod=f"{evict.namespace}/{evict.name}", reason=evict.reason)
 
     def evict_failed(self, evict: Evict, code: int, message: str) -> None:
-        """The API server refused an eviction."""
+        """An eviction failed."""
         self._metrics.evict_failed(evict, code, message)
         pod = f"{evict.namespace}/{evict.name}"
-        self._log.warning("eviction refused", pod=pod, reason=evict.reason, code=code, why=message)
+        self._log.warning("eviction failed", pod=pod, reason=evict.reason, code=code, err=message)
 
     def written(self, kind: str, seconds: float) -> None:
-        """Something else was written."""
+        """Another write succeeded."""
         self._metrics.written(kind, seconds)
 
     def write_failed(self, kind: str, code: int, message: str) -> None:
-        """The API server refused something else."""
+        """Another write failed."""
         self._metrics.write_failed(kind, code, message)
-        self._log.warning("write refused", kind=kind, code=code, why=message)
+        self._log.warning("write failed", kind=kind, code=code, err=message)
 
     def dropped(self, kind: str, count: int) -> None:
-        """So many writes were given up unsent."""
+        """`count` writes were dropped unsent."""
         self._metrics.dropped(kind, count)
-        self._log.warning("writes given up", kind=kind, count=count)
+        self._log.warning("dropped writes", kind=kind, count=count)

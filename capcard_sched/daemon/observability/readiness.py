@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def steps(informers: Informers, observer: LoggingObserver, fence: Fence | None) -> dict[str, str]:
     """Steps before the lists are applied, in order: name to the reason why it is pending, "" when done."""
     found = {
-        f"list/{resource}": (observer.trouble(resource) or "not listed yet") if pending else ""
+        f"list/{resource}": (observer.watch_error(resource) or "not listed yet") if pending else ""
         for resource, pending in informers.pending().items()
     }
     if fence is not None:

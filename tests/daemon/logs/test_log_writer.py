@@ -20,8 +20,8 @@ import aiohttp
 import pytest
 import structlog
 
-from capcard_sched.daemon.log_writer import LogWriter
-from capcard_sched.daemon.logs import Logs
+from capcard_sched.daemon.observability.log_writer import LogWriter
+from capcard_sched.daemon.observability.logs import Logs
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod, queue
 from tests.controlplane.processes import free_port
@@ -113,7 +113,7 @@ def test_a_closed_pipe_drops_lines_and_ends_nothing() -> None:
 def test_a_process_ends_at_once_although_its_stderr_is_blocked() -> None:
     code = """
 import logging
-from capcard_sched.daemon.logs import Logs
+from capcard_sched.daemon.observability.logs import Logs
 with Logs(0, "json"):
     for index in range(50000):
         logging.getLogger("capcard_sched.x").warning("line %d", index)

@@ -316,7 +316,7 @@ def test_what_became_of_the_jobs_and_pods_of_a_session_is_counted(daemon: Daemon
     daemon.step()
     assert daemon.value("schedule_attempts_total", result="scheduled") == 4
     assert daemon.value("schedule_attempts_total", result="unschedulable") == 8
-    assert daemon.value("cycle_jobs", result="visited") == 2
+    assert daemon.value("cycle_jobs", result="considered") == 2
     assert daemon.value("cycle_jobs", result="placed") == 1
     assert daemon.value("pods_bound_total") == 4
 

@@ -1,4 +1,4 @@
-"""The flags of `run`: those of the reference with their defaults, Go's spellings, errors that say what to write."""
+"""The flags of `run`: Volcano's flags and defaults, Go's spellings, errors with the accepted form."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_no_flag_is_cut_in_two_on_a_narrow_terminal(columns: str) -> None:
     assert max(map(len, done.stdout.splitlines())) <= int(columns)
 
 
-# Core reference §1.5, and the flags of logging that come with it.
+# Volcano's flags, and the logging flags of its libraries.
 REFERENCE = {
     "master": "",
     "kubeconfig": None,
@@ -82,7 +82,7 @@ REFERENCE = {
     "node_selector": (),
     "cache_dumper": True,
     "cache_dump_dir": Path("/tmp"),
-    # Ours: the reference says `volcano`, and our Lease follows the scheduler name and the namespace we run in.
+    # Ours: Volcano's default is `volcano`, and our Lease follows the scheduler name and the scheduler's namespace.
     "scheduler_name": ("capcard-sched",),
     "leader_elect_resource_name": "",
     "leader_elect_resource_namespace": "",
@@ -106,9 +106,7 @@ def spelled(field: str) -> str:
 
 
 @pytest.mark.parametrize("field, default", REFERENCE.items(), ids=list(REFERENCE))
-def test_every_flag_of_the_reference_has_its_default_and_stands_in_the_help(
-    field: str, default: object, wide_help: str
-) -> None:
+def test_every_flag_of_volcano_has_its_default_and_is_in_the_help(field: str, default: object, wide_help: str) -> None:
     assert getattr(parse(), field) == default
     assert f" {spelled(field)} " in wide_help
 
@@ -191,7 +189,7 @@ def test_a_value_is_read_in_every_spelling_of_go(arguments: list[str], field: st
 REFUSED = [
     (["--leader-elect=maybe"], "--leader-elect: unable to convert", "bool"),
     (["--schedule-period=10"], "--schedule-period: '10' is not a duration", "use 30s, 5m or 1h30m"),
-    (["--schedule-period=0s"], "--schedule-period: '0s' is no time at all", "500ms, 1s or 1m30s"),
+    (["--schedule-period=0s"], "--schedule-period: '0s': must be > 0", "500ms, 1s or 1m30s"),
     (["--schedule-period=-1s"], "--schedule-period: '-1s' is negative", "500ms, 1s or 1m30s"),
     (["--schedule-period"], "--schedule-period requires an argument", ""),
     (["--leader-elect-retry-period=2"], "--leader-elect-retry-period: '2' is not a duration", "use 30s"),
@@ -245,10 +243,13 @@ def test_a_wrong_command_line_is_one_line_and_exit_status_2(capsys: pytest.Captu
 TOGETHER = [
     (["--leader-elect-lease-duration=10s"], "--leader-elect-lease-duration: 10s must be longer than "),
     (["--leader-elect-renew-deadline=2400ms"], "--leader-elect-renew-deadline: 2.4s must be longer than 1.2 times "),
-    (["--leader-elect-resource-name=My_Lock"], "--leader-elect-resource-name: 'My_Lock' is no object name; accepted: "),
-    (["--leader-elect-resource-name=a..b"], "--leader-elect-resource-name: 'a..b' is no object name; accepted: "),
-    (["--tls-cert-file=/c"], "--tls-cert-file and --tls-private-key-file: give both"),
-    (["--tls-private-key-file=/k"], "--tls-cert-file and --tls-private-key-file: give both"),
+    (
+        ["--leader-elect-resource-name=My_Lock"],
+        "--leader-elect-resource-name: 'My_Lock' is not an object name; ",
+    ),
+    (["--leader-elect-resource-name=a..b"], "--leader-elect-resource-name: 'a..b' is not an object name; accepted: "),
+    (["--tls-cert-file=/c"], "--tls-cert-file and --tls-private-key-file: set both or neither"),
+    (["--tls-private-key-file=/k"], "--tls-cert-file and --tls-private-key-file: set both or neither"),
     (["--ca-cert-file=/c"], "--ca-cert-file: needs --tls-cert-file"),
     (["--fence", "--leader-elect=false"], "--fence: needs --leader-elect"),
     (["--strict-conf"], "--strict-conf: needs --scheduler-conf"),
@@ -300,7 +301,7 @@ def test_what_start_up_cannot_use_is_one_line_that_names_it_and_exit_status_2(
     assert line.startswith(f"error: {text.format(tmp_path)}")
 
 
-def test_everything_that_does_not_go_together_is_told_at_once() -> None:
+def test_all_invalid_combinations_are_reported_at_once() -> None:
     assert len(parse("--fence", "--leader-elect=false", "--strict-conf", "--ca-cert-file=/c").problems()) == 3
 
 
@@ -315,7 +316,7 @@ LEASES = [
 
 
 @pytest.mark.parametrize("arguments, name", LEASES)
-def test_the_lease_is_named_after_the_scheduler_unless_told(arguments: list[str], name: str) -> None:
+def test_the_lease_is_named_after_the_scheduler_without_a_flag(arguments: list[str], name: str) -> None:
     assert parse(*arguments).lease_name == name
 
 
@@ -358,12 +359,12 @@ def test_the_help_is_grouped_and_what_does_nothing_comes_last(capsys: pytest.Cap
     assert run(["run", "--help"]) == 0
     titles = re.findall(r"╭─ (.*?) ─+╮", capsys.readouterr().out)
     assert titles == [
-        "The cluster",
+        "Cluster",
         "Scheduling",
         "Leader election",
         "Metrics and health",
         "Logs and diagnosis",
-        "Accepted for the sake of existing deployments; without effect",
+        "Accepted for compatibility, ignored",
     ]
 
 
@@ -395,7 +396,7 @@ def test_the_folder_of_the_debug_socket_may_come_from_the_environment(monkeypatc
 
 
 @pytest.mark.parametrize("variable", sorted(set(ENVIRONMENT) - {"DEBUG_SOCKET_DIR"}))
-def test_other_variables_of_the_reference_change_nothing(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_variables_of_volcano_change_nothing(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "3")
     assert parse() == Options()
     assert ENVIRONMENT[variable].startswith("ignored")
@@ -405,4 +406,4 @@ def test_other_variables_of_the_reference_change_nothing(variable: str, monkeypa
 def test_a_stray_word_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", *arguments]) == 2
     word = arguments[-1]
-    assert capsys.readouterr().err == f"error: {word!r} belongs to no flag; values are written --flag=value\n"
+    assert capsys.readouterr().err == f'error: unexpected argument "{word}": pass values as --flag=value\n'

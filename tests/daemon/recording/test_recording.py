@@ -163,7 +163,7 @@ def test_the_size_limit_ends_a_recording_with_a_mark(tmp_path: Path, name: str) 
     assert path.stat().st_size > 20_000
     reader = RecordingReader(path)
     assert sum(isinstance(item, Applied) for item in reader) > 50
-    assert reader.end == "the file reached its limit of 30000 bytes"
+    assert reader.end == "the file has reached its limit of 30000 bytes"
     assert reasons == [reader.end]
 
 
@@ -195,7 +195,7 @@ def test_a_disk_that_is_too_slow_ends_a_recording_and_never_holds_the_scheduler_
     release.set()
     recording.close(10)
     reader.join(10)
-    assert reasons == ["the disk is too slow: 1000 facts and decisions waited to be written"]
+    assert reasons == ["the disk is too slow: 1000 deltas and intents are waiting"]
     last = taken[0].splitlines()[-1]
     assert msgspec.json.decode(last) == {"record": "End", "reason": reasons[0]}
 
@@ -265,7 +265,7 @@ def test_a_recording_cut_off_anywhere_replays_up_to_its_last_whole_line(tmp_path
         assert found.same
         assert found.steps >= steps
         steps = found.steps
-        assert found.notes[-1] == "the recording was cut off: replayed up to its last whole line"
+        assert found.notes[-1] == "the recording is truncated: replayed up to its last complete line"
     assert 0 < steps <= sum(b'"record":"Stepped"' in line for line in lines)
 
 
@@ -288,13 +288,13 @@ def test_what_was_written_is_in_the_file_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "this is no recording"),
-        (b"hello\n", "this is no recording"),
-        (b'{"record":"Leading","leading":true,"at":1}\n', "this is no recording"),
-        (b"\x1f\x8bnot gzip", "this is no recording"),
+        (b"", "not a recording file"),
+        (b"hello\n", "not a recording file"),
+        (b'{"record":"Leading","leading":true,"at":1}\n', "not a recording file"),
+        (b"\x1f\x8bnot gzip", "not a recording file"),
         (
             b'{"record":"Header","format":99,"program":"x","at":1,"scheduler_names":[],"default_queue":"d"}\n',
-            "format 99 of recordings cannot be read; accepted: 1",
+            "unsupported recording format 99; accepted: 1",
         ),
     ],
 )

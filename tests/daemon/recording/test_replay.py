@@ -172,9 +172,9 @@ def test_a_decision_that_is_missing_here_comes_with_its_reason(tmp_path: Path) -
     day.close()
     found = again(tmp_path / "cards.jsonl", strict)
     (difference,) = [item for item in found.differences if item.what == "not bound"]
-    assert (difference.object, difference.queue, difference.then) == ("Pod default/g-0", "r", "n1")
-    assert "insufficient <A> quota" in difference.why
-    assert "<2000>" in difference.why
+    assert (difference.object, difference.queue, difference.recorded) == ("Pod default/g-0", "r", "n1")
+    assert "insufficient <A> quota" in difference.reason
+    assert "<2000>" in difference.reason
     assert found.queues["r"].not_bound == 1
 
 
@@ -195,10 +195,10 @@ def test_what_another_conf_would_have_done_earlier_is_told_with_both_steps(tmp_p
     found = again(tmp_path / "day.jsonl", CONFS["plain"])
     told = {item.what: item for item in found.differences}
     assert told["bound earlier"].step == 2
-    assert told["bound earlier"].then == "n1, step 4"
-    assert told["bound earlier"].here == "n1"
-    assert told["bound only here"].object == "Pod default/never-0"
-    assert (found.queues["r"].earlier, found.queues["r"].only_here) == (1, 1)
+    assert told["bound earlier"].recorded == "n1, step 4"
+    assert told["bound earlier"].replayed == "n1"
+    assert told["extra bind"].object == "Pod default/never-0"
+    assert (found.queues["r"].earlier, found.queues["r"].extra) == (1, 1)
 
 
 def test_admissions_that_differ_are_told(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_admissions_that_differ_are_told(tmp_path: Path) -> None:
     found = again(tmp_path / "day.jsonl", conf("gang", "capacity-card"))
     (difference,) = [item for item in found.differences if item.what == "not admitted"]
     assert difference.object == "PodGroup default/g"
-    assert "quota" in difference.why
+    assert "quota" in difference.reason
 
 
 def test_what_is_written_is_compared_too_under_the_recorded_conf(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_what_is_written_is_compared_too_under_the_recorded_conf(tmp_path: Path)
 
     found = again(rewritten(tmp_path / "day.jsonl", reword))
     (difference,) = found.differences
-    assert (difference.what, difference.object) == ("written otherwise", "Pod default/g2-0")
-    assert "Sent" in difference.then
-    assert "Successfully" in difference.here
+    assert (difference.what, difference.object) == ("changed write", "Pod default/g2-0")
+    assert "Sent" in difference.recorded
+    assert "Successfully" in difference.replayed
 
 
 def test_another_order_is_a_difference(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_another_order_is_a_difference(tmp_path: Path) -> None:
     )
     found = again(swapped)
     assert not found.same
-    assert set(found.kinds) == {"in another order"}
+    assert set(found.kinds) == {"changed order"}
 
 
 def test_only_so_many_differences_are_kept_and_all_are_counted(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_recorded_reload_is_followed_or_left_out(tmp_path: Path) -> None:
     record(tmp_path / "day.jsonl", [Event("gang", 7), Event("reload", 0), Event("gang", 6)])
     assert again(tmp_path / "day.jsonl").same
     left_out = again(tmp_path / "day.jsonl", CONFS["cards"])
-    assert any("a reload of the recorded scheduler-conf is left out" in note for note in left_out.notes)
+    assert any("a reload of the recorded scheduler-conf is skipped" in note for note in left_out.notes)
 
 
 def test_a_conf_that_needs_a_plugin_we_do_not_have_is_refused(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_conf_that_needs_a_plugin_we_do_not_have_is_refused(tmp_path: Path) ->
 def test_the_command_says_that_all_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet_day(tmp_path / "day.jsonl")
     assert run(["replay", str(tmp_path / "day.jsonl")]) == 0
-    assert "same: 6 steps" in capsys.readouterr().out
+    assert "unchanged: 6 steps" in capsys.readouterr().out
 
 
 def test_the_command_shows_where_another_conf_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -291,7 +291,7 @@ def test_the_command_shows_where_another_conf_differs(tmp_path: Path, capsys: py
     assert "1 not bound" in out
     assert "Pod default/g-0" in out
     assert "NOT BOUND" in out
-    assert "step 1 at 2026-01-01T00:00:01Z: Pod default/g-0, queue r: not bound: n1 then: " in out
+    assert "step 1 at 2026-01-01T00:00:01Z: Pod default/g-0, queue r: not bound: recorded n1: " in out
     assert run(["replay", str(tmp_path / "day.jsonl"), "--scheduler-conf", str(other), "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["queues"]["r"]["not_bound"] == 1
@@ -305,7 +305,7 @@ def test_the_command_fails_when_the_recorded_conf_decides_otherwise(
     changed = rewritten(tmp_path / "day.jsonl", lambda step: msgspec.structs.replace(step, intents=()))
     assert run(["replay", str(changed), "--most", "2"]) == 3
     out = capsys.readouterr().out
-    assert "bound only here" in out
+    assert "extra bind" in out
     assert "more differences (--most)" in out
 
 
@@ -313,9 +313,9 @@ def test_the_command_fails_when_the_recorded_conf_decides_otherwise(
     "arguments, message",
     [
         (["missing"], "missing: No such file or directory"),
-        (["conf.yaml"], "this is no recording"),
+        (["conf.yaml"], "not a recording file"),
         (["day.jsonl", "--scheduler-conf", "missing"], "missing: No such file or directory"),
-        (["day.jsonl", "--scheduler-conf", "bad.yaml"], "this scheduler-conf cannot be used"),
+        (["day.jsonl", "--scheduler-conf", "bad.yaml"], "invalid scheduler-conf"),
         (["day.jsonl", "--plugins-dir", "missing"], "not a folder"),
         (["day.jsonl", "--most", "-1"], "--most: -1 is negative"),
     ],

@@ -161,13 +161,13 @@ def test_every_problem_is_a_line_of_the_log_and_so_is_what_is_in_use(tmp_path: P
     with capture_logs() as lines:
         conf = conf_file(path, Told()).load()
     assert [(line["log_level"], line["event"]) for line in lines] == [
-        ("error", "scheduler-conf"),
-        ("error", "scheduler-conf"),
+        ("error", "scheduler-conf error"),
+        ("error", "scheduler-conf error"),
         ("error", "scheduler-conf rejected"),
     ]
     assert lines[0]["problem"].startswith("actions (line 1): expected a string, got the number 3; accepted: ")
     assert lines[1]["problem"].startswith("tiers[0].plugins[0].enableJobOrder (line 2): ")
-    assert (lines[2]["hash"], lines[2]["note"]) == (conf.hash, "the built-in one is used")
+    assert (lines[2]["hash"], lines[2]["note"]) == (conf.hash, "using the built-in scheduler-conf")
     assert {line["file"] for line in lines} == {str(path)}
 
 

@@ -172,7 +172,7 @@ async def test_the_daemon_avoids_the_node_that_prometheus_says_is_loaded(
     await cluster.create_all([node(name) for name in LOADS])
     kubeconfig = control_plane.kubeconfig_for("scheduler-a")
     async with Daemon(kubeconfig, tmp_path, conf=conf(prometheus)) as daemon:
-        await daemon.logged("synced")
+        await daemon.logged("caches synced")
 
         async def measured() -> bool:
             return await daemon.metric("volcano_usage_nodes", state="measured") == len(LOADS)

@@ -207,18 +207,18 @@ async def _elsewhere(_: web.Request) -> web.StreamResponse:
     ("answer", "why"),
     [
         (_error, "HTTP 400: bad_data: parse error"),
-        (_broken, "HTTP 502, and what came is no answer of a Prometheus"),
-        (_matrix, "a matrix came for a vector"),
-        (_strange, "no answer of a Prometheus"),
-        (_garbled, "no answer of a Prometheus"),
-        (_nested, "no answer of a Prometheus"),
-        (_slow, "no answer within 0.5 s"),
+        (_broken, "HTTP 502, not a Prometheus response"),
+        (_matrix, "expected a vector, got a matrix"),
+        (_strange, "not a Prometheus response"),
+        (_garbled, "not a Prometheus response"),
+        (_nested, "not a Prometheus response"),
+        (_slow, "no response within 0.5 s"),
         (_endless, "longer than 32 MiB"),
         (_cut, "Client"),
         (_elsewhere, "HTTP 302"),
     ],
 )
-async def test_an_answer_that_is_none_is_an_error_that_says_why(answer: Any, why: str) -> None:
+async def test_an_invalid_response_is_an_error_with_the_reason(answer: Any, why: str) -> None:
     async with serving() as server:
         server.instead = answer
         timeout = 0.5 if answer is _slow else PATIENCE
@@ -334,10 +334,10 @@ async def test_trouble_and_staleness_are_told_once_and_so_is_their_end() -> None
                 assert source.source.age() == 0
     loud = [log["event"] for log in logs if log["log_level"] == "warning"]
     assert loud == [
-        "the load of nodes cannot be measured",
-        "measured load is stale: it counts for nothing until it is measured again",
+        "failed to measure node usage",
+        "measured node usage is stale and ignored",
     ]
-    assert [log for log in logs if log["event"] == "the load of nodes is measured again"]
+    assert [log for log in logs if log["event"] == "node usage measured again"]
 
 
 @pytest.mark.asyncio
@@ -349,7 +349,7 @@ async def test_series_that_name_no_node_are_trouble_with_the_label_that_should()
             async with source.running():
                 await source.polled("failed", 2)
     (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert "label instance should be its name, found n1" in told["why"]
+    assert "label instance must be the name of the node, found n1" in told["err"]
     assert source.told == []
 
 
@@ -362,7 +362,7 @@ async def test_nodes_that_nobody_measures_are_counted_once() -> None:
             async with source.running():
                 await source.polled("measured", 3)
     (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert (told["event"], told["nodes"], told["of"]) == ("nodes without measured load", 2, 3)
+    assert (told["event"], told["nodes"], told["of"]) == ("nodes without measured usage", 2, 3)
 
 
 @pytest.mark.asyncio

@@ -159,9 +159,9 @@ class Stage:
         await eventually(shown, f"the daemon to see {name} in {section}", lambda rows: any(map(check, rows)))
 
     async def _snapshot(self) -> dict[str, Any]:
-        asked = len(self.daemon.lines("snapshot"))
+        asked = len(self.daemon.lines("dump written"))
         self.daemon.signal(signal.SIGUSR1)
-        line = await self.daemon.logged("snapshot", times=asked + 1)
+        line = await self.daemon.logged("dump written", times=asked + 1)
         found: dict[str, Any] = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
         return found
 

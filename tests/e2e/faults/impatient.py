@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from capcard_sched.cli.main import main
-from capcard_sched.daemon import service
+from capcard_sched.daemon import wiring
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.reflector import WatchSettings
@@ -28,6 +28,6 @@ def impatient(proxy: Proxy, folder: Path, *flags: str, timeout: float = 3.0, sil
 if __name__ == "__main__":
     request, watch = map(float, sys.argv[1:3])
     del sys.argv[1:3]
-    vars(service)["Client"] = functools.partial(Client, timeout=request)
-    vars(service)["Informers"] = functools.partial(Informers, settings=WatchSettings(silence=watch))
+    vars(wiring)["Client"] = functools.partial(Client, timeout=request)
+    vars(wiring)["Informers"] = functools.partial(Informers, settings=WatchSettings(silence=watch))
     main()

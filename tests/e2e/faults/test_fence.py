@@ -67,9 +67,9 @@ async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
     )
     await furnish(cluster, cards=8)
     async with one:
-        assert (await one.logged("fence", within=30))["state"] == "active"
+        assert (await one.logged("fencing policy active", within=30))["state"] == "active"
         async with two:
-            await two.logged("synced", within=30)
+            await two.logged("caches synced", within=30)
             late = hold(proxy, "POST", "/binding$", nth=3)
             await create_gangs(cluster, ["g"], 8)
             await cluster.wait_until(lambda: late.held == 6, "six bindings on their way", within=30)
@@ -77,8 +77,8 @@ async def test_a_binding_of_the_former_leader_that_was_on_its_way_is_refused(
             for verb in ("GET", "PUT"):
                 proxy.reset(verb, "/leases/", times=None)
             busy = hold(second_proxy, "POST", "/pods/g-[0-9]+/binding$")
-            await two.logged("leading", within=30)
-            assert (await two.logged("fence", within=30))["state"] == "active"
+            await two.logged("became leader", within=30)
+            assert (await two.logged("fencing policy active", within=30))["state"] == "active"
             await cluster.wait_until(lambda: busy.held == 6, "the next leader's bindings", within=30)
             before = len(proxy.exchanges)
             late.release()

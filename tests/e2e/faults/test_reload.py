@@ -36,7 +36,7 @@ async def _waits(cluster: Cluster, gang: str) -> None:
 
 def _in_use(daemon: Daemon) -> str:
     """The actions of the scheduler-conf that was accepted last."""
-    return [str(line["actions"]) for line in daemon.lines("scheduler-conf") if "actions" in line][-1]
+    return [str(line["actions"]) for line in daemon.lines("scheduler-conf loaded") if "actions" in line][-1]
 
 
 @pytest.mark.asyncio

@@ -28,9 +28,9 @@ _SIZE = 8
 async def _pair(leader: Daemon, standby: Daemon) -> AsyncIterator[None]:
     """Both, of which the first leads and the second knows the cluster."""
     async with leader:
-        await leader.logged("leading", within=30)
+        await leader.logged("became leader", within=30)
         async with standby:
-            await standby.logged("synced", within=30)
+            await standby.logged("caches synced", within=30)
             yield
 
 
@@ -96,7 +96,7 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
             one.signal(signal.SIGSTOP)
         else:
             _cut_off(proxy)
-        await two.logged("leading", within=30)
+        await two.logged("became leader", within=30)
         await create_gangs(cluster, ["second"], 8)
         await until_bound(cluster, 16)
         before = len(proxy.exchanges)
@@ -111,7 +111,7 @@ async def test_a_leader_that_was_away_for_too_long_writes_nothing_when_it_comes_
         assert await two.stop() == 0
         await create_gangs(cluster, ["third"], 8)
         await until_bound(cluster, 24)
-        assert len(one.lines("leading")) == 2
+        assert len(one.lines("became leader")) == 2
         await prove(history, cluster.control_plane, one)
 
 
@@ -136,7 +136,7 @@ async def test_handing_over_takes_seconds_and_failing_over_the_lease(
         assert (await cluster.get("leases", "capcard-sched", namespace="default"))["spec"]["holderIdentity"]
         third = Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--leader-elect", conf=CARD_CONF, name="third")
         async with third:
-            await third.logged("synced", within=30)
+            await third.logged("caches synced", within=30)
             began = time.monotonic()
             two.signal(signal.SIGKILL)
             await create_gangs(cluster, ["failed-over"], 4)
@@ -168,7 +168,7 @@ async def test_what_a_leader_had_no_time_to_write_is_written_when_it_leads_again
     """It alone runs: nobody else changes the PodGroup and the queue, whose statuses it has decided about already."""
     await furnish(cluster, cards=8)
     async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION) as only:
-        await only.logged("leading", within=30)
+        await only.logged("became leader", within=30)
         refused = proxy.answer("PATCH", "", 503, times=None)
         await create_gangs(cluster, ["g"], 8)
         await until_bound(cluster, 8)
@@ -177,7 +177,7 @@ async def test_what_a_leader_had_no_time_to_write_is_written_when_it_leads_again
             proxy.reset(verb, "/leases/", times=None)
         await only.logged("standing by", within=30)
         proxy.mend()
-        await only.logged("leading", times=2, within=30)
+        await only.logged("became leader", times=2, within=30)
         await prove(history, cluster.control_plane, only)
         assert (await cluster.get("podgroups", "g"))["status"]["phase"] == "Running"
         assert (await cluster.get("queues", "q"))["status"]["allocated"]["nvidia.com/gpu"] == "8"
@@ -191,7 +191,7 @@ async def test_bindings_that_wait_for_their_turn_do_not_leave_after_the_lease_is
     await furnish(cluster, cards=16)
     slow = ("--kube-api-qps=2", "--kube-api-burst=1")
     async with _replica(proxy, "scheduler-a", tmp_path, *QUICK_ELECTION, *slow) as only:
-        await only.logged("leading", within=30)
+        await only.logged("became leader", within=30)
         await create_gangs(cluster, ["g"], 16)
         await until_bound(cluster, 1)
         for verb in ("GET", "PUT"):
@@ -202,6 +202,6 @@ async def test_bindings_that_wait_for_their_turn_do_not_leave_after_the_lease_is
         assert [text for text in _written(proxy.exchanges) if "/leases/" not in text] == before
         assert len(await cluster.bound()) < 16, "the loss was to come in the middle"
         proxy.mend()
-        await only.logged("leading", times=2, within=30)
+        await only.logged("became leader", times=2, within=30)
         await until_bound(cluster, 16)
         await prove(history, cluster.control_plane, only)

@@ -28,8 +28,8 @@ async def test_a_daemon_that_starts_before_the_api_server_waits_for_it(
     await create_gangs(cluster, ["g"], _SIZE)
     await asyncio.to_thread(control_plane.kill_apiserver)
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *QUICK_ELECTION, conf=CARD_CONF) as daemon:
-        trouble = await daemon.logged("election", within=30)
-        assert trouble["happening"] == "unreachable"
+        trouble = await daemon.logged("leader election", within=30)
+        assert trouble["event_type"] == "unreachable"
         assert (await daemon.get("/healthz"))[0] == 200
 
         async def names_every_list() -> bool:

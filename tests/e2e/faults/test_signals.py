@@ -38,7 +38,7 @@ async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon
     async with one:
         await until_bound(cluster, 20)
         assert await one.stop() == 0
-        ending, ended = one.lines("ending")[0]["time"], one.lines("ended")[0]["time"]
+        ending, ended = one.lines("shutting down")[0]["time"], one.lines("stopped")[0]["time"]
         assert (datetime.fromisoformat(ended) - datetime.fromisoformat(ending)).total_seconds() <= 5.0
         assert len(await cluster.bound()) < _PODS, "the end was to come in the middle"
         async with two:
@@ -47,7 +47,7 @@ async def test_sigterm_in_the_middle_of_200_pods_ends_in_time_and_another_daemon
 
 
 async def _snapshot(daemon: Daemon, number: int) -> dict[str, Any]:
-    line = await daemon.logged("snapshot", times=number)
+    line = await daemon.logged("dump written", times=number)
     content: dict[str, Any] = json.loads(await asyncio.to_thread(Path(line["file"]).read_text))
     return content
 
@@ -59,7 +59,7 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
     await furnish(cluster, cards=40)
     proxy.delay("POST", "/binding$", 0.05, times=None)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, "--bind-workers=4", conf=CARD_CONF) as daemon:
-        await daemon.logged("synced", within=30)
+        await daemon.logged("caches synced", within=30)
         await create_gangs(cluster, [f"g{index}" for index in range(5)], _SIZE)
         await until_bound(cluster, 4)
         daemon.signal(signal.SIGUSR1)

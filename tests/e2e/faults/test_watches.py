@@ -36,7 +36,7 @@ async def test_watches_cut_in_the_middle_of_objects_lose_nothing(
 ) -> None:
     await furnish(cluster, cards=40)
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
-        await daemon.logged("synced", within=30)
+        await daemon.logged("caches synced", within=30)
         cuts = [proxy.cut("/pods$", nth=nth, times=1) for nth in (3, 15, 40)]
         cuts += [proxy.cut(f"/{kind}$", nth=2, times=1) for kind in ("podgroups", "queues")]
         await create_gangs(cluster, [f"g{index}" for index in range(10)], _SIZE)
@@ -51,7 +51,7 @@ async def test_a_silent_watch_is_given_up_and_what_it_held_back_is_heard_elsewhe
 ) -> None:
     await furnish(cluster, cards=8)
     async with impatient(proxy, tmp_path, silence=1.5) as daemon:
-        await daemon.logged("synced", within=30)
+        await daemon.logged("caches synced", within=30)
         pause = proxy.pause("/pods$")
         await create_gangs(cluster, ["first", "second"], _SIZE)
         await _heard(daemon, cluster, "stalled", "pods")
@@ -69,7 +69,7 @@ async def test_a_history_that_was_compacted_while_the_watches_were_silent_is_lis
     async with Daemon(proxy.kubeconfig_for("scheduler-a"), tmp_path, conf=CARD_CONF) as daemon:
         await create_gangs(cluster, ["first", "second"], _SIZE)
         await until_bound(cluster, 8)
-        await daemon.logged("synced", within=30)
+        await daemon.logged("caches synced", within=30)
         pauses = [proxy.pause(f"/{kind}$") for kind in _WATCHED]
         for name in ("first", "second"):
             for index in range(_SIZE):

@@ -70,8 +70,8 @@ class Bench:
         if self._daemon is None:
             self._daemon = self.another()
             await self._daemon.start()
-            await self._daemon.logged("synced")
-            await self._daemon.logged("leading")
+            await self._daemon.logged("caches synced")
+            await self._daemon.logged("became leader")
 
     async def end(self) -> None:
         """See to it that none runs, and that nobody holds the Lease."""

@@ -162,11 +162,11 @@ async def _look_at_pod(bench: Bench) -> tuple[Step, Step]:
 
     async def recovers() -> None:
         other = bench.name()
-        before = len(bench.daemon.lines("binding refused"))
+        before = len(bench.daemon.lines("bind failed"))
         bench.proxy.lose_answer("POST", f"{other}/binding$")
         await bench.cluster.create(pod(other))
         await bench.has_event(other, "Scheduled")
-        assert len(bench.daemon.lines("binding refused")) == before
+        assert len(bench.daemon.lines("bind failed")) == before
 
     return goes_on, recovers
 
@@ -292,7 +292,7 @@ async def test_without_what_it_must_know_a_replica_is_not_ready(bench: Bench, ki
         await bench.told(right, standby)
         await bench.wait_until(is_all_it_waits_for, "readiness to name it alone", within=30)
         assert (await standby.get("/healthz"))[0] == HTTPStatus.OK, "a restart would not help"
-        assert not standby.lines("synced")
+        assert not standby.lines("caches synced")
 
     async with AsyncExitStack() as stack:
         async with without(bench.installation, listing):
@@ -340,7 +340,7 @@ LEASE_WATCH: Final = Right("leases", "watch", _LEASES)
 async def test_a_leader_that_may_no_longer_renew_stands_by_and_leads_again(bench: Bench) -> None:
     await bench.begin()
     daemon = bench.daemon
-    since, led = len(daemon.lines()), len(daemon.lines("leading"))
+    since, led = len(daemon.lines()), len(daemon.lines("became leader"))
     async with without(bench.installation, RENEWAL):
         await bench.told(RENEWAL, daemon, since)
         await daemon.logged("standing by", times=led)
@@ -348,7 +348,7 @@ async def test_a_leader_that_may_no_longer_renew_stands_by_and_leads_again(bench
         await bench.cluster.create(pod(name))
         assert (await daemon.get("/readyz"))[0] == HTTPStatus.OK
         assert name not in await bench.cluster.bound()
-    await daemon.logged("leading", times=led + 1)
+    await daemon.logged("became leader", times=led + 1)
     await bench.bound(name)
 
 
@@ -360,8 +360,8 @@ async def test_a_replica_that_cannot_be_elected_says_so_and_stands_by(bench: Ben
             daemon = await stack.enter_async_context(bench.another())
             await bench.told(right, daemon)
             await _ready(bench, daemon)
-            assert not daemon.lines("leading")
-        await daemon.logged("leading")
+            assert not daemon.lines("became leader")
+        await daemon.logged("became leader")
         await bench.binds()
         await daemon.stop()
 
@@ -382,10 +382,10 @@ async def test_who_may_not_watch_the_lease_takes_over_when_it_has_run_out(bench:
     async with without(bench.installation, LEASE_WATCH), bench.another() as daemon:
         try:
             await bench.told(LEASE_WATCH, daemon)
-            assert not daemon.lines("leading")
+            assert not daemon.lines("became leader")
         finally:
             leader.cancel()
-        await daemon.logged("leading")
+        await daemon.logged("became leader")
         await bench.binds()
         await daemon.stop()
 

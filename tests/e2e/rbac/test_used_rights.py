@@ -85,9 +85,9 @@ async def _work(
     kubeconfig = await installation.kubeconfig(proxy.url)
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(installation.daemon(kubeconfig, folder, name="first"))
-        await first.logged("leading")
+        await first.logged("became leader")
         second = await stack.enter_async_context(installation.daemon(kubeconfig, folder, name="second"))
-        await second.logged("synced")
+        await second.logged("caches synced")
         await _gangs(cluster)
         await lost.struck()
         await _volumes(cluster)
@@ -103,7 +103,7 @@ async def _work(
         if between is not None:
             await cluster.apply(between)
         await first.stop()
-        await second.logged("leading")
+        await second.logged("became leader")
         await cluster.create_all([pod("later"), *gang("again", 2, requests=_CARD)])
         await _bound(cluster, "later")
 
@@ -162,5 +162,5 @@ async def test_components_grant_what_their_flags_need_and_nothing_else(
         assert Right("podgroups/status", "patch", "scheduling.volcano.sh") in granted
         assert Right("pods", "delete") not in granted
         for daemon in (first, second):
-            (fence,) = daemon.lines("fence")
+            (fence,) = daemon.lines("fencing policy active")
             assert fence["state"] == "active"

@@ -41,13 +41,13 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
     one = Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, *QUICK_ELECTION, conf=conf(), name="one")
     two = Daemon(control_plane.kubeconfig_for("scheduler-b"), tmp_path, *QUICK_ELECTION, conf=conf(), name="two")
     async with one:
-        await one.logged("leading", within=PATIENCE)
+        await one.logged("became leader", within=PATIENCE)
         await make(cluster, work("a", 8, "n1", grace=600), work("g", 4, "n2", "n3", grace=600))
         await make(cluster, work("x", 4, "n2", "n3", minimum=1, priority=40000))
         night = {"a-w-0", "g-w-0", "g-w-1", "x-w-0", "x-w-1"}
         await until_running(cluster, night)
         async with two:
-            await two.logged("synced", within=PATIENCE)
+            await two.logged("caches synced", within=PATIENCE)
             await make(cluster, service("r", 8, "n1"))
 
             async def leaving() -> bool:
@@ -62,7 +62,7 @@ async def test_a_leader_that_is_killed_after_an_eviction_is_followed_by_one_that
             if not nominated:  # as if it had been killed before it wrote that
                 patch = {"status": {"nominatedNodeName": None}}
                 await cluster.patch("pods", "r-w-0", patch, subresource="status")
-            await two.logged("leading", within=PATIENCE)
+            await two.logged("became leader", within=PATIENCE)
             await settled(two)
             assert set(await running(cluster)) == night - {"a-w-0"}
             assert list(leavers(history.moments)) == ["a-w-0"], "no second set of victims"

@@ -1,0 +1,146 @@
+"""Leadership of one replica: Lease, takeover, and supervision of the fencing policy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from capcard_sched.kube.election import RELEASED, Election, ElectionEvent
+from capcard_sched.kube.fence import Fence, FenceState, may_be_fenced
+from capcard_sched.kube.lease import process_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from capcard_sched.daemon.options import Options
+    from capcard_sched.kube.client import Client
+
+#: Seconds: interval of probes of a fencing policy that is not active.
+_PROBE_SECONDS: Final = 60.0
+#: Seconds: pause after a probe, so that a burst of failed binds causes one probe.
+_PAUSE_SECONDS: Final = 1.0
+#: Election events that are logged as info; the others are warnings.
+_EXPECTED: Final = frozenset(
+    {ElectionEvent.HOLDER, ElectionEvent.LEADING, ElectionEvent.RELEASED, ElectionEvent.RECOVERED}
+)
+
+
+class LeadershipHandler(Protocol):
+    """The part of the daemon that starts and stops sessions."""
+
+    def leads(self, leading: bool) -> None:
+        """This replica became or stopped being leader."""
+
+    async def take_over(self) -> None:
+        """Relist, apply, and start sessions. Runs as a task; cancelled when leadership is lost."""
+
+    def stand_by(self) -> None:
+        """Drop queued writes and stop sessions."""
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a background task; errors are logged."""
+
+
+class Leadership:
+    """Runs the election, if enabled, and the takeover of a new leader."""
+
+    def __init__(
+        self, options: Options, lease_client: Client, client: Client, namespace: str, handler: LeadershipHandler
+    ) -> None:
+        """`lease_client` is separate from `client`: renewals must not wait for a free connection."""
+        self._handler = handler
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+        self._election: Election | None = None
+        if options.leader_elect:
+            self._election = Election(
+                lease_client,
+                namespace=namespace,
+                name=options.lease_name,
+                identity=process_identity(),
+                lease_duration=options.leader_elect_lease_duration,
+                renew_deadline=options.leader_elect_renew_deadline,
+                retry_period=options.leader_elect_retry_period,
+                on_change=self._changed,
+                on_report=self._report,
+            )
+        self.fence = Fence(client, namespace=namespace, on_change=self._fence_changed) if options.fence else None
+        #: Set by a failed bind that the fencing policy may have rejected.
+        self._fence_doubt = asyncio.Event()
+        self._takeover: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def is_leader(self) -> bool:
+        """Whether writes are allowed now; always without leader election."""
+        return self._election is None or self._election.is_leader()
+
+    def fence_token(self) -> str | None:
+        """The token that the fencing policy compares with the Lease; None without fencing."""
+        if self.fence is None or self._election is None:
+            return None
+        return self.fence.token(self._election)
+
+    def parts(self) -> list[Coroutine[Any, Any, None]]:
+        """Coroutines to run until shutdown. Without leader election, leads from now on."""
+        if self._election is None:
+            self._changed(True)
+            return []
+        return [self._election.run(), self._watch_fence(self._election)]
+
+    def bind_failed(self, message: str) -> None:
+        """Probe the fencing policy if it may have rejected a bind with this message."""
+        if may_be_fenced(message):
+            self._fence_doubt.set()
+
+    async def probe_fence(self) -> None:
+        """Check whether the fencing policy is active."""
+        if self.fence is not None and self._election is not None:
+            await self.fence.probe(self._election)
+
+    def stop(self) -> None:
+        """Cancel a takeover in progress."""
+        self._stopping = True
+        if self._takeover is not None:
+            self._takeover.cancel()
+
+    async def release(self, within: float) -> None:
+        """Release the Lease within this number of seconds."""
+        if self._election is not None:
+            await self._election.release(within)
+
+    def _changed(self, leading: bool) -> None:
+        self._handler.leads(leading)
+        if self._takeover is not None:
+            self._takeover.cancel()
+            self._takeover = None
+        if leading:
+            self._log.info("became leader", identity=self._election.identity if self._election is not None else "")
+            self._takeover = self._handler.spawn(self._handler.take_over())
+        else:
+            self._handler.stand_by()
+            (self._log.info if self._stopping else self._log.warning)("standing by")
+
+    def _report(self, event: ElectionEvent, detail: str) -> None:
+        expected = event in _EXPECTED or detail == RELEASED
+        (self._log.info if expected else self._log.warning)("leader election", event_type=event.value, detail=detail)
+
+    async def _watch_fence(self, election: Election) -> None:
+        """Probe after doubtful failures, and at an interval while the policy is not active."""
+        while self.fence is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    await self._fence_doubt.wait()
+            doubtful = self._fence_doubt.is_set() or self.fence.state is not FenceState.ACTIVE
+            self._fence_doubt.clear()
+            if doubtful and election.is_leader():
+                await self.fence.probe(election)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _fence_changed(self, state: FenceState, sentence: str) -> None:
+        if state is FenceState.ACTIVE:
+            self._log.info("fencing policy active", state=state.value, detail=sentence)
+        else:
+            self._log.error("fencing policy NOT active", state=state.value, detail=sentence)

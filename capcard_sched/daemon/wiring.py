@@ -1,0 +1,115 @@
+"""Builds the parts of the daemon that need the event loop: API clients, writer, informers, leadership, HTTP servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from capcard_sched.daemon.diagnosis.log_level import LevelServer
+from capcard_sched.daemon.leadership import Leadership
+from capcard_sched.daemon.observability.server import HttpServer, Tls, health_pages, metrics_pages
+from capcard_sched.kube import volumes
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.kinds import chosen_kinds
+from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AsyncExitStack
+
+    from capcard_sched.daemon.leadership import LeadershipHandler
+    from capcard_sched.daemon.observability.health import Health
+    from capcard_sched.daemon.observability.logs import Logs
+    from capcard_sched.daemon.observability.metrics import Metrics
+    from capcard_sched.daemon.observability.observer import LoggingObserver
+    from capcard_sched.daemon.options import Options
+    from capcard_sched.daemon.scheduler_thread import SchedulerThread
+    from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.kinds import WatchedKind
+
+#: Connections: for reads, in addition to those of writers.
+_READERS: Final = 8
+#: Connections: for the Lease, separate so that renewals never wait for a free one.
+_LEASE_CONNECTIONS: Final = 4
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The API server's side of the daemon."""
+
+    client: Client
+    kinds: Sequence[WatchedKind[Any]]
+    informers: Informers
+    writer: ApiWriter
+    leadership: Leadership
+
+
+async def open_backend(
+    stack: AsyncExitStack,
+    options: Options,
+    connection: Connection,
+    thread: SchedulerThread,
+    observer: LoggingObserver,
+    handler: LeadershipHandler,
+) -> Backend:
+    """Open the clients on `stack` and build what uses them. Starts nothing."""
+    client = await stack.enter_async_context(
+        Client(
+            connection,
+            connections=options.bind_workers + LOW_WORKERS + _READERS,
+            qps=options.kube_api_qps,
+            burst=options.kube_api_burst,
+            observer=observer,
+        )
+    )
+    lease_client = await stack.enter_async_context(Client(connection, connections=_LEASE_CONNECTIONS))
+    namespace = options.lease_namespace or connection.namespace or "default"
+    leadership = Leadership(options, lease_client, client, namespace, handler)
+    writer = ApiWriter(
+        client,
+        thread.deliver,
+        observer,
+        may_write=leadership.is_leader,
+        binders=options.bind_workers,
+        scheduler_name=options.component,
+        use_eviction_api=options.use_eviction_api,
+        fence=leadership.fence_token,
+        pre_bind=volumes.bind_volumes,
+    )
+    kinds = chosen_kinds(
+        node_selector=[(match.label, match.value) for match in options.node_selector],
+        priority_classes=options.priority_class,
+    )
+    return Backend(client, kinds, Informers(client, thread.deliver, observer, kinds), writer, leadership)
+
+
+async def open_servers(
+    stack: AsyncExitStack,
+    options: Options,
+    logs: Logs,
+    metrics: Metrics,
+    health: Health,
+    sample: Callable[[], Awaitable[None]],
+) -> None:
+    """Open the configured ports on `stack`; one server if metrics and health share an address. Raises ServeError."""
+    log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+    pages: dict[Any, dict[str, Any]] = {}
+    if options.enable_metrics:
+        pages[options.listen_address] = metrics_pages(metrics, sample)
+    if options.enable_healthz:
+        pages.setdefault(options.healthz_address, {}).update(health_pages(health))
+    for address, content in pages.items():
+        tls = None
+        if options.tls_cert_file is not None and options.tls_private_key_file is not None and "/healthz" in content:
+            tls = Tls(options.tls_cert_file, options.tls_private_key_file, options.ca_cert_file)
+        server = HttpServer(address, content, tls=tls)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        log.info("serving", address=f"{address.host}:{server.port}", pages=sorted(content))
+    if options.debug_socket_dir is not None:
+        level = LevelServer(logs, options.debug_socket_dir)
+        await level.start()
+        stack.push_async_callback(level.stop)
