@@ -125,8 +125,13 @@ BIND_TIME: Final = "volcano.sh/bind-time"
 GPU_INDEX: Final = "volcano.sh/gpu-index"
 GPU_UNHEALTHY_IDS: Final = "volcano.sh/gpu-unhealthy-ids"
 PREDICATE_TIME: Final = "volcano.sh/predicate-time"
+#: Pod, written with the binding: the vNPUs it got, `0-vir04`.
+NPU_CORE: Final = "huawei.com/npu-core"
+#: Pod labels: whether a vNPU may have fewer AI CPUs (`low`) or not (`high`), and whether it has the media engine.
+VNPU_LEVEL: Final = "vnpu-level"
+VNPU_DVPP: Final = "vnpu-dvpp"
 #: Pod: where its devices are, and how far a device plugin is with them.
-DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_TIME, VGPU_IDS, BIND_PHASE, GPU_INDEX})
+DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_TIME, VGPU_IDS, BIND_PHASE, GPU_INDEX, NPU_CORE})
 
 # --- replicas -------------------------------------------------------------------------------------------------------
 #: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.
@@ -165,6 +170,9 @@ CLASS_ANNOTATIONS: Final = frozenset(
         NOUSE_GPU_TYPE,
     }
 )
+
+#: Pod labels that do so.
+CLASS_LABELS: Final = frozenset({VNPU_LEVEL, VNPU_DVPP})
 
 #: Prefixes of supported keys: an unknown key under one of them is probably a misspelling.
 OWN_PREFIXES: Final = (VOLCANO_PREFIX, "scheduling.volcano.sh/", "simulation.capcard-sched.io/")

@@ -390,6 +390,13 @@ def _device_notes(annotations: Mapping[str, str]) -> dict[str, str]:
     return {key: annotations[key] for key in sorted(found)} if found else {}
 
 
+def _class_annotations(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
+    found = {key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())}
+    for key in sorted(keys.CLASS_LABELS & labels.keys()):
+        found[key] = labels[key]
+    return found
+
+
 def facts_of(pod: PodObject) -> PodFacts:
     """The facts of a pod. Never raises: an invalid field counts as unset."""
     meta = pod.metadata
@@ -415,5 +422,5 @@ def facts_of(pod: PodObject) -> PodFacts:
         cooldown=cooldown_of(meta.labels, meta.annotations, pod.status.conditions),
         owner_kind=owners[0].kind if owners else "",
         controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
-        class_annotations={key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())},
+        class_annotations=_class_annotations(annotations, labels),
     )

@@ -14,10 +14,12 @@ from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, 
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING, DeviceAccounting
+from capcard_sched.plugins.deviceshare.ascend import AscendDevices
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
 from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_states import NO_STATE, RequestAnswers, answer
 from capcard_sched.plugins.deviceshare.deviceshare_arguments import DeviceShareArguments, check_arguments
+from capcard_sched.plugins.deviceshare.gpushare import GpuShareDevices
 from capcard_sched.plugins.deviceshare.metrics import samples
 from capcard_sched.plugins.deviceshare.shared_card import CardStates
 from capcard_sched.plugins.deviceshare.vgpu import VgpuDevices
@@ -65,8 +67,12 @@ class DeviceShare(Plugin):
         given = self.arguments
         self._cards = CardStates()
         self.types: list[DeviceType] = []
+        if given.gpu_sharing or given.gpu_number:
+            self.types.append(GpuShareDevices(self._cards, by_number=given.gpu_number))
         if given.vgpu:
             self.types.append(VgpuDevices(given.policy, given.weight, self._cards))
+        if given.ascend_310p:
+            self.types.append(AscendDevices(self._cards, given.weight))
         self.rows = DeviceRows(self.types)
         self._session: Session
         #: By class, None for pods that ask for nothing; by requests.

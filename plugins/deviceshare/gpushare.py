@@ -1,0 +1,121 @@
+"""gpushare (deprecated): cards that a node counts and a pod names by index, shared by memory or given by number."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices
+from capcard_sched.plugins.deviceshare.device_choice import ChosenShare, DeviceChoice, NoChoice
+from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
+from capcard_sched.plugins.deviceshare.shared_card import Booking, CardModel, CardStates, Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_ledger import CardLedger, Cards, Shares
+
+MEMORY: Final = "volcano.sh/gpu-memory"
+NUMBER: Final = "volcano.sh/gpu-number"
+
+_UNIT = 1000
+_NANOSECONDS = 1_000_000_000
+_INDEX = re.compile(r"[0-9]{1,4}")
+#: Cards have no limit of shares.
+_ANY_NUMBER = 1 << 31
+
+
+class GpuRequest(NamedTuple):
+    """So many units of memory on one card, or so many cards without any pod."""
+
+    memory: int
+    number: int
+
+
+class GpuShareDevices(DeviceType):
+    """See the module docstring. A card is known by its index; `by_number`: whole cards instead of memory."""
+
+    name: ClassVar[str] = "GpuShare"
+
+    def __init__(self, states: CardStates, *, by_number: bool) -> None:
+        self._states = states
+        self._by_number = by_number
+
+    @property
+    def own_resources(self) -> frozenset[str]:
+        return frozenset()
+
+    def request_of(self, cls: TaskClass) -> GpuRequest | None:
+        amount = cls.limits.get(NUMBER if self._by_number else MEMORY, 0)
+        if amount <= 0:
+            return None
+        units = -(-amount // _UNIT)
+        return GpuRequest(0, units) if self._by_number else GpuRequest(units, 0)
+
+    def offer_of(self, node: Node, now: float) -> NodeOffer | None:
+        cards = node.capacity.get(NUMBER, 0) // _UNIT
+        if cards <= 0:
+            return None
+        model = CardModel(_ANY_NUMBER, max(1, node.capacity.get(MEMORY, 0) // _UNIT // cards), self.name)
+        text = node.annotations.get(keys.GPU_UNHEALTHY_IDS, "")
+        unhealthy = {int(part) for part in _items(text) if _INDEX.fullmatch(part)}
+        warnings = [
+            f'{keys.GPU_UNHEALTHY_IDS}: "{part[:64]}" is no index of a card' for part in _items(text)
+            if not _INDEX.fullmatch(part)
+        ]  # fmt: skip
+        usable = [index for index in range(cards) if index not in unhealthy]
+        return NodeOffer(
+            tuple(str(index) for index in usable), tuple(self._states.card(model) for _ in usable), tuple(warnings)
+        )
+
+    def choose(self, cards: Cards, request: GpuRequest, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:
+        """The lowest indexes that do."""
+        free = [
+            index
+            for index, card in enumerate(cards)
+            if (not card.use.number if request.number else card.model.memory - card.use.memory >= request.memory)
+        ]
+        wanted = request.number or 1
+        if len(free) < wanted:
+            return NoChoice(Cause.CARDS if request.number else Cause.MEMORY, {})
+        booking, after, shares = Booking(request.memory, 0), list(cards), []
+        for index in free[:wanted]:
+            shares.append(ChosenShare(0, index, request.memory, booking))
+            after[index] = after[index].plus(booking)
+        return DeviceChoice(tuple(shares), 0.0, tuple(after))
+
+    def weighted(self, score: float) -> float:
+        return 0.0
+
+    def refusal(self, refused: NoChoice) -> str:
+        return "GpuNumber no enough gpu number" if self._by_number else "GpuShare no enough gpu memory"
+
+    def note_of(self, task: Task) -> str:
+        return task.device_notes.get(keys.GPU_INDEX, "")
+
+    def booked(self, task: Task, ledger: CardLedger) -> BookedDevices:
+        request = self.request_of(task.cls) or GpuRequest(0, 0)
+        index_of = {uuid: index for index, uuid in enumerate(ledger.uuids)}
+        shares, unknown = [], []
+        for part in dict.fromkeys(_items(self.note_of(task))):
+            if part in index_of:
+                shares.append(ChosenShare(0, index_of[part], request.memory, Booking(request.memory, 0)))
+            else:
+                unknown.append(part)
+        problems = tuple(f'{keys.GPU_INDEX}: "{part[:64]}" is no usable card of the node' for part in unknown)
+        return BookedDevices(tuple(shares), tuple(unknown), (), problems)
+
+    def annotations(
+        self, task: Task, shares: Shares, ledger: CardLedger, node: Node, moment: float, last: int
+    ) -> dict[str, str]:
+        return {
+            keys.PREDICATE_TIME: str(int(moment * _NANOSECONDS)),
+            keys.GPU_INDEX: ",".join(ledger.uuids[share.card] for share in shares),
+        }
+
+
+def _items(text: str) -> list[str]:
+    return [part for part in (each.strip() for each in text.split(",")) if part]
