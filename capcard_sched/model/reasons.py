@@ -68,6 +68,7 @@ INVALID_CARD_QUOTA = Reason(
     "Warning",
     "Invalid annotation volcano.sh/card.quota: {detail}; all card quotas of Queue <{queue}> are 0",
 )
+
 INVALID_CARD_LABEL = Reason("InvalidCardLabel", "Warning", "Label {key}={value} is not a positive integer")
 CARD_NAME_MISSING = Reason(
     "CardNameMissing",

@@ -229,13 +229,16 @@ class _Cluster:
         return usage
 
     def _charge(self, pod: JsonObject) -> dict[str, int]:
+        """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
         requests = _requests(pod)
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
-        card = self._card_of(pod)
-        resource = self._cards.get(card, ("", 0, 0))[0]
-        if requests.get(resource):
-            charge[f"card {card}"] = requests[resource]
-        return charge
+        provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "") or {}
+        held = {card: requests[resource] for card, (_, resource) in provided.items() if requests.get(resource)}
+        if not held:
+            card = self._card_of(pod)
+            amount = requests.get(self._cards.get(card, ("", 0, 0))[0])
+            held = {card: amount} if amount else {}
+        return charge | {f"card {card}": amount for card, amount in held.items()}
 
     def _card_of(self, pod: JsonObject) -> str:
         notes = _annotations(pod)
@@ -351,9 +354,8 @@ def _requests(pod: JsonObject) -> dict[str, int]:
 
 
 def _is_charged(pod: JsonObject) -> bool:
-    """Charged to its queue: bound, neither finished nor terminating."""
-    bound = bool((pod.get("spec") or {}).get("nodeName"))
-    return bound and _status(pod).get("phase") not in _FINISHED and not pod["metadata"].get("deletionTimestamp")
+    """Charged to its queue: bound and not finished, whatever its grace period."""
+    return bool((pod.get("spec") or {}).get("nodeName")) and _status(pod).get("phase") not in _FINISHED
 
 
 def _scheduled_at(pod: JsonObject) -> float | None:

@@ -29,7 +29,7 @@ class ChargeError(ValueError):
 class CardDemand:
     """The demand of one task class."""
 
-    __slots__ = ("_by_card", "alternatives", "amount", "claim", "error", "names", "positions", "several", "unnamed")
+    __slots__ = ("_fixed", "alternatives", "amount", "claim", "error", "names", "positions", "several", "unnamed")
 
     def __init__(
         self,
@@ -54,15 +54,20 @@ class CardDemand:
         self.error = error
         #: The card resource requested without a card name and without a charge.
         self.unnamed = unnamed
-        self._by_card: dict[str, Charge] = {}
+        self._fixed: dict[tuple[str, int], Charge] = {}
 
     def on(self, card: str) -> Charge:
         """The charge once the card is known."""
-        if not card or card == self.claim.card:
-            return self.claim
-        charge = self._by_card.get(card)
+        return self.claim if not card else self.fixed(card, self.amount)
+
+    def fixed(self, card: str, amount: int) -> Charge:
+        """The charge with a given card and amount."""
+        claim = self.claim
+        if (card, amount) == (claim.card, claim.amount) and claim.complete:
+            return claim
+        charge = self._fixed.get((card, amount))
         if charge is None:
-            charge = self._by_card[card] = self.claim._replace(card=card)
+            charge = self._fixed[card, amount] = claim._replace(card=card, amount=amount, complete=True)
         return charge
 
 
@@ -90,26 +95,40 @@ class CardDemands:
         """Clear the cache."""
         self._demands.clear()
 
-    def placed(self, task: Task, node: Node | None, before: str = "") -> Charge:
-        """The charge of a pod that stands on a node (rule 5). `before`: the card it was charged before, if any.
+    def placed(self, task: Task, node: Node | None, before: Charge | None = None) -> Charge:
+        """The charge of a pod on a node; `before`: its charge so far. Never fails.
 
-        Never fails: a pod that already runs is charged its `card.assigned`, else what the node offers, else what it
-        was charged before, else the first alternative the cluster knows (R12).
+        A pod is charged the card of its node whose resource it requests. On a node without such a card it keeps its
+        charge; only there, and without a charge, do annotations decide: `card.assigned`, else the first alternative
+        that some node offers. Under `unnamedCards: ignore` a pod that never named a card is charged none.
         """
         demand = self.of(task.cls)
+        charged = before is not None and bool(before.card)
+        named = charged or bool(_card_name(task.cls)) or bool(task.assigned_card)
+        if not named and self._arguments.unnamed_cards == "ignore":
+            return demand.claim
+        found = self._held_on(task.cls, node) if node is not None else None
+        if found is not None:
+            return demand.fixed(*found)
+        if before is not None and charged:
+            return demand.fixed(before.card, before.amount)
         if demand.alternatives and task.assigned_card in demand.names:
             return demand.on(task.assigned_card)  # also one that no node offers any more
-        if not demand.several:
-            return demand.claim
-        if node is not None:
-            offered = self._inventory.offered_by(node)
-            for card in demand.alternatives:
-                if card in offered:
-                    return demand.on(card)
-        return demand.on(before if before in demand.names else demand.alternatives[0])
+        return demand.on(demand.alternatives[0]) if demand.several else demand.claim
+
+    def _held_on(self, cls: TaskClass, node: Node) -> tuple[str, int] | None:
+        """The card of a node that pods of the class hold there, and its amount; the largest amount of several."""
+        cards = self._inventory.cards_on(node)
+        held = [(card, _count(cls, resource)) for card, (_, resource) in cards.items()]
+        return max(((card, amount) for card, amount in held if amount), key=lambda found: found[1], default=None)
+
+    def choices_on(self, demand: CardDemand, cls: TaskClass, node: Node) -> list[str]:
+        """The alternatives that a node offers under a resource the class requests, preferred first."""
+        cards = self._inventory.cards_on(node)
+        return [card for card in demand.alternatives if card in cards and _count(cls, cards[card][1])]
 
     def _read(self, cls: TaskClass) -> CardDemand:
-        written = cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or ""
+        written = _card_name(cls)
         names: tuple[str, ...] = ()
         alternatives: tuple[str, ...] = ()
         amount, error, unnamed = 0, "", ""
@@ -120,11 +139,15 @@ class CardDemands:
                 if unnamed and self._arguments.unnamed_cards == "deny":
                     raise ChargeError(f"card resource <{unnamed}> requested without annotation {CARD_NAME}")
                 if unnamed and self._arguments.unnamed_cards == "infer":
+                    self._check_single(cls, unnamed)
                     names, amount, unnamed = tuple(self._inventory.cards_of(unnamed)), _count(cls, unnamed), ""
                     alternatives = names
             else:
                 alternatives = tuple(card for card in names if self._inventory.resources_of(card))
-                amount = _count(cls, self._resource(cls, written, names, alternatives))
+                resource = self._resource(cls, written, names, alternatives)
+                if self._arguments.unnamed_cards != "ignore":
+                    self._check_single(cls, resource)
+                amount = _count(cls, resource)
         except (CardSyntaxError, ChargeError) as problem:
             error, amount, alternatives = str(problem), 0, ()
         cpu, memory = cls.requests.get(CPU, 0), cls.requests.get(MEMORY, 0)
@@ -134,7 +157,7 @@ class CardDemands:
         return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 
     def _resource(self, cls: TaskClass, written: str, names: Collection[str], alternatives: Collection[str]) -> str:
-        """The one resource name by which the pod asks for its cards. Raises ChargeError (§2.3)."""
+        """The one resource name of the pod's cards. Raises ChargeError."""
         if not alternatives:
             raise ChargeError(f"no resource name found for card <{written}>")
         sets = [self._inventory.resources_of(card) for card in alternatives]
@@ -146,12 +169,33 @@ class CardDemands:
                 return resource
         raise ChargeError(f"no resource <{common[0]}> defined in requests/limits for card <{written}>")
 
+    def _check_single(self, cls: TaskClass, resource: str) -> None:
+        """Raises ChargeError when the pod requests cards by a second resource, which its charge does not include.
+
+        A resource that names no card of its own, such as an RDMA device beside whole cards, is not one.
+        """
+        cards = set(self._inventory.cards_of(resource))
+        others = [name for name in self._card_resources(cls) if not cards.issuperset(self._inventory.cards_of(name))]
+        if others:
+            listed = ", ".join(sorted({resource, *others}))
+            raise ChargeError(f"card resources <{listed}> requested together, which is not supported")
+
     def _unnamed_resource(self, cls: TaskClass) -> str:
-        """The first card resource, in sorted order, of which the pod asks any; "" for none."""
-        for resource in sorted({*cls.requests, *cls.limits}):
-            if self._inventory.is_card_resource(resource) and _count(cls, resource):
-                return resource
-        return ""
+        """The first card resource, in sorted order, that the pod requests; "" for none."""
+        return next(iter(self._card_resources(cls)), "")
+
+    def _card_resources(self, cls: TaskClass) -> list[str]:
+        """The card resources that the pod requests, sorted."""
+        return [
+            resource
+            for resource in sorted({*cls.requests, *cls.limits})
+            if self._inventory.is_card_resource(resource) and _count(cls, resource)
+        ]
+
+
+def _card_name(cls: TaskClass) -> str:
+    """The text of the card name annotation, "" without one."""
+    return cls.annotations.get(CARD_NAME) or cls.annotations.get(CARD_NAME_ALIAS) or ""
 
 
 def _count(cls: TaskClass, resource: str) -> int:
@@ -161,5 +205,5 @@ def _count(cls: TaskClass, resource: str) -> int:
 
 
 def mixed_resources(key: str, resources: Collection[str]) -> str:
-    """The text for alternatives that one resource name cannot ask for (R6)."""
+    """The text for alternatives that have no resource name in common."""
     return f"cards <{key}> use different resources <{', '.join(sorted(resources))}>, which is not supported"

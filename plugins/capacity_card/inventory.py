@@ -10,13 +10,17 @@ from capcard_sched.model.cards import NodeCards, discover_cards
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Mapping
 
     from capcard_sched.framework.api.node_view import Mask, Rows
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node
 
 _NOTHING: frozenset[str] = frozenset()
+
+
+def _resources(cards: NodeCards) -> list[tuple[str, str]]:
+    return [(card, resource) for card, (_, resource) in cards.cards.items()]
 
 
 class _CardOffer(NamedTuple):
@@ -42,6 +46,8 @@ class CardInventory:
         self._offers: dict[str, _CardOffer] = {}
         #: Card to resource name to how many nodes offer it so.
         self._uses: dict[str, dict[str, int]] = {}
+        #: Nodes whose cards or their resource names changed at the last refresh.
+        self.relabeled: list[Node] = []
         self._remembered: dict[str, frozenset[str]] = {}
         self._cards: dict[str, set[str]] = {}
         self._holders: dict[str, dict[str, Node]] = {}
@@ -69,6 +75,11 @@ class CardInventory:
         """The cards of a node; none for a deleted node."""
         offer = self._offers.get(node.name)
         return offer.cards.cards if offer is not None else _NOTHING
+
+    def cards_on(self, node: Node) -> Mapping[str, tuple[int, str]]:
+        """Card of a node to (thousandths, resource name), sorted; empty for a deleted node."""
+        offer = self._offers.get(node.name)
+        return offer.cards.cards if offer is not None else {}
 
     def offers(self, card: str) -> Mask:
         """Mask of the nodes that offer a card: bool [nodes]. Cached until a node changes."""
@@ -101,6 +112,7 @@ class CardInventory:
         by_name, changed = session.nodes.by_name, session.changed
         names: Iterable[str] = self._offers.keys() | by_name.keys() if changed.everything else changed.nodes
         before: dict[str, frozenset[str]] = {}
+        self.relabeled.clear()
         for name in names:
             node, old = by_name.get(name), self._offers.get(name)
             if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):
@@ -109,6 +121,8 @@ class CardInventory:
                 self._remove_node(name, old, before)
             if node is not None:
                 self._add_node(session, name, node, before)
+                if old is None or _resources(old.cards) != _resources(self._offers[name].cards):
+                    self.relabeled.append(node)
         if session.nodes.generation != self._generation or len(session.nodes) != self._nodes:
             self._generation, self._nodes = session.nodes.generation, len(session.nodes)
             self._masks.clear()

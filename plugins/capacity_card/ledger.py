@@ -17,7 +17,7 @@ from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
@@ -52,6 +52,7 @@ class Ledger:
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
         self.by_service: dict[tuple[str, ServiceType], int] = {}
+
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         self._card_quotas: dict[str, CardQuota] = {}
@@ -75,11 +76,14 @@ class Ledger:
         Returns the queues and the jobs that were rebuilt, in order of name and of key.
         """
         changed = session.changed
+
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
         if renamed:
             keys |= {key for key, account in self.jobs.items() if not renamed.isdisjoint(self._names_in(account.job))}
         self._touched = set()
+        relabeled = {task.uid: task for node in self._inventory.relabeled for task in node.tasks.values()}
+        keys |= {task.job.key for task in relabeled.values() if task.job is not None}
         queues = self._refresh_queues(session, names)
         for queue in queues:
             if not self.queues[queue.name].jobs:
@@ -90,7 +94,7 @@ class Ledger:
             if job is None or job.queue not in self.queues:
                 self._close_job(key)
             else:
-                self._reopen_job(job)
+                self._reopen_job(job, relabeled)
                 jobs.append(job)
         for key in self._closing:
             account = self.jobs.get(key)
@@ -143,8 +147,8 @@ class Ledger:
             del self.queues[name]
         self._card_quotas.pop(name, None)
 
-    def _reopen_job(self, job: Job) -> None:
-        """Rebuild a job from its pods. A pod that is charged already keeps its charge."""
+    def _reopen_job(self, job: Job, relabeled: Container[str]) -> None:
+        """Rebuild a job from its pods. `relabeled`: uids of the pods on nodes whose cards changed."""
         before = self.jobs.get(job.key)
         self._close_job(job.key)
         account = self._open_job(job)
@@ -152,8 +156,8 @@ class Ledger:
             cls = task.cls
             if task.status in CHARGED_STATUSES:
                 charge = before.charges.get(uid) if before is not None else None
-                if charge is None or not charge.complete or charge.class_id != cls.id:
-                    charge = self._demands.placed(task, task.node, charge.card if charge is not None else "")
+                if charge is None or not charge.complete or charge.class_id != cls.id or uid in relabeled:
+                    charge = self._demands.placed(task, task.node, charge)
                 account.charges[uid] = charge
                 self._book(account, cls, charge, 1)
 
@@ -197,7 +201,13 @@ class Ledger:
             return
         demand = self._demands.of(cls)
         charges = account.charges
-        if tasks[0].status in _NEWLY_PLACED and not demand.several:
+        card, offered_by = demand.claim.card, self._inventory.offered_by
+        if (
+            tasks[0].status in _NEWLY_PLACED
+            and not demand.several
+            and not demand.error
+            and (not card or all(card in offered_by(node) for node in placement.nodes))
+        ):
             before = len(charges)
             charges.update({task.uid: demand.claim for task in tasks if task.uid not in charges})
             count = len(charges) - before
@@ -251,17 +261,20 @@ class Ledger:
         return account
 
     def _charge_on(self, account: JobAccount, demand: CardDemand, task: Task, node: Node) -> Charge:
-        if task.status in _NEWLY_PLACED:
-            return demand.on(self._card_on(account, demand, node)) if demand.several else demand.claim
+        if task.status in _NEWLY_PLACED and demand.several:
+            card = self._card_on(account, demand, task.cls, node)
+            if card:
+                return demand.on(card)
         return account.former.pop(task.uid, None) or self._demands.placed(task, node)
 
-    def _card_on(self, account: JobAccount, demand: CardDemand, node: Node) -> str:
-        """The alternative a new pod gets on a node: the first offered with quota, else the first offered."""
+    def _card_on(self, account: JobAccount, demand: CardDemand, cls: TaskClass, node: Node) -> str:
+        """The alternative a new pod gets on a node: the first offered with quota, else the first offered, else ""."""
+        choices = self._demands.choices_on(demand, cls, node)
         fixed = self.fixed_card(account, demand)
-        offered = self._inventory.offered_by(node)
-        choices = [card for card in ((fixed,) if fixed else demand.alternatives) if card in offered]
+        if fixed in choices:
+            return fixed
         with_quota = (card for card in choices if account.queue.free(card) >= demand.amount)
-        return next(with_quota, choices[0] if choices else fixed or demand.alternatives[0])
+        return next(with_quota, choices[0] if choices else "")
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         account.allocated.add(charge, times)

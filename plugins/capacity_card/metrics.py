@@ -46,6 +46,7 @@ def samples(
         yield Sample("capacity_card_evictions_total", labels, count)
     for kind, reason, count in warnings.counts():
         yield Sample("capacity_card_invalid_objects", {"kind": kind, "reason": reason}, count)
+
     yield Sample("capacity_card_internal_errors_total", {}, ledger.internal_errors)
 
 

@@ -132,14 +132,14 @@ def test_queues_show_each_card_against_its_quota() -> None:
         ),
         member("waits", **{"volcano.sh/card.name": "H200"}),
     ]
-    leaving = member("leaving", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"})
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
-    items = [NODE, group(), *pods, leaving, queue(metadata=quota, spec={"capability": {"cpu": "8"}})]
+    terminating = member("terminating", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "H200"})
+    terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    items = [NODE, group(), *pods, terminating, queue(metadata=quota, spec={"capability": {"cpu": "8"}})]
     overview = survey(items, START, START)
     assert overview.queues[0].uses == (
         Use("A100", "0", "2", 0.0),
-        Use("H200", "2", "4", 0.5),
-        Use("cpu", "4", "8", 0.5),
+        Use("H200", "3", "4", 0.75),
+        Use("cpu", "6", "8", 0.75),
     )
     assert overview.cards == (CardRow("H200", 1, 8.0, 3.0),)
 
@@ -236,3 +236,14 @@ def test_short_runs_draw_no_bar_and_long_ones_do(monkeypatch: pytest.MonkeyPatch
     progress.update(3_600_000_000, 7_200_000_000)
     progress.close()
     assert "1h of 2h" in output.getvalue()
+
+
+def test_queues_show_cards_by_node_whatever_the_annotations_of_the_pods_are() -> None:
+    quota = {"annotations": {"volcano.sh/card.quota": '{"H200": 4}'}}
+    pods = [
+        member("renamed", "2026-01-01T00:00:05Z", **{"volcano.sh/card.name": "A100"}),
+        member("forged", "2026-01-01T00:00:05Z", **{"volcano.sh/card.assigned": "A100"}),
+        member("unnamed", "2026-01-01T00:00:05Z"),
+    ]
+    rows = survey([NODE, queue(metadata=quota), group(), *pods], START, START).queues
+    assert rows[0].uses[0] == Use("H200", "3", "4", 0.75)

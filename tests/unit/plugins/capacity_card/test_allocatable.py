@@ -257,10 +257,10 @@ def test_a_running_multi_card_pod_is_charged_its_nodes_card(harness: Callable[..
 
 @pytest.mark.parametrize(
     ("assigned", "expected"),
-    [("B", {"B": 1000}), ("C", {"A": 1000}), ("", {"A": 1000})],
+    [("B", {"A": 1000}), ("C", {"A": 1000}), ("", {"A": 1000})],
     ids=["one of its own", "not one of its own", "none"],
 )
-def test_the_recorded_card_counts_when_the_pod_accepts_it(
+def test_the_card_under_the_requested_resource_of_the_node_counts(
     harness: Callable[..., Harness], assigned: str, expected: dict[str, int]
 ) -> None:
     h = harness()
@@ -369,15 +369,15 @@ def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness
     h.queue("q", cards={"A": 4, "B": 4})
     hold(h, "A", 2)
     h.group("g", phase="Running")
-    h.pod("p", card="A|B", cards=1, node="n-b", annotations={"volcano.sh/card.assigned": "A"})
+    h.pod("p", card="A|B", cards=3, node="n-b", annotations={"volcano.sh/card.assigned": "A"})
     session = h.session()
     account = h.plugin("capacity-card").ledger.queues["q"]
-    assert (account.allocated.cards, account.share) == ({"A": 3000}, 0.75)
+    assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
     statement = Statement(session)
     statement.evict(h.task("p"), "test")
     assert (account.allocated.cards, account.share) == ({"A": 2000}, 0.5)
     statement.discard()
-    assert (account.allocated.cards, account.share) == ({"A": 3000}, 0.75)
+    assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
 
 
 def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness]) -> None:

@@ -45,7 +45,9 @@ def books(plugin: CapacityCard) -> dict[str, Any]:
 def rebuilt(h: Harness, arguments: CapacityCardArguments) -> CapacityCard:
     """A plugin that sees the cluster for the first time."""
     fresh = CapacityCard(arguments)
-    core = h.core
+    core, ledger, placed = h.core, h.plugin("capacity-card").ledger, fresh.demands.placed
+    # On a node without the card only the ledger of the running scheduler has the charge.
+    fresh.demands.placed = lambda task, node, before=None: placed(task, node, before or ledger.charge_of(task))  # type: ignore[method-assign]
     assert core.last_session is not None
     session = Session(
         core.state,
