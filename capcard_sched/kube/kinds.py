@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from capcard_sched.kube import paths
 from capcard_sched.model import deltas
+from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.cooldown import cooldown_of
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.intents import ObjectRef
@@ -103,7 +104,8 @@ def _by_uid(gone: Callable[[str, str, str], deltas.Delta]) -> Callable[[ObjectMe
 
 
 def _namespace_changed(obj: NamespaceObject) -> deltas.Delta:
-    return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {})
+    queue = (obj.metadata.annotations or {}).get(POD_QUEUE_NAME, "")
+    return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {}, queue)
 
 
 KINDS: Final[tuple[WatchedKind[Any], ...]] = (

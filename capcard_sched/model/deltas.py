@@ -99,10 +99,12 @@ class PriorityClassGone(_Delta, frozen=True):
 
 
 class NamespaceChanged(_Delta, frozen=True):
-    """A namespace was added, or its labels changed."""
+    """A namespace was added, or its labels or default queue changed."""
 
     name: str
     labels: dict[str, str]
+    #: The queue of PodGroups that name none (annotation `scheduling.volcano.sh/queue-name`); "" without one.
+    default_queue: str = ""
 
 
 class NamespaceGone(_Delta, frozen=True):

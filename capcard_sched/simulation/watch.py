@@ -17,7 +17,7 @@ from capcard_sched.controllers.objects import (
     meta,
 )
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_USAGE
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, POD_QUEUE_NAME, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
@@ -80,7 +80,11 @@ _WATCHED: dict[str, _Watched] = {
     ),
     NAMESPACE: _Watched(
         NamespaceObject,
-        lambda obj: deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {}),
+        lambda obj: deltas.NamespaceChanged(
+            obj.metadata.name,
+            obj.metadata.labels or {},
+            (obj.metadata.annotations or {}).get(POD_QUEUE_NAME, ""),
+        ),
         lambda _, name, __: deltas.NamespaceGone(name),
     ),
     RESOURCE_QUOTA: _Watched(

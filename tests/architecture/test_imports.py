@@ -19,6 +19,7 @@ THIRD_PARTY = {
     "state": {"msgspec", "numpy"},
     "framework": {"msgspec", "numpy", "yaml"},
     "actions": {"msgspec", "numpy"},
+    "admission": {"msgspec", "yaml"},
     "plugins": {"msgspec", "numpy"},
     "kube": {"aiohappyeyeballs", "aiohttp", "httptools", "kubernetes", "msgspec", "yarl"},
     "simulation": {"msgspec", "yaml"},

@@ -72,6 +72,13 @@ _DEFAULT_LIMITS: Final = ServerLimits()
 Page: TypeAlias = "Callable[[web.Request], Awaitable[web.Response]]"
 
 
+class TlsContext(Protocol):
+    """The source of the server's TLS context; it may replace the certificate of a context in use."""
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ServeError when there is none."""
+
+
 class Tls(NamedTuple):
     """Files in PEM form. With `authorities`, a certificate that a client shows must be signed by one of them."""
 
@@ -125,16 +132,20 @@ class HttpServer:
         address: ListenAddress,
         pages: Mapping[str, Page],
         *,
-        tls: Tls | None = None,
+        posts: Mapping[str, Page] | None = None,
+        body_bytes: int = _SMALL,
+        tls: TlsContext | None = None,
         limits: ServerLimits = _DEFAULT_LIMITS,
     ) -> None:
-        """`pages`: path to handler of GET and HEAD."""
+        """`pages`: path to handler of GET and HEAD; `posts`: of POST, with bodies of at most `body_bytes`."""
         self._address = address
         self._tls = tls
         self._limits = limits
-        app = web.Application(middlewares=[self._respond], client_max_size=_SMALL)
+        app = web.Application(middlewares=[self._respond], client_max_size=body_bytes)
         for path, page in pages.items():
             app.router.add_get(path, page)
+        for path, page in (posts or {}).items():
+            app.router.add_post(path, page)
         self._runner = web.AppRunner(
             app,
             handle_signals=False,

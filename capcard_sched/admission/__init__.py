@@ -1,0 +1,1 @@
+"""Admission webhooks: defaults and checks of vcjobs, Queues, PodGroups and pods before the API server stores them."""

@@ -1,0 +1,185 @@
+"""Pod templates of vcjobs, checked as the API server checks pods, so that a job that cannot have pods is rejected."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from capcard_sched.admission.names import check_label, check_labels, check_qualified, shown
+from capcard_sched.model.checks import Finding
+from capcard_sched.model.quantity import QuantityError, milli
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+Json = dict[str, Any]
+
+_ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_PORT_NAME = re.compile(r"(?=.{1,15}$)(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
+_POLICIES: Final = ("Always", "OnFailure", "Never")
+_PULL: Final = ("Always", "IfNotPresent", "Never", "")
+_DNS: Final = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None", "")
+_PROTOCOLS: Final = ("TCP", "UDP", "SCTP", "")
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute", "")
+_TOLERATIONS: Final = ("Exists", "Equal", "")
+#: Native resources, of which fractions and different requests and limits are accepted.
+_NATIVE: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+_NATIVE_PREFIXES: Final = ("hugepages-", "requests.", "limits.")
+
+
+def check_pod_template(template: Any, field: str) -> Iterator[Finding]:
+    """Everything that keeps the API server from accepting a pod of the template; `field` is its path."""
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        yield Finding("error", f"{field}.spec", "is required", "a pod spec with at least one container")
+        return
+    metadata, spec = template.get("metadata"), template["spec"]
+    if isinstance(metadata, dict):
+        yield from check_labels(metadata.get("labels"), f"{field}.metadata.labels")
+        annotations = metadata.get("annotations")
+        for key in annotations if isinstance(annotations, dict) else ():
+            yield from check_qualified(key, f"{field}.metadata.annotations")
+    yield from _check_spec(spec, f"{field}.spec")
+
+
+def _check_spec(spec: Json, field: str) -> Iterator[Finding]:
+    yield from _choice(spec, "restartPolicy", _POLICIES, field)
+    yield from _choice(spec, "dnsPolicy", _DNS, field)
+    for name in ("terminationGracePeriodSeconds", "activeDeadlineSeconds"):
+        value, least = spec.get(name), 0 if name.startswith("term") else 1
+        if isinstance(value, int) and value < least:
+            yield Finding("error", f"{field}.{name}", f"{value} is too small", f"a whole number from {least}")
+    volumes = yield from _check_volumes(spec.get("volumes"), f"{field}.volumes")
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers:
+        yield Finding("error", f"{field}.containers", "is required", "a list with at least one container")
+    names: set[str] = set()
+    for group in ("initContainers", "containers"):
+        for place, container in _each(spec.get(group), f"{field}.{group}"):
+            yield from _check_container(container, place, names, volumes)
+    for place, toleration in _each(spec.get("tolerations"), f"{field}.tolerations"):
+        yield from _choice(toleration, "operator", _TOLERATIONS, place)
+        yield from _choice(toleration, "effect", _EFFECTS, place)
+        if toleration.get("operator") == "Exists" and toleration.get("value"):
+            yield Finding("error", f"{place}.value", "must be empty when operator is Exists", "no value")
+    yield from check_labels(spec.get("nodeSelector"), f"{field}.nodeSelector")
+
+
+def _check_volumes(volumes: Any, field: str) -> Generator[Finding, None, set[str]]:
+    """Yields findings and returns the volume names."""
+    names: set[str] = set()
+    for place, volume in _each(volumes, field):
+        name = volume.get("name")
+        yield from check_label(name, f"{place}.name")
+        if name in names:
+            yield Finding("error", f"{place}.name", f"volume {shown(name)} occurs twice", "distinct names")
+        names.add(str(name))
+        sources = [key for key, value in volume.items() if key != "name" and value is not None]
+        if len(sources) > 1:
+            found = ", ".join(sorted(sources))
+            yield Finding("error", place, f"has several sources: {found}", "one source, such as emptyDir")
+    return names
+
+
+def _check_container(container: Json, field: str, names: set[str], volumes: set[str]) -> Iterator[Finding]:
+    name = container.get("name")
+    yield from check_label(name, f"{field}.name")
+    if name in names:
+        yield Finding("error", f"{field}.name", f"container {shown(name)} occurs twice", "distinct names")
+    names.add(str(name))
+    image = container.get("image")
+    if not isinstance(image, str) or not image:
+        yield Finding("error", f"{field}.image", "is required", "an image reference")
+    elif image != image.strip():
+        yield Finding("error", f"{field}.image", "must not have leading or trailing spaces", "an image reference")
+    yield from _choice(container, "imagePullPolicy", _PULL, field)
+    yield from _check_ports(container.get("ports"), f"{field}.ports")
+    for place, variable in _each(container.get("env"), f"{field}.env"):
+        if not isinstance(variable.get("name"), str) or _ENV_NAME.fullmatch(variable["name"]) is None:
+            message = f"{shown(variable.get('name'))} is not the name of an environment variable"
+            yield Finding("error", f"{place}.name", message, 'letters, digits, "_", "-" and ".", no leading digit')
+        if variable.get("value") and variable.get("valueFrom"):
+            yield Finding("error", f"{place}.valueFrom", "must not be set beside value", "value or valueFrom")
+    paths: set[object] = set()
+    for place, mount in _each(container.get("volumeMounts"), f"{field}.volumeMounts"):
+        path = mount.get("mountPath")
+        if not path:
+            yield Finding("error", f"{place}.mountPath", "is required", "an absolute path")
+        elif path in paths:
+            yield Finding("error", f"{place}.mountPath", f"{shown(path)} occurs twice", "distinct paths")
+        paths.add(path)
+        if mount.get("name") not in volumes:
+            known = ", ".join(sorted(volumes)) or "no volume is defined"
+            yield Finding("error", f"{place}.name", f"there is no volume {shown(mount.get('name'))}", known)
+    yield from _check_resources(container.get("resources"), f"{field}.resources")
+
+
+def _check_ports(ports: Any, field: str) -> Iterator[Finding]:
+    for place, port in _each(ports, field):
+        for name, least in (("containerPort", 1), ("hostPort", 0)):
+            value = port.get(name, 0 if name == "hostPort" else None)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 65535:
+                yield Finding("error", f"{place}.{name}", f"{shown(value)} is not a port", f"{least} to 65535")
+        label = port.get("name") or "port"
+        if not isinstance(label, str) or _PORT_NAME.fullmatch(label) is None:
+            accepted = 'at most 15 lower-case letters, digits and "-", with at least one letter'
+            yield Finding("error", f"{place}.name", f"{shown(label)} is not the name of a port", accepted)
+        yield from _choice(port, "protocol", _PROTOCOLS, place)
+
+
+def _check_resources(resources: Any, field: str) -> Iterator[Finding]:
+    if not isinstance(resources, dict):
+        return
+    amounts: dict[str, dict[str, int | None]] = {}
+    for side in ("requests", "limits"):
+        found: dict[str, int | None] = {}
+        values = resources.get(side)
+        for name, raw in values.items() if isinstance(values, dict) else ():
+            place = f'{field}.{side}["{name}"]'
+            amount = _milli(raw)
+            found[name] = amount
+            if amount is None:
+                yield Finding("error", place, f"{shown(raw)} is not a quantity", "a quantity such as 500m, 2 or 16Gi")
+            elif amount < 0:
+                yield Finding("error", place, f"{shown(raw)} is negative", "a quantity of at least 0")
+            elif not _is_native(name) and amount % 1000:
+                yield Finding("error", place, f"{shown(raw)} is a fraction", "a whole number: the resource is a device")
+        amounts[side] = found
+    for name, request in amounts["requests"].items():
+        limit = amounts["limits"].get(name)
+        place = f'{field}.requests["{name}"]'
+        if request is None:
+            continue
+        if limit is not None and request > limit:
+            yield Finding("error", place, "is more than the limit", f"at most {resources['limits'][name]}")
+        elif not _is_native(name) and (name not in amounts["limits"] or (limit is not None and request != limit)):
+            yield Finding(
+                "error", place, "differs from the limit", "the same request and limit: the resource is a device"
+            )
+
+
+def _is_native(name: str) -> bool:
+    return name in _NATIVE or name.startswith(_NATIVE_PREFIXES) or "/" not in name or "kubernetes.io/" in name
+
+
+def _milli(raw: Any) -> int | None:
+    """Thousandths of a quantity, rounded up; None when it is none."""
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        return None
+    try:
+        return milli(raw)
+    except QuantityError:
+        return None
+
+
+def _choice(obj: Json, key: str, choices: tuple[str, ...], field: str) -> Iterator[Finding]:
+    value = obj.get(key)
+    if value is not None and value not in choices:
+        accepted = ", ".join(choice for choice in choices if choice)
+        yield Finding("error", f"{field}.{key}", f"{shown(value)} is not accepted", accepted)
+
+
+def _each(values: Any, field: str) -> Iterable[tuple[str, Json]]:
+    """The objects of a list with their paths; other entries are errors of type, found by the schema."""
+    if not isinstance(values, list):
+        return ()
+    return [(f"{field}[{index}]", entry) for index, entry in enumerate(values) if isinstance(entry, dict)]

@@ -1,0 +1,137 @@
+"""Admission of pods: placement by resource group, the disruption annotations, and warnings about cards."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import yaml
+
+from capcard_sched.admission.names import shown
+from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.checks import Finding, annotation_field
+from capcard_sched.model.object_checks import check_object, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.admission.review import Json
+    from capcard_sched.admission.view import ClusterView
+
+_BUDGET: Final = re.compile(r"[1-9][0-9]{0,9}|[1-9][0-9]?%")
+_BUDGET_FORM: Final = "a positive integer, or 1% to 99%"
+
+
+class GroupMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which pods belong to a resource group: those of some namespaces, or those with an annotation."""
+
+    key: str = ""
+    value: tuple[str, ...] = ()
+
+
+class ResourceGroup(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """One entry of `resourceGroups` in the admission configuration."""
+
+    resource_group: str
+    #: Key "namespace" or "annotation", and the values that match; without one, the annotation
+    #: `volcano.sh/resource-group` must have the name of the group.
+    object: GroupMatch = GroupMatch()
+    scheduler_name: str = ""
+    tolerations: tuple[dict[str, Any], ...] = ()
+    labels: dict[str, str] = {}
+    #: A JSON or YAML text of a Kubernetes affinity.
+    affinity: str = ""
+
+
+class AdmissionConfig(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The admission configuration file."""
+
+    resource_groups: tuple[ResourceGroup, ...] = ()
+
+
+class AdmissionConfigError(ValueError):
+    """The admission configuration cannot be used. The text names the field and the accepted form."""
+
+
+def parse_admission_config(text: str) -> AdmissionConfig:
+    """The configuration file, YAML. Raises AdmissionConfigError."""
+    try:
+        config = msgspec.convert(yaml.safe_load(text) or {}, AdmissionConfig)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise AdmissionConfigError(f"admission configuration: {error}") from None
+    for index, group in enumerate(config.resource_groups):
+        field = f"resourceGroups[{index}]"
+        if group.object.key not in {"", "namespace", "annotation"}:
+            message = f"{field}.object.key: {shown(group.object.key)} is not accepted (accepted: namespace, annotation)"
+            raise AdmissionConfigError(message)
+        if group.affinity and not isinstance(_affinity(group, field), dict):
+            raise AdmissionConfigError(f"{field}.affinity: is not a mapping (accepted: a Kubernetes affinity)")
+    return config
+
+
+def _affinity(group: ResourceGroup, field: str) -> object:
+    try:
+        return yaml.safe_load(group.affinity)
+    except yaml.YAMLError as error:
+        raise AdmissionConfigError(f"{field}.affinity: {error}") from None
+
+
+def default_pod(obj: Json, namespace: str, groups: Sequence[ResourceGroup]) -> AdmissionResult:
+    """Node selector, affinity, tolerations and scheduler of the first resource group that the pod belongs to."""
+    annotations = texts(obj, "metadata", "annotations")
+    group = next((each for each in groups if _matches(each, namespace, annotations)), None)
+    spec = obj.get("spec")
+    if group is None or not isinstance(spec, dict):
+        return AdmissionResult()
+    patch = Patch(obj)
+    selector = spec.get("nodeSelector") or {}
+    missing = {key: value for key, value in group.labels.items() if key not in selector}
+    if missing:
+        patch.set({**selector, **missing}, "spec", "nodeSelector")
+    if group.affinity and not spec.get("affinity"):
+        patch.set(_affinity(group, ""), "spec", "affinity")
+    present = spec.get("tolerations") or []
+    more = [toleration for toleration in group.tolerations if toleration not in present]
+    if more:
+        patch.set([*present, *more], "spec", "tolerations")
+    if group.scheduler_name and spec.get("schedulerName") in {None, "", "default-scheduler"}:
+        patch.set(group.scheduler_name, "spec", "schedulerName")
+    return AdmissionResult(patch=tuple(patch.operations))
+
+
+def _matches(group: ResourceGroup, namespace: str, annotations: dict[str, str]) -> bool:
+    if group.object.key == "namespace":
+        return namespace in group.object.value
+    if group.object.key == "annotation":
+        wanted = [value.partition(":") for value in group.object.value]
+        return any(annotations.get(key.strip()) == value.strip() for key, _, value in wanted)
+    return annotations.get(keys.RESOURCE_GROUP) == group.resource_group
+
+
+def check_new_pod(obj: Json, view: ClusterView) -> AdmissionResult:
+    """What is wrong with a new pod of our scheduler, and warnings about its cards."""
+    return AdmissionResult((*_check_budgets(obj), *check_object(obj, view.inventory)))
+
+
+def check_workload(obj: Json, view: ClusterView) -> AdmissionResult:
+    """Warnings about the cards of a Deployment, StatefulSet, DaemonSet, ReplicaSet or Job; it is never rejected."""
+    found = check_object(obj, view.inventory)
+    return AdmissionResult(
+        tuple(
+            finding if finding.severity != "error" else msgspec.structs.replace(finding, severity="warning")
+            for finding in found
+        )
+    )
+
+
+def _check_budgets(obj: Json) -> Iterator[Finding]:
+    annotations = texts(obj, "metadata", "annotations")
+    given = [key for key in (keys.JDB_MIN_AVAILABLE, keys.JDB_MAX_UNAVAILABLE) if key in annotations]
+    if len(given) > 1:
+        message = f"must not be set beside {given[0]}"
+        yield Finding("error", annotation_field(given[1]), message, "one of the two annotations")
+    for key in given:
+        if _BUDGET.fullmatch(annotations[key]) is None:
+            yield Finding("error", annotation_field(key), f"{shown(annotations[key])} is not accepted", _BUDGET_FORM)

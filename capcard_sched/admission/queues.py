@@ -1,0 +1,228 @@
+"""Admission of Queues: defaults, amounts that contradict each other, the tree of queues, and deletions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from capcard_sched.admission.names import SUBDOMAIN_FORM, is_subdomain, shown
+from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
+from capcard_sched.model.checks import Finding, annotation_field, check_card_quota, check_spelling
+from capcard_sched.model.quantity import QuantityError, base_amount
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from capcard_sched.admission.review import Json
+    from capcard_sched.admission.view import ClusterView
+
+_STATES: Final = ("", "Open", "Closed")
+_STRATEGIES: Final = ("", "fifo", "traverse")
+_MAX_WEIGHT: Final = 65535
+
+
+def default_queue(obj: Json) -> AdmissionResult:
+    """The defaults of a new queue as a patch."""
+    patch = Patch(obj)
+    spec = obj.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    if spec.get("reclaimable") is None and _name(obj) != ROOT_QUEUE:
+        patch.set(True, "spec", "reclaimable")
+    if not spec.get("weight"):
+        patch.set(1, "spec", "weight")
+    annotations = _annotations(obj)
+    path, weights = annotations.get(keys.HIERARCHY, ""), annotations.get(keys.HIERARCHY_WEIGHTS, "")
+    if path and weights and path != "root" and not path.startswith("root/"):
+        patch.set(f"root/{path}", "metadata", "annotations", keys.HIERARCHY)
+        patch.set(f"1/{weights}", "metadata", "annotations", keys.HIERARCHY_WEIGHTS)
+    return AdmissionResult(patch=tuple(patch.operations))
+
+
+def check_queue_object(obj: Json, old: Json | None, view: ClusterView) -> AdmissionResult:
+    """What is wrong with a new queue, or with one that changes (`old`).
+
+    The state is checked at creation only: the status of a stored queue is the queue controller's.
+    """
+    spec = obj.get("spec")
+    spec = spec if isinstance(spec, dict) else {}
+    findings: list[Finding] = []
+    state = (obj.get("status") or {}).get("state") if isinstance(obj.get("status"), dict) else None
+    if old is None and (state or "") not in _STATES:
+        findings.append(
+            Finding("error", "status.state", f"queue state {shown(state)} is not accepted", "Open or Closed")
+        )
+    findings += _check_numbers(spec)
+    findings += _check_amounts(spec)
+    findings += _check_hierarchy(obj, view)
+    findings += _check_parent(obj, old, spec, view)
+    annotations = _annotations(obj)
+    quota = annotations.get(keys.CARD_QUOTA)
+    if quota is not None:
+        findings += check_card_quota(quota)
+        findings += _check_lowered(obj, quota)
+    findings += check_spelling(annotations)
+    return AdmissionResult(tuple(findings))
+
+
+def check_queue_deletion(name: str, view: ClusterView) -> AdmissionResult:
+    """Whether a queue may be deleted."""
+    if name in {DEFAULT_QUEUE, ROOT_QUEUE}:
+        return AdmissionResult((Finding("error", "", f"`{name}` queue can not be deleted"),))
+    children = view.children(name)
+    if not children:
+        return AdmissionResult()
+    message = f"queue {name} can not be deleted because it has {len(children)} child queues: {', '.join(children)}"
+    return AdmissionResult((Finding("error", "", message, "deleting the child queues first"),))
+
+
+# --- parts of a queue -----------------------------------------------------------------------------------------------
+
+
+def _check_numbers(spec: Json) -> Iterator[Finding]:
+    weight = spec.get("weight")
+    if weight is not None and (
+        isinstance(weight, bool) or not isinstance(weight, int) or not 0 < weight <= _MAX_WEIGHT
+    ):
+        message = "queue weight must be a positive integer"
+        yield Finding("error", "spec.weight", f"{message}, got {shown(weight)}", f"1 to {_MAX_WEIGHT}")
+    strategy = spec.get("dequeueStrategy")
+    if strategy is not None and strategy not in _STRATEGIES:
+        yield Finding("error", "spec.dequeueStrategy", f"{shown(strategy)} is not accepted", "fifo or traverse")
+
+
+def _check_amounts(spec: Json) -> Iterator[Finding]:
+    """Guarantee <= deserved <= capability, resource by resource, where both are given."""
+    guarantee = spec.get("guarantee")
+    sides: dict[str, tuple[str, Mapping[str, int]]] = {}
+    for name, field, raw in (
+        ("capability", "spec.capability", spec.get("capability")),
+        ("deserved", "spec.deserved", spec.get("deserved")),
+        ("guarantee", "spec.guarantee.resource", guarantee.get("resource") if isinstance(guarantee, dict) else None),
+    ):
+        amounts: dict[str, int] = {}
+        for resource, quantity in raw.items() if isinstance(raw, dict) else ():
+            place = f'{field}["{resource}"]'
+            try:
+                amount = base_amount(resource, quantity)
+            except (QuantityError, TypeError, AttributeError):
+                amount = None
+            if amount is None:
+                yield Finding("error", place, f"{shown(quantity)} is not a quantity", "a quantity such as 500m or 16Gi")
+            elif amount < 0:
+                yield Finding("error", place, f"{shown(quantity)} is negative", "a quantity of at least 0")
+            else:
+                amounts[resource] = amount
+        sides[name] = field, amounts
+    for less, more in (("deserved", "capability"), ("guarantee", "capability"), ("guarantee", "deserved")):
+        field, lower = sides[less]
+        _, upper = sides[more]
+        for resource in sorted(lower.keys() & upper.keys()):
+            if lower[resource] > upper[resource]:
+                wanted = spec["capability" if more == "capability" else "deserved"][resource]
+                message = f"{less} should less equal than {more}"
+                yield Finding("error", f'{field}["{resource}"]', message, f"at most {wanted}")
+
+
+def _check_hierarchy(obj: Json, view: ClusterView) -> Iterator[Finding]:
+    """`volcano.sh/hierarchy` and its weights: paths of one length, no path through a queue's own leaf."""
+    annotations = _annotations(obj)
+    path, weights = annotations.get(keys.HIERARCHY, ""), annotations.get(keys.HIERARCHY_WEIGHTS, "")
+    if not path and not weights:
+        return
+    steps, numbers = path.split("/"), weights.split("/")
+    if len(steps) != len(numbers):
+        message = f"hierarchy {shown(path)} has {len(steps)} parts, its weights {shown(weights)} have {len(numbers)}"
+        yield Finding("error", annotation_field(keys.HIERARCHY_WEIGHTS), message, "a weight for each part, such as 1/2")
+    if any(not step for step in steps):
+        message = f"hierarchy {shown(path)} has an empty part"
+        yield Finding("error", annotation_field(keys.HIERARCHY), message, "names joined by /, such as root/team")
+    for number in numbers:
+        try:
+            positive = 0 < float(number) < float("inf")
+        except ValueError:
+            positive = False
+        if not positive:
+            message = f"{shown(number)} is not a weight"
+            yield Finding("error", annotation_field(keys.HIERARCHY_WEIGHTS), message, "positive numbers joined by /")
+    for other in view.queues():
+        if other.hierarchy and other.name != _name(obj) and other.hierarchy.startswith(f"{path}/"):
+            message = f"{shown(path)} is not allowed: it is part of the path {shown(other.hierarchy)} of {other.name}"
+            yield Finding("error", annotation_field(keys.HIERARCHY), message, "a path that ends in a leaf")
+
+
+def _check_parent(obj: Json, old: Json | None, spec: Json, view: ClusterView) -> Iterator[Finding]:
+    name, parent = _name(obj), spec.get("parent")
+    if name == ROOT_QUEUE:
+        if parent:
+            yield Finding("error", "spec.parent", "the root queue has no parent", "no value")
+        return
+    if not parent or parent == ROOT_QUEUE:
+        return
+    if not isinstance(parent, str) or not is_subdomain(parent):
+        yield Finding("error", "spec.parent", f"{shown(parent)} is not the name of a queue", SUBDOMAIN_FORM)
+        return
+    if parent == name:
+        yield Finding("error", "spec.parent", f"queue {name} cannot use itself as parent", "another queue")
+        return
+    entry = view.queue(parent)
+    if entry is None:
+        known = ", ".join(sorted(queue.name for queue in view.queues())[:10])
+        yield Finding("error", "spec.parent", f"failed to get parent queue of queue {name}: {parent} not found", known)
+        return
+    ancestors = [parent]
+    while entry is not None and entry.parent and entry.parent not in ancestors:
+        ancestors.append(entry.parent)
+        entry = view.queue(entry.parent)
+    if name in ancestors:
+        message = (
+            f"queue {name} would be below itself: {' below '.join([name, *ancestors[: ancestors.index(name) + 1]])}"
+        )
+        yield Finding("error", "spec.parent", message, "a queue that is not below this one")
+        return
+    unchanged = old is not None and ((old.get("spec") or {}).get("parent") or ROOT_QUEUE) == parent
+    if not unchanged and not view.children(parent):
+        queue = view.queue(parent)
+        pods = _pods(queue.allocated if queue is not None else {})
+        if pods:
+            message = f"queue {parent} cannot be the parent queue of queue {name} because it has allocated Pods: {pods}"
+            yield Finding("error", "spec.parent", message, "a queue without pods")
+
+
+def _check_lowered(obj: Json, text: str) -> Iterator[Finding]:
+    """Cards that are allocated beyond a quota: allowed, the queue starts nothing until enough of them end."""
+    try:
+        quota = parse_card_quota(text)
+    except CardSyntaxError:
+        return
+    status = obj.get("status")
+    allocated = status.get("allocated") if isinstance(status, dict) else None
+    for card, raw in sorted(allocated.items()) if isinstance(allocated, dict) else ():
+        if card not in quota:
+            continue
+        try:
+            used = base_amount("nvidia.com/gpu", raw) or 0
+        except (QuantityError, TypeError, AttributeError):
+            continue
+        if used > quota[card]:
+            message = f"quota of {card} is {quota[card] // CARD}, {used / CARD:g} are allocated"
+            yield Finding("warning", annotation_field(keys.CARD_QUOTA), message)
+
+
+def _pods(allocated: Mapping[str, object]) -> int:
+    try:
+        return int(str(allocated.get("pods", 0)))
+    except ValueError:
+        return 0
+
+
+def _name(obj: Json) -> str:
+    metadata: Any = obj.get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+
+
+def _annotations(obj: Json) -> dict[str, str]:
+    metadata: Any = obj.get("metadata")
+    found = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}

@@ -1,0 +1,171 @@
+"""AdmissionReview v1 on the wire: requests in, responses with a verdict, warnings and a JSON patch out."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from capcard_sched.model.checks import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Json: TypeAlias = dict[str, Any]
+
+#: Characters of one warning: the API server cuts longer ones.
+_WARNING_CHARACTERS: Final = 256
+#: Characters of all warnings of one response: the API server drops what is beyond.
+_WARNINGS_CHARACTERS: Final = 4096
+#: HTTP status of a rejected object, as kubectl shows it.
+_FORBIDDEN: Final = 403
+
+
+class ReviewError(ValueError):
+    """A body that is no AdmissionReview v1. The text names the field and the accepted form."""
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True):
+    """The type of the object under review."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class AdmissionRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """`request` of an AdmissionReview: the fields the webhooks use."""
+
+    uid: str
+    kind: GroupVersionKind
+    operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+    name: str = ""
+    namespace: str = ""
+    object: Json | None = None
+    old_object: Json | None = None
+    dry_run: bool | None = None
+
+    @property
+    def subject(self) -> Json:
+        """The object to check: the new one, or the old one of a deletion; an empty object when there is neither."""
+        return (self.old_object if self.operation == "DELETE" else self.object) or {}
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: AdmissionRequest | None = None
+
+
+class PatchOperation(msgspec.Struct, frozen=True):
+    """One operation of a JSON patch (RFC 6902)."""
+
+    op: Literal["add", "replace"]
+    path: str
+    value: Any
+
+
+class AdmissionResult(msgspec.Struct, frozen=True):
+    """What a webhook decided about one object."""
+
+    #: Findings of severity "error" reject the object; all others become warnings.
+    findings: tuple[Finding, ...] = ()
+    patch: tuple[PatchOperation, ...] = ()
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that reject the object."""
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+class Patch:
+    """Collects the defaults of an object as JSON patch operations; values that are set stay."""
+
+    def __init__(self, obj: Json) -> None:
+        self.operations: list[PatchOperation] = []
+        self._obj = obj
+
+    def set(self, value: Any, *path: str | int) -> None:
+        """Set the value at `path`. Missing parents are created as objects; an empty parent list stays as it is."""
+        parent: Any = self._obj
+        for depth, step in enumerate(path[:-1]):
+            child = _child(parent, step)
+            if child is None:
+                child = {}
+                self._write({}, path[: depth + 1])
+                parent[step] = child
+            parent = child
+        self._write(value, path)
+        parent[path[-1]] = value
+
+    def _write(self, value: Any, path: Iterable[str | int]) -> None:
+        pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+        self.operations.append(PatchOperation("add", pointer, value))
+
+
+def _child(parent: Any, step: str | int) -> Any:
+    if isinstance(parent, list):
+        return parent[step] if isinstance(step, int) and step < len(parent) else None
+    return parent.get(step) if isinstance(parent, dict) else None
+
+
+_decoder = msgspec.json.Decoder(_Review)
+
+
+def decode_review(body: bytes) -> AdmissionRequest:
+    """The request of an AdmissionReview. Raises ReviewError."""
+    try:
+        review = _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ReviewError(f"not an AdmissionReview: {error}") from None
+    if review.api_version != "admission.k8s.io/v1" or review.kind != "AdmissionReview":
+        raise ReviewError(
+            f'"{review.api_version}" {review.kind or "object"} is not supported; '
+            "accepted is an AdmissionReview of admission.k8s.io/v1"
+        )
+    if review.request is None:
+        raise ReviewError("request is required")
+    return review.request
+
+
+def encode_review(request: AdmissionRequest, result: AdmissionResult) -> bytes:
+    """The AdmissionReview that answers `request`."""
+    errors = result.errors
+    response: Json = {"uid": request.uid, "allowed": not errors}
+    if errors:
+        response["status"] = {
+            "status": "Failure",
+            "reason": "Forbidden",
+            "code": _FORBIDDEN,
+            "message": "; ".join(finding_text(finding) for finding in errors),
+        }
+    elif result.patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(msgspec.json.encode(result.patch)).decode()
+    warnings = _warnings(finding for finding in result.findings if finding.severity != "error")
+    if warnings:
+        response["warnings"] = warnings
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+
+
+def finding_text(finding: Finding) -> str:
+    """`spec.queue: cause (accepted: form)`."""
+    text = f"{finding.field}: {finding.message.strip()}" if finding.field else finding.message.strip()
+    return f"{text.rstrip(';')} (accepted: {finding.accepted})" if finding.accepted else text
+
+
+def _warnings(findings: Iterable[Finding]) -> list[str]:
+    """Each distinct warning once, within the API server's limits on their size."""
+    texts: dict[str, None] = {}
+    size = 0
+    for finding in findings:
+        text = finding_text(finding)
+        if len(text) > _WARNING_CHARACTERS:
+            text = text[: _WARNING_CHARACTERS - 3] + "..."
+        if text not in texts:
+            size += len(text)
+            if size > _WARNINGS_CHARACTERS:
+                break
+            texts[text] = None
+    return list(texts)

@@ -1,0 +1,94 @@
+"""The part of the cluster that the checks look at: queues by name, and the default queues of namespaces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
+from capcard_sched.model.object_checks import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.model.objects import QueueObject
+
+ROOT_QUEUE: Final = "root"
+DEFAULT_QUEUE: Final = "default"
+
+
+class QueueEntry(NamedTuple):
+    """One queue as the API server stores it."""
+
+    name: str
+    #: Name of the parent queue; "" for root.
+    parent: str
+    #: `status.state`; "" until the queue controller has set it.
+    state: str
+    #: `status.allocated` as written, such as {"pods": "3"}.
+    allocated: Mapping[str, object]
+    #: Path of `volcano.sh/hierarchy`, "" without one.
+    hierarchy: str
+
+
+class ClusterView:
+    """Queues and namespaces, kept current by a watch. Reads are O(1) but for `children`, which is O(children)."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, QueueEntry] = {}
+        self._children: dict[str, dict[str, None]] = {}
+        self._default_queues: dict[str, str] = {}
+        #: Card quotas of the queues, in the form the shared checks use.
+        self.inventory = Inventory(())
+
+    def set_queue(self, obj: QueueObject) -> None:
+        """Add or replace a queue."""
+        name, annotations = obj.metadata.name, obj.metadata.annotations or {}
+        parent = "" if name == ROOT_QUEUE else obj.spec.parent or ROOT_QUEUE
+        self.drop_queue(name)
+        self._queues[name] = QueueEntry(
+            name, parent, obj.status.state or "", obj.status.allocated or {}, annotations.get(keys.HIERARCHY, "")
+        )
+        if parent:
+            self._children.setdefault(parent, {})[name] = None
+        try:
+            self.inventory.quotas[name] = parse_card_quota(annotations.get(keys.CARD_QUOTA, ""))
+        except CardSyntaxError:
+            self.inventory.quotas[name] = None
+
+    def drop_queue(self, name: str) -> None:
+        """Remove a queue; one that is unknown is ignored."""
+        known = self._queues.pop(name, None)
+        self.inventory.quotas.pop(name, None)
+        if known is not None and known.parent:
+            siblings = self._children[known.parent]
+            del siblings[name]
+            if not siblings:
+                del self._children[known.parent]
+
+    def set_namespace(self, name: str, queue: str) -> None:
+        """Record the queue that a namespace names for its PodGroups; "" for none."""
+        if queue:
+            self._default_queues[name] = queue
+        else:
+            self._default_queues.pop(name, None)
+
+    def drop_namespace(self, name: str) -> None:
+        """Remove a namespace."""
+        self._default_queues.pop(name, None)
+
+    def queue(self, name: str) -> QueueEntry | None:
+        """A queue by name."""
+        return self._queues.get(name)
+
+    def queues(self) -> Sequence[QueueEntry]:
+        """All queues."""
+        return list(self._queues.values())
+
+    def children(self, name: str) -> Sequence[str]:
+        """Names of the queues directly below a queue, sorted."""
+        return sorted(self._children.get(name, ()))
+
+    def default_queue(self, namespace: str) -> str:
+        """The queue that a namespace names for PodGroups without one; "" when it names none."""
+        return self._default_queues.get(namespace, "")

@@ -1,0 +1,28 @@
+"""`capcard-sched admission`: the admission webhooks of vcjobs, Queues, PodGroups and pods."""
+
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.daemon.admission.options import AdmissionOptions
+
+
+def admission(
+    *,
+    options: AdmissionOptions = AdmissionOptions(),  # noqa: B008 - frozen
+) -> int:
+    """Serve the admission webhooks of vcjobs, Queues, PodGroups and pods over HTTPS.
+
+    Issues its own certificate, keeps it in a Secret, renews it without a restart and writes the caBundle of the
+    webhook configurations; --tls-cert-file uses the files of cert-manager or of your own instead. All replicas serve.
+
+    Exit status: 0 after SIGTERM or SIGINT; 2 for invalid flags, kubeconfig or ports; 1 on an internal error.
+    """
+    problems = options.problems()
+    if problems:
+        return usage_error("\n".join(problems))
+    from capcard_sched.daemon.admission.service import run as serve
+    from capcard_sched.daemon.service import StartError
+
+    try:
+        serve(options)
+    except StartError as error:
+        return usage_error(str(error))
+    return 0

@@ -1,0 +1,1 @@
+"""The admission webhooks as a service: certificates, HTTPS server, watch of queues and namespaces."""

@@ -1,0 +1,119 @@
+"""The flags of `capcard-sched admission`: one field each; names are those of Volcano's webhook manager."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from cyclopts import Group, Parameter
+
+from capcard_sched.admission.webhooks import WEBHOOKS
+from capcard_sched.daemon import flag_values as values
+from capcard_sched.daemon.flag_values import AddressFlag
+
+CLUSTER: Final = Group("The cluster", sort_key=1)
+WEBHOOK: Final = Group("Webhooks", sort_key=2)
+CERTIFICATES: Final = Group("Certificates", sort_key=3)
+OPERATION: Final = Group("Health, metrics and logs", sort_key=4)
+
+_PATH: Final = {"metavar": "PATH", "converter": values.path}
+_HEALTH_ADDRESS: Final = AddressFlag("", 11251)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AdmissionOptions:
+    """Settings of the admission server."""
+
+    kubeconfig: Annotated[Path | None, Parameter(group=CLUSTER, **_PATH)] = None
+    """Kubeconfig file. Without this and --master: $KUBECONFIG, ~/.kube/config, or the pod's own service account."""
+
+    master: Annotated[str, Parameter(group=CLUSTER, show_default=False, metavar="URL")] = ""
+    """Address of the API server, over the one in the kubeconfig."""
+
+    port: Annotated[int, Parameter(group=WEBHOOK, converter=values.whole(0, 65535), metavar="N")] = 8443
+    """Port of the HTTPS server."""
+
+    scheduler_name: Annotated[
+        tuple[str, ...],
+        Parameter(group=WEBHOOK, converter=values.names, negative=(), show_default=values.show_list, metavar="NAME"),
+    ] = ("capcard-sched",)
+    """Schedulers whose pods are checked; repeatable. The first is the default of vcjobs."""
+
+    enabled_admission: Annotated[
+        tuple[str, ...],
+        Parameter(group=WEBHOOK, negative=(), show_default="all", metavar="PATH"),
+    ] = ()
+    """Paths that are served, such as /jobs/validate, with commas between them; all when absent."""
+
+    admission_conf: Annotated[Path | None, Parameter(group=WEBHOOK, **_PATH)] = None
+    """File with `resourceGroups` for pods; read again when it changes."""
+
+    webhook_namespace: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-system"
+    """Namespace of the Service and of the Secret with the certificate."""
+
+    webhook_service_name: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"
+    """Name of the Service; the certificate is issued for it."""
+
+    webhook_host: Annotated[str, Parameter(group=CERTIFICATES, show_default=False, metavar="HOST")] = ""
+    """Further name or address in the certificate, for webhooks that are called by URL."""
+
+    webhook_configuration: Annotated[
+        tuple[str, ...],
+        Parameter(group=CERTIFICATES, negative=(), show_default=values.show_list, metavar="NAME"),
+    ] = ("capcard-sched-admission", "capcard-sched-admission-cards")
+    """Webhook configurations whose caBundle is written, with commas between them; empty: none."""
+
+    secret_name: Annotated[str, Parameter(group=CERTIFICATES, metavar="NAME")] = "capcard-sched-admission"  # noqa: S105
+    """Secret with the certificate and its authority; created and renewed by the server."""
+
+    tls_cert_file: Annotated[Path | None, Parameter(group=CERTIFICATES, **_PATH)] = None
+    """Certificate, PEM, instead of the Secret; read again when it changes."""
+
+    tls_private_key_file: Annotated[Path | None, Parameter(group=CERTIFICATES, **_PATH)] = None
+    """Its key, PEM."""
+
+    healthz_address: Annotated[
+        AddressFlag, Parameter(group=OPERATION, converter=values.address, show_default=str, metavar="HOST:PORT")
+    ] = _HEALTH_ADDRESS
+    """Where /healthz, /readyz and /metrics are served."""
+
+    verbosity: Annotated[
+        int, Parameter(group=OPERATION, converter=values.whole(0, 10), name=("-v", "--v"), metavar="N")
+    ] = 0
+    """3 and more: a line for each rejected object; 5: libraries too."""
+
+    log_format: Annotated[Literal["auto", "json", "console"], Parameter(group=OPERATION)] = "auto"
+    """One JSON object per line, or lines for a terminal; auto: by the kind of standard error."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The webhook paths to serve."""
+        return _split(self.enabled_admission) or tuple(WEBHOOKS)
+
+    @property
+    def configurations(self) -> tuple[str, ...]:
+        """Names of the webhook configurations."""
+        return _split(self.webhook_configuration)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names in the certificate, the one that the API server uses first."""
+        service = f"{self.webhook_service_name}.{self.webhook_namespace}"
+        names = (f"{service}.svc", service, f"{service}.svc.cluster.local")
+        return (*names, self.webhook_host) if self.webhook_host else names
+
+    def problems(self) -> list[str]:
+        """Invalid combinations, a line each, naming the flags."""
+        found = [
+            f'--enabled-admission: "{path}" is not a webhook path; accepted: {", ".join(WEBHOOKS)}'
+            for path in self.paths
+            if path not in WEBHOOKS
+        ]
+        if (self.tls_cert_file is None) != (self.tls_private_key_file is None):
+            found.append("--tls-cert-file and --tls-private-key-file: give both, or neither")
+        return found
+
+
+def _split(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Values of a flag that is repeatable and takes commas."""
+    return tuple(word.strip() for value in values for word in value.split(",") if word.strip())

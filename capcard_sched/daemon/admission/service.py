@@ -1,0 +1,286 @@
+"""The admission server: watches queues and namespaces, keeps its certificate valid, and answers reviews over HTTPS.
+
+All replicas serve; there is no leader. A replica is ready once it has the queues and a certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import signal
+import ssl
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from capcard_sched.admission.pods import AdmissionConfig, AdmissionConfigError, parse_admission_config
+from capcard_sched.admission.review import ReviewError, decode_review, encode_review, finding_text
+from capcard_sched.admission.view import ClusterView
+from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
+from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
+from capcard_sched.daemon.flag_values import AddressFlag
+from capcard_sched.daemon.logs import Logs
+from capcard_sched.daemon.server import HttpServer, ServeError, health_pages, metrics_pages
+from capcard_sched.daemon.service import StartError
+from capcard_sched.kube.client import ApiError, Client, Unreachable
+from capcard_sched.kube.connection import ConnectionConfigError, load_connection
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.kinds import KINDS
+from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone, QueueChanged, QueueGone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.admission.webhooks import Webhook
+    from capcard_sched.daemon.admission.options import AdmissionOptions
+    from capcard_sched.model.deltas import Delta
+
+#: Bytes of a review: it holds the new and the old object, each of at most 1.5 MiB in etcd.
+BODY_BYTES: Final = 8 * 2**20
+#: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
+_REFRESH_SECONDS: Final = 10.0
+_WATCHED: Final = frozenset({"Queue", "Namespace"})
+#: From this verbosity on, every rejected object is logged.
+_REJECTIONS: Final = 3
+
+
+def run(options: AdmissionOptions) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartError."""
+    with Logs(options.verbosity, options.log_format) as logs:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(AdmissionService(options, logs).run())
+        except (AdmissionConfigError, ConnectionConfigError, ServeError) as error:
+            raise StartError(str(error)) from error
+
+
+class AdmissionMetrics:
+    """Counts and latencies of reviews."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.reviews = Counter(
+            "capcard_sched_admission_reviews_total",
+            "Admission reviews by webhook path and verdict: allowed, rejected or error.",
+            ("path", "verdict"),
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "capcard_sched_admission_review_seconds",
+            "Seconds from the complete request to the encoded response.",
+            ("path",),
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+            registry=self._registry,
+        )
+
+    def exposition(self) -> bytes:
+        """All metrics in the text format."""
+        return generate_latest(self._registry)
+
+
+class ServingContext:
+    """The TLS context of the server. `load` replaces the certificate of later handshakes."""
+
+    def __init__(self) -> None:
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._loaded: tuple[bytes, bytes] | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a certificate."""
+        return self._loaded is not None
+
+    def context(self) -> ssl.SSLContext:
+        """The context."""
+        return self._context
+
+    def load(self, certificate: bytes, key: bytes) -> bool:
+        """Use another certificate; False when it is the one in use. Raises ServeError when the texts are not a pair."""
+        if self._loaded == (certificate, key):
+            return False
+        with tempfile.TemporaryDirectory() as folder:  # the ssl module reads files only
+            paths = Path(folder, "tls.crt"), Path(folder, "tls.key")
+            for path, text in zip(paths, (certificate, key), strict=True):
+                path.touch(mode=0o600)
+                path.write_bytes(text)
+            try:
+                self._context.load_cert_chain(*paths)
+            except (OSError, ssl.SSLError) as error:
+                raise ServeError(f"TLS certificate: {error}") from None
+        self._loaded = certificate, key
+        return True
+
+
+class AdmissionService:
+    """One admission server. `run` once."""
+
+    def __init__(self, options: AdmissionOptions, logs: Logs) -> None:
+        """Reads the kubeconfig and the admission configuration. Raises ConnectionConfigError, AdmissionConfigError."""
+        self._options = options
+        self._logs = logs
+        self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+        self._connection = load_connection(
+            str(options.kubeconfig) if options.kubeconfig is not None else None, options.master or None
+        )
+        self._view = ClusterView()
+        self._context = WebhookContext(self._view, self._read_config(), options.scheduler_name)
+        self._tls = ServingContext()
+        self._metrics = AdmissionMetrics()
+        self._informers: Informers | None = None
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        options = self._options
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with AsyncExitStack() as stack:
+            pages = {**health_pages(self), **metrics_pages(self._metrics)}
+            health = HttpServer(options.healthz_address, pages)
+            await health.start()
+            stack.push_async_callback(health.stop)
+            client = await stack.enter_async_context(
+                Client(self._connection, connections=4, user_agent="capcard-sched")
+            )
+            kinds = [kind for kind in KINDS if kind.name in _WATCHED]
+            self._informers = Informers(client, self._deliver, NullObserver(), kinds)
+            tasks = [asyncio.create_task(self._informers.run()), asyncio.create_task(self._refresh(client))]
+            stack.push_async_callback(_cancel, tasks)
+            server = HttpServer(
+                AddressFlag("", options.port),
+                {},
+                posts={path: self._page(WEBHOOKS[path]) for path in options.paths},
+                body_bytes=BODY_BYTES,
+                tls=self._tls,
+            )
+            await server.start()
+            stack.push_async_callback(server.stop)
+            self._log.info("serving admission webhooks", port=server.port, health_port=health.port)
+            ending = asyncio.create_task(stopped.wait())
+            await asyncio.wait([ending, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+            self._log.info("shutting down")
+
+    # --- health -----------------------------------------------------------------------------------------------------
+
+    def liveness_error(self) -> str:
+        """Never: a restart helps against nothing that the server can detect."""
+        return ""
+
+    def readiness(self) -> Mapping[str, str]:
+        """Condition to the reason why it does not hold, or ""."""
+        synced = self._informers is not None and self._informers.synced
+        return {
+            "caches": "" if synced else "queues and namespaces are not listed yet",
+            "certificate": "" if self._tls.loaded else self._problem or "no certificate yet",
+        }
+
+    # --- reviews ----------------------------------------------------------------------------------------------------
+
+    def _page(self, hook: Webhook):  # type: ignore[no-untyped-def]
+        async def page(request: web.Request) -> web.Response:
+            body = await request.read()
+            began = time.perf_counter()
+            try:
+                if self._informers is None or not self._informers.synced:
+                    return web.Response(status=503, text="queues and namespaces are not listed yet\n")
+                review = decode_review(body)
+                result = hook.rule(review, self._context)
+                response = encode_review(review, result)
+            except ReviewError as error:
+                self._metrics.reviews.labels(hook.path, "error").inc()
+                return web.Response(status=400, text=f"{error}\n")
+            except Exception:  # noqa: BLE001 - one review must not end the server
+                self._metrics.reviews.labels(hook.path, "error").inc()
+                self._log.exception("review failed", path=hook.path)
+                return web.Response(status=500, text="internal error; see the log of the admission server\n")
+            finally:
+                self._metrics.seconds.labels(hook.path).observe(time.perf_counter() - began)
+            errors = result.errors
+            self._metrics.reviews.labels(hook.path, "rejected" if errors else "allowed").inc()
+            if errors and self._logs.verbosity >= _REJECTIONS:
+                causes = [finding_text(finding) for finding in errors]
+                self._log.info("rejected", path=hook.path, namespace=review.namespace, name=review.name, causes=causes)
+            return web.Response(body=response, content_type="application/json")
+
+        return page
+
+    # --- facts ------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, deltas: Sequence[Delta]) -> None:
+        view = self._view
+        for delta in deltas:
+            if isinstance(delta, QueueChanged):
+                view.set_queue(delta.queue)
+            elif isinstance(delta, QueueGone):
+                view.drop_queue(delta.name)
+            elif isinstance(delta, NamespaceChanged):
+                view.set_namespace(delta.name, delta.default_queue)
+            elif isinstance(delta, NamespaceGone):
+                view.drop_namespace(delta.name)
+
+    def _read_config(self) -> AdmissionConfig:
+        path = self._options.admission_conf
+        if path is None:
+            return AdmissionConfig()
+        try:
+            return parse_admission_config(path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise AdmissionConfigError(f"--admission-conf {path}: {error}") from None
+
+    # --- certificate ------------------------------------------------------------------------------------------------
+
+    async def _refresh(self, client: Client) -> None:
+        """Keep the certificate, the caBundle and the admission configuration current. Failures are retried."""
+        while True:
+            problem = ""
+            try:
+                await self._refresh_certificate(client)
+            except (ApiError, Unreachable, ServeError, OSError) as error:
+                problem = f"certificate: {error}"
+            try:
+                self._context = self._context._replace(config=self._read_config())
+            except AdmissionConfigError as error:  # the last valid one stays in force
+                problem = problem or str(error)
+            if problem != self._problem:
+                self._problem = problem
+                if problem:
+                    self._log.warning("refresh failed, will retry", err=problem)
+            await asyncio.sleep(_REFRESH_SECONDS if self._tls.loaded else 1.0)
+
+    async def _refresh_certificate(self, client: Client) -> None:
+        options = self._options
+        if options.tls_cert_file is not None and options.tls_private_key_file is not None:
+            pair = options.tls_cert_file.read_bytes(), options.tls_private_key_file.read_bytes()
+            changed = self._tls.load(*pair)
+        else:
+            now = dt.datetime.now(dt.UTC)
+            known = await ensure_certificate(client, options.webhook_namespace, options.secret_name, options.hosts, now)
+            for name in options.configurations:
+                await publish_authorities(client, name, known.authorities)
+            changed = self._tls.load(known.certificate.encode(), known.key.encode())
+        if changed:
+            self._log.info("serving certificate loaded")
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task

@@ -1,0 +1,285 @@
+"""The admission server as its manifests install it, on a real API server: verdicts, defaults, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.controlplane.processes import end, free_port, spawn, tail
+from tests.manifests.documents import MANIFESTS, kustomized
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.controlplane]
+
+SYSTEM = "capcard-system"
+NAME = "capcard-sched-admission"
+
+
+class Admission:
+    """One admission server with the rights and flags of the manifests; webhooks reach it by URL."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.port, self.health = free_port(), free_port()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def install(self) -> None:
+        kubectl = self.cluster.control_plane.programs / "kubectl"
+        for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission"):
+            if manifest["kind"].endswith("WebhookConfiguration"):
+                for hook in manifest["webhooks"]:
+                    path = hook["clientConfig"].pop("service")["path"]
+                    hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
+            await self.cluster.apply(manifest)
+        (self._flags,) = [
+            manifest["spec"]["template"]["spec"]["containers"][0]["args"]
+            for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission")
+            if manifest["kind"] == "Deployment"
+        ]
+
+    async def start(self) -> None:
+        token = await self.cluster.token_of(NAME, namespace=SYSTEM)
+        plane = self.cluster.control_plane
+        kubeconfig = plane.kubeconfig_for(token=token, namespace=SYSTEM, name=NAME)
+        own = ("--port=", "--webhook-namespace=")
+        command = [
+            Path(sys.executable).with_name("capcard-sched"),
+            *(flag for flag in self._flags if not flag.startswith(own)),
+            f"--kubeconfig={kubeconfig}",
+            f"--webhook-namespace={SYSTEM}",
+            "--webhook-host=127.0.0.1",
+            f"--port={self.port}",
+            f"--healthz-address=127.0.0.1:{self.health}",
+        ]
+        self._process = spawn(command, log=self._folder / "admission.log")
+        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=30)
+
+    async def _ready(self) -> bool:
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.health}/readyz") as response,
+            ):
+                return response.status == 200
+        except aiohttp.ClientError:
+            assert self._process is not None
+            assert self._process.poll() is None, tail(self._folder / "admission.log")
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            end(self._process, gently=5)
+            assert self._process.returncode == 0, tail(self._folder / "admission.log")
+
+    def certificate(self) -> str:
+        """The serving certificate that a new connection sees, PEM."""
+        return ssl.get_server_certificate(("127.0.0.1", self.port))
+
+
+@pytest_asyncio.fixture
+async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission]:
+    await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    for name in ("root", "default"):
+        await cluster.create(queue(name))
+    server = Admission(cluster, tmp_path)
+    await server.install()
+    await server.start()
+
+    async def asked() -> bool:  # the API server has seen the caBundle when it rejects something
+        return "weight" in await refusal(cluster, {**queue("probe"), "spec": {"weight": 1, "parent": "probe"}}) or True
+
+    try:
+        await cluster.wait_until(asked, "the webhooks")
+        yield server
+    finally:
+        server.stop()
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            for found in await cluster.list(kind):
+                await cluster.delete(kind, found["metadata"]["name"])
+
+
+def queue(name: str, **spec: Any) -> Manifest:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def job(name: str, *, card: str = "NVIDIA-H200", **spec: Any) -> Manifest:
+    container = {"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {
+        "metadata": {"annotations": {"volcano.sh/card.name": card}},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"tasks": [{"replicas": 2, "template": template}], **spec},
+    }
+
+
+async def refusal(cluster: Cluster, manifest: Manifest) -> str:
+    """The message with which the creation is rejected; "" when it is accepted."""
+    try:
+        await cluster.create(manifest)
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+async def warnings(cluster: Cluster, manifest: Manifest) -> list[str]:
+    """The warnings that kubectl would print on creation, without storing the object."""
+    path = await cluster.path(manifest["kind"].lower() + "s")
+    async with cluster.session.post(path, json=manifest, params={"dryRun": "All"}) as response:
+        assert response.status == 201, await response.text()
+        return response.headers.getall("Warning", [])
+
+
+async def test_a_job_gets_its_defaults(cluster: Cluster, admission: Admission) -> None:
+    stored = await cluster.create(job("train", plugins={"pytorch": []}))
+    assert stored["spec"]["queue"] == "default"
+    assert stored["spec"]["schedulerName"] == "capcard-sched"
+    assert stored["spec"]["minAvailable"] == 2
+    assert stored["spec"]["plugins"] == {"pytorch": [], "svc": []}
+    (task,) = stored["spec"]["tasks"]
+    assert (task["name"], task["minAvailable"], task["maxRetry"]) == ("default0", 2, 3)
+
+
+async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form(
+    cluster: Cluster, admission: Admission
+) -> None:
+    text = await refusal(cluster, job("train", queue="missing", policies=[{"event": "PodFailed", "action": "Restart"}]))
+    assert "spec.queue: unable to find job queue: missing" in text
+    assert "(accepted: an open queue without child queues: default)" in text
+    assert 'spec.policies[0].action: invalid policy action "Restart" (accepted: AbortJob,' in text
+    bad = queue("team", weight=1)
+    bad["metadata"]["annotations"] = {"volcano.sh/card.quota": '{"NVIDIA-H200": "3"}'}
+    text = await refusal(cluster, bad)
+    assert '<NVIDIA-H200>: "3" is not a non-negative integer' in text
+    bad["metadata"]["annotations"] = {"volcano.sh/card.quota": '{"NVIDIA-H200": 3}'}
+    assert await refusal(cluster, bad) == ""
+    text = await refusal(cluster, queue("child", parent="nowhere"))
+    assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text
+
+
+async def test_updates_of_a_job_change_only_what_may_change(cluster: Cluster, admission: Admission) -> None:
+    await cluster.create(job("train"))
+    with pytest.raises(RequestError, match="job updates may not change fields other than"):
+        await cluster.patch("jobs.batch.volcano.sh", "train", {"spec": {"queue": "team"}})
+    patched = await cluster.patch("jobs.batch.volcano.sh", "train", {"spec": {"minAvailable": 1}})
+    assert patched["spec"]["minAvailable"] == 1
+
+
+async def test_queues_with_children_and_built_in_queues_are_not_deleted(cluster: Cluster, admission: Admission) -> None:
+    await cluster.create(queue("org"))
+    await eventually_accepted(cluster, queue("team", parent="org"))
+
+    async def guarded() -> bool:
+        try:
+            path = await cluster.path("queues", "org")
+            await cluster.request("DELETE", path, body={"dryRun": ["All"]})
+        except RequestError as error:
+            return "queue org can not be deleted because it has 1 child queues: team" in str(error)
+        return False
+
+    await cluster.wait_until(guarded, "the deletion guard")
+    with pytest.raises(RequestError, match="`default` queue can not be deleted"):
+        await cluster.delete("queues", "default")
+
+
+async def eventually_accepted(cluster: Cluster, manifest: Manifest) -> None:
+    """Create an object that refers to one whose watch event may still be on its way."""
+
+    async def accepted() -> bool:
+        return await refusal(cluster, manifest) == ""
+
+    await cluster.wait_until(accepted, "the object to be accepted")
+
+
+async def test_kubectl_prints_warnings_about_cards(cluster: Cluster, admission: Admission) -> None:
+    template = job("x")["spec"]["tasks"][0]["template"]
+    template["metadata"] = {"labels": {"app": "chat"}}
+    template["spec"] = {**template["spec"], "schedulerName": "capcard-sched", "restartPolicy": "Always"}
+    deployment: Manifest = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat"},
+        "spec": {"selector": {"matchLabels": {"app": "chat"}}, "template": template},
+    }
+    found = await warnings(cluster, deployment)
+    assert any("without volcano.sh/card.name" in text for text in found), found
+    template["spec"]["schedulerName"] = "default-scheduler"
+    assert await warnings(cluster, deployment) == []
+
+
+async def test_pods_of_other_schedulers_never_reach_the_server(cluster: Cluster, admission: Admission) -> None:
+    admission.stop()
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    for scheduler in ("default-scheduler", "capcard-sched"):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": scheduler},
+            "spec": {**spec, "schedulerName": scheduler},
+        }
+        assert await refusal(cluster, pod) == ""
+    assert "failed calling webhook" in await refusal(cluster, job("train"))
+    await admission.start()
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(cluster: Cluster, admission: Admission) -> None:
+    secret = await cluster.get("secrets", NAME, namespace=SYSTEM)
+    before = await asyncio.to_thread(admission.certificate)
+    assert base64.b64decode(secret["data"]["tls.crt"]).decode().strip() == before.strip()
+    broken = {"data": {"ca.key": base64.b64encode(b"lost").decode()}}
+    await cluster.patch("secrets", NAME, broken, namespace=SYSTEM)
+
+    async def renewed() -> bool:
+        return await asyncio.to_thread(admission.certificate) != before
+
+    await cluster.wait_until(renewed, "the new certificate", within=30)
+    await eventually_accepted(cluster, queue("later"))
+    found = await cluster.get("validatingwebhookconfigurations", NAME)
+    bundle = base64.b64decode(found["webhooks"][0]["clientConfig"]["caBundle"]).decode()
+    assert bundle.count("BEGIN CERTIFICATE") == 2, "the former authority stays trusted"
+
+
+async def test_bodies_that_are_no_reviews_are_refused(cluster: Cluster, admission: Admission) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    url = f"https://127.0.0.1:{admission.port}/jobs/validate"
+    async with aiohttp.ClientSession() as session:
+        for body, status in (
+            (b"", 400),
+            (b"[]", 400),
+            (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}', 400),
+            (b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}', 400),
+            (b"[" * 100_000, 400),
+            (b"x" * (9 * 2**20), 413),
+        ):
+            async with session.post(url, data=io.BytesIO(body), ssl=context) as response:
+                assert response.status == status, body[:20]
+        review = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "request": {"uid": "u", "kind": {"kind": "Job"}, "operation": "CREATE", "object": job("ok")},
+        }
+        async with session.post(url, data=json.dumps(review), ssl=context) as response:
+            answer = await response.json()
+    assert answer["response"]["uid"] == "u"

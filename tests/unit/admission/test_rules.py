@@ -1,0 +1,355 @@
+"""The rules of the webhooks: every rejected object with its field, cause and accepted form, and every default."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from capcard_sched.admission.jobs import check_job_update, check_new_job, default_job
+from capcard_sched.admission.podgroups import check_new_pod_group, default_pod_group
+from capcard_sched.admission.pods import (
+    AdmissionConfigError,
+    check_new_pod,
+    check_workload,
+    default_pod,
+    parse_admission_config,
+)
+from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
+from capcard_sched.admission.review import AdmissionResult, finding_text
+from tests.unit.admission.objects import Json, changed, vectors, view
+
+JOBS = vectors("jobs.yaml")
+QUEUES = vectors("queues.yaml")
+
+
+def named(cases: list[list[Any]]) -> list[Any]:
+    return [pytest.param(*case, id=f"{case[0]}={json.dumps(case[1])[:60]}") for case in cases]
+
+
+def assert_rejected(result: AdmissionResult, field: str, message: str) -> None:
+    fields = {finding.field for finding in result.errors}
+    assert field in fields, [finding_text(each) for each in result.findings]
+    found = [each for each in result.errors if each.field == field]
+    assert message == "~none" or any(message in each.message for each in found), found
+    assert all(each.accepted for each in found), found
+
+
+def patched(obj: Json, result: AdmissionResult) -> Json:
+    """The object after its JSON patch, applied from the operations alone."""
+    obj = copy.deepcopy(obj)
+    for operation in result.patch:
+        *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:]]
+        parent: Any = obj
+        for step in steps:
+            parent = parent[int(step)] if isinstance(parent, list) else parent[step]
+        parent[last] = operation.value
+    return obj
+
+
+# --- vcjobs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_complete_job_is_accepted_without_warnings() -> None:
+    assert check_new_job(JOBS["base"], view()).findings == ()
+
+
+@pytest.mark.parametrize("path, value, field, message", named(JOBS["rejected"]))
+def test_a_malformed_job_is_rejected(path: str, value: Any, field: str, message: str) -> None:
+    assert_rejected(check_new_job(changed(JOBS["base"], path, value), view()), field, message)
+
+
+@pytest.mark.parametrize("path, value, field, message", named(JOBS["updates"]))
+def test_a_forbidden_update_of_a_job_is_rejected(path: str, value: Any, field: str, message: str) -> None:
+    assert_rejected(check_job_update(changed(JOBS["base"], path, value), JOBS["base"], view()), field, message)
+
+
+@pytest.mark.parametrize("path, value", named(JOBS["allowed_updates"]))
+def test_an_allowed_update_of_a_job_is_accepted(path: str, value: Any) -> None:
+    assert check_job_update(changed(JOBS["base"], path, value), JOBS["base"], view()).errors == []
+
+
+def test_a_job_that_is_being_deleted_may_lose_its_finalizers() -> None:
+    old = changed(JOBS["base"], "metadata.deletionTimestamp", "2026-01-01T00:00:00Z")
+    assert check_job_update(changed(old, "spec.queue", "other"), old, view()).errors == []
+
+
+def test_the_controller_may_write_the_names_of_the_claims_it_creates() -> None:
+    old = changed(JOBS["base"], "spec.volumes", [{"mountPath": "/a", "volumeClaim": {"resources": {}}}])
+    assert check_job_update(changed(old, "spec.volumes[0].volumeClaimName", "train-pvc-1"), old, view()).errors == []
+
+
+def test_defaults_of_a_job() -> None:
+    job: Json = {
+        "metadata": {"name": "j"},
+        "spec": {
+            "maxRetry": 0,
+            "plugins": {"mpi": ["--master=default0"]},
+            "tasks": [
+                {"replicas": 2, "template": {"spec": {"hostNetwork": True, "containers": []}}},
+                {"name": "w", "minAvailable": 1, "maxRetry": -1, "replicas": 4, "template": {"spec": {}}},
+            ],
+        },
+    }
+    spec = patched(job, default_job(copy.deepcopy(job), "capcard-sched"))["spec"]
+    assert spec["queue"] == "default"
+    assert spec["schedulerName"] == "capcard-sched"
+    assert spec["maxRetry"] == 3
+    assert spec["minAvailable"] == 3
+    assert spec["plugins"] == {"mpi": ["--master=default0"], "svc": [], "ssh": []}
+    first, second = spec["tasks"]
+    assert (first["name"], first["minAvailable"], first["maxRetry"]) == ("default0", 2, 3)
+    assert first["template"]["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert (second["name"], second["minAvailable"], second["maxRetry"]) == ("w", 1, -1)
+    assert "dnsPolicy" not in second["template"]["spec"]
+
+
+def test_defaults_keep_what_is_given() -> None:
+    assert default_job(copy.deepcopy(JOBS["base"]), "other").patch == ()
+
+
+@pytest.mark.parametrize("spec", [None, [], "x", {"tasks": "x"}, {"tasks": [1]}, {"tasks": [{"template": 1}]}])
+def test_defaults_leave_fields_of_a_wrong_type_to_the_checks(spec: Any) -> None:
+    obj = {"metadata": {"name": "j"}, "spec": spec}
+    result = default_job(obj, "capcard-sched")
+    assert isinstance(result, AdmissionResult)
+    assert check_new_job(obj, view()).errors
+
+
+@pytest.mark.parametrize("cpu, accepted", [("2", True), (4, True), ("1500m", False), ("0.5", False), (None, False)])
+def test_a_topology_policy_requires_whole_cpus(cpu: object, accepted: bool) -> None:
+    job = changed(JOBS["base"], "spec.tasks[0].topologyPolicy", "restricted")
+    container = "spec.tasks[0].template.spec.containers[0].resources"
+    result = check_new_job(changed(job, f"{container}.requests", {} if cpu is None else {"cpu": cpu}), view())
+    fields = [finding.field for finding in result.errors]
+    assert fields == ([] if accepted else [f"{container}.requests.cpu"])
+
+
+def test_a_card_without_a_quota_in_the_queue_is_a_warning() -> None:
+    path = "spec.tasks[0].template.metadata.annotations"
+    result = check_new_job(changed(JOBS["base"], path, {"volcano.sh/card.name": "NVIDIA-H20"}), view())
+    assert result.errors == []
+    assert [finding.severity for finding in result.findings] == ["warning"]
+    assert "queue research has no quota for card NVIDIA-H20" in result.findings[0].message
+
+
+def test_pods_that_differ_from_the_request_of_the_job_are_a_warning() -> None:
+    annotations = {"volcano.sh/card.request": '{"NVIDIA-H200": 2}'}
+    result = check_new_job(changed(JOBS["base"], "metadata.annotations", annotations), view())
+    assert result.errors == []
+    assert [finding.severity for finding in result.findings] == ["warning"]
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_complete_queue_is_accepted_without_warnings() -> None:
+    assert check_queue_object(QUEUES["base"], None, view()).findings == ()
+
+
+@pytest.mark.parametrize("path, value, field, message", named(QUEUES["rejected"]))
+def test_a_malformed_queue_is_rejected(path: str, value: Any, field: str, message: str) -> None:
+    assert_rejected(check_queue_object(changed(QUEUES["base"], path, value), None, view()), field, message)
+
+
+@pytest.mark.parametrize("path, value, field", named(QUEUES["warned"]))
+def test_a_doubtful_queue_is_accepted_with_a_warning(path: str, value: Any, field: str) -> None:
+    result = check_queue_object(changed(QUEUES["base"], path, value), None, view())
+    assert result.errors == []
+    assert [finding.field for finding in result.findings] == [field]
+
+
+def test_an_update_does_not_check_the_state() -> None:
+    stored = changed(QUEUES["base"], "status", {"state": "Closing"})
+    assert check_queue_object(stored, stored, view()).errors == []
+
+
+def test_a_queue_below_a_busy_parent_may_change_otherwise() -> None:
+    stored = changed(QUEUES["base"], "spec.parent", "busy")
+    assert check_queue_object(changed(stored, "spec.weight", 2), stored, view()).errors == []
+
+
+def test_defaults_of_a_queue() -> None:
+    obj: Json = {"metadata": {"name": "q"}}
+    assert patched(obj, default_queue(copy.deepcopy(obj)))["spec"] == {"reclaimable": True, "weight": 1}
+    assert default_queue(copy.deepcopy(QUEUES["base"])).patch == ()
+    root: Json = {"metadata": {"name": "root"}, "spec": {"weight": 1}}
+    assert default_queue(root).patch == ()
+
+
+def test_hierarchy_paths_get_their_root() -> None:
+    annotations = {"volcano.sh/hierarchy": "eng/dev", "volcano.sh/hierarchy-weights": "2/3"}
+    obj = changed(QUEUES["base"], "metadata.annotations", annotations)
+    found = patched(obj, default_queue(copy.deepcopy(obj)))["metadata"]["annotations"]
+    assert found == {"volcano.sh/hierarchy": "root/eng/dev", "volcano.sh/hierarchy-weights": "1/2/3"}
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("default", "`default` queue can not be deleted"),
+        ("root", "`root` queue can not be deleted"),
+        ("parent", "queue parent can not be deleted because it has 1 child queues: child"),
+        ("research", ""),
+        ("missing", ""),
+    ],
+)
+def test_deletion_of_a_queue(name: str, message: str) -> None:
+    assert [finding.message for finding in check_queue_deletion(name, view()).errors] == ([message] if message else [])
+
+
+# --- PodGroups ------------------------------------------------------------------------------------------------------
+
+
+def pod_group(queue: str, **annotations: str) -> Json:
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g", "annotations": annotations},
+        "spec": {"queue": queue, "minMember": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    "queue, message",
+    [
+        ("research", ""),
+        ("default", ""),
+        ("missing", "unable to find queue: missing"),
+        ("closed", "can only submit PodGroup to queue with state `Open`, queue `closed` status is `Closed`"),
+        ("closing", "can only submit PodGroup to queue with state `Open`, queue `closing` status is `Closing`"),
+    ],
+)
+def test_queue_of_a_new_pod_group(queue: str, message: str) -> None:
+    found = check_new_pod_group(pod_group(queue), view()).errors
+    assert [finding.message for finding in found] == ([message] if message else [])
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("volcano.sh/card.request", '{"NVIDIA-H200": "1"}'),
+        ("volcano.sh/service.type", "batch"),
+        ("volcano.sh/preemptable", "True"),
+    ],
+)
+def test_a_malformed_annotation_of_a_pod_group_is_rejected(key: str, value: str) -> None:
+    assert_rejected(
+        check_new_pod_group(pod_group("research", **{key: value}), view()), f'metadata.annotations["{key}"]', ""
+    )
+
+
+@pytest.mark.parametrize(
+    "namespace, queue, expected",
+    [("lab", "default", "research"), ("lab", "", "research"), ("lab", "team", "team"), ("other", "default", "default")],
+)
+def test_the_namespace_names_the_queue_of_groups_in_the_default_queue(
+    namespace: str, queue: str, expected: str
+) -> None:
+    obj = pod_group(queue)
+    assert patched(obj, default_pod_group(copy.deepcopy(obj), namespace, view()))["spec"]["queue"] == expected
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------
+
+
+def pod(**annotations: str) -> Json:
+    container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "annotations": {"volcano.sh/card.name": "NVIDIA-H200", **annotations}},
+        "spec": {"schedulerName": "capcard-sched", "containers": [container]},
+    }
+
+
+MIN, MAX = "volcano.sh/jdb-min-available", "volcano.sh/jdb-max-unavailable"
+
+
+@pytest.mark.parametrize("value", ["1", "12", "1%", "99%"])
+@pytest.mark.parametrize("key", [MIN, MAX])
+def test_a_disruption_annotation_is_accepted(key: str, value: str) -> None:
+    assert check_new_pod(pod(**{key: value}), view()).findings == ()
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "0%", "100%", "x", "%", "50 %", "01"])
+@pytest.mark.parametrize("key", [MIN, MAX])
+def test_a_malformed_disruption_annotation_is_rejected(key: str, value: str) -> None:
+    assert_rejected(check_new_pod(pod(**{key: value}), view()), f'metadata.annotations["{key}"]', "is not accepted")
+
+
+def test_both_disruption_annotations_are_rejected() -> None:
+    assert_rejected(
+        check_new_pod(pod(**{MIN: "1", MAX: "1"}), view()), f'metadata.annotations["{MAX}"]', "must not be set"
+    )
+
+
+def test_a_pod_without_a_card_name_is_a_warning() -> None:
+    result = check_new_pod(pod(**{"volcano.sh/card.name": ""}), view())
+    assert result.errors == []
+    assert "without volcano.sh/card.name" in result.findings[0].message
+
+
+CONFIG = """
+resourceGroups:
+- resourceGroup: management
+  object: {key: namespace, value: [mng]}
+  schedulerName: default
+  labels: {node: mng}
+- resourceGroup: cpu
+  object: {key: annotation, value: ["kind: cpu"]}
+  tolerations: [{key: cpu, operator: Exists}]
+  affinity: '{"nodeAffinity": {}}'
+- resourceGroup: gpu
+  labels: {node: gpu}
+"""
+
+
+def test_resource_groups_set_placement() -> None:
+    groups = parse_admission_config(CONFIG).resource_groups
+
+    def spec(namespace: str, **annotations: str) -> Json:
+        obj = {"metadata": {"annotations": annotations}, "spec": {"nodeSelector": {"zone": "a"}}}
+        found: Json = patched(obj, default_pod(copy.deepcopy(obj), namespace, groups))["spec"]
+        return found
+
+    assert spec("mng") == {"nodeSelector": {"zone": "a", "node": "mng"}, "schedulerName": "default"}
+    assert spec("x", kind="cpu") == {
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+    }
+    assert spec("x", **{"volcano.sh/resource-group": "gpu"}) == {"nodeSelector": {"zone": "a", "node": "gpu"}}
+    assert spec("x") == {"nodeSelector": {"zone": "a"}}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("resourceGroups: x", "resourceGroups"),
+        ("resourceGroup: []", "resourceGroup"),
+        ("resourceGroups: [{}]", "resourceGroup"),
+        ("resourceGroups: [{resourceGroup: a, object: {key: label}}]", "accepted: namespace, annotation"),
+        ("resourceGroups: [{resourceGroup: a, affinity: '[1]'}]", "accepted: a Kubernetes affinity"),
+        ("resourceGroups: [", "admission configuration"),
+    ],
+)
+def test_a_malformed_admission_configuration_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(AdmissionConfigError, match=message):
+        parse_admission_config(text)
+
+
+def test_a_workload_is_never_rejected() -> None:
+    template = pod()
+    template["metadata"]["annotations"]["volcano.sh/card.name"] = "A||B"
+    obj = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "annotations": {"volcano.sh/card.request": "{", "volcano.sh/preemptable": "x"}},
+        "spec": {"replicas": 1, "template": template},
+    }
+    result = check_workload(obj, view())
+    assert result.errors == []
+    assert len(result.findings) >= 3
