@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.admission.names import LABEL_FORM, check_label, is_label, shown
 from capcard_sched.admission.pod_templates import check_pod_template
-from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
 from capcard_sched.model.checks import Finding
 from capcard_sched.model.object_checks import check_object
@@ -42,7 +42,7 @@ def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
     spec = obj.get("spec")
     if not isinstance(spec, dict):
         return AdmissionResult()
-    patch = Patch(obj)
+    patch = JsonPatch(obj)
     if not spec.get("queue"):
         patch.set(DEFAULT_QUEUE, "spec", "queue")
     if not spec.get("schedulerName"):

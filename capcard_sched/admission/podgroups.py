@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
 from capcard_sched.model.checks import Finding
 from capcard_sched.model.object_checks import check_object
@@ -23,7 +23,7 @@ def default_pod_group(obj: Json, namespace: str, view: ClusterView) -> Admission
     current = spec.get("queue") if isinstance(spec, dict) else None
     if not queue or (current and current != DEFAULT_QUEUE):
         return AdmissionResult()
-    patch = Patch(obj)
+    patch = JsonPatch(obj)
     patch.set(queue, "spec", "queue")
     return AdmissionResult(patch=tuple(patch.operations))
 

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from capcard_sched.admission.names import shown
-from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.object_checks import check_object, texts
@@ -85,7 +85,7 @@ def default_pod(obj: Json, namespace: str, groups: Sequence[ResourceGroup]) -> A
     spec = obj.get("spec")
     if group is None or not isinstance(spec, dict):
         return AdmissionResult()
-    patch = Patch(obj)
+    patch = JsonPatch(obj)
     selector = spec.get("nodeSelector") or {}
     missing = {key: value for key, value in group.labels.items() if key not in selector}
     if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from capcard_sched.admission.names import SUBDOMAIN_FORM, is_subdomain, shown
-from capcard_sched.admission.review import AdmissionResult, Patch
+from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.admission.view import DEFAULT_QUEUE, ROOT_QUEUE
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_quota
@@ -25,7 +25,7 @@ _MAX_WEIGHT: Final = 65535
 
 def default_queue(obj: Json) -> AdmissionResult:
     """The defaults of a new queue as a patch."""
-    patch = Patch(obj)
+    patch = JsonPatch(obj)
     spec = obj.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     if spec.get("reclaimable") is None and _name(obj) != ROOT_QUEUE:

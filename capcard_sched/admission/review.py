@@ -79,7 +79,7 @@ class AdmissionResult(msgspec.Struct, frozen=True):
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
-class Patch:
+class JsonPatch:
     """Collects the defaults of an object as JSON patch operations; values that are set stay."""
 
     def __init__(self, obj: Json) -> None:

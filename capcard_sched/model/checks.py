@@ -97,7 +97,12 @@ def check_card_request(text: str, *, severity: Severity = "error") -> list[Findi
         request = parse_card_request(text)
     except CardSyntaxError as error:
         return [Finding(severity, field, str(error), REQUEST_FORM)]
-    return [finding for key in request for card in key.split("|") for finding in check_card_word(card, field)]
+    raw = msgspec.json.decode(text) if text.strip() else None
+    repeated = [key for key in raw or () if len(set(key.split("|"))) < len(key.split("|"))]
+    findings = [Finding(severity, field, f"<{key}> names a card twice", REQUEST_FORM) for key in repeated]
+    return findings + [
+        finding for key in request for card in key.split("|") for finding in check_card_word(card, field)
+    ]
 
 
 def check_card_word(card: str, field: str) -> list[Finding]:

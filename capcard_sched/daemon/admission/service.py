@@ -182,6 +182,10 @@ class AdmissionService:
         """Never: a restart helps against nothing that the server can detect."""
         return ""
 
+    def slow_cycle(self) -> str:
+        """Never: there are no cycles."""
+        return ""
+
     def readiness(self) -> Mapping[str, str]:
         """Condition to the reason why it does not hold, or ""."""
         synced = self._informers is not None and self._informers.synced

@@ -30,6 +30,8 @@ _FULL: Final = (
 #: Seconds for which a scrape waits for fresh values of the scheduler thread before it serves the last ones.
 _REFRESH_SECONDS: Final = 0.5
 _SMALL: Final = 1024
+#: Seconds until the next attempt to accept a connection after a failure.
+_ACCEPT_PAUSE_SECONDS: Final = 0.05
 #: Seconds within which a connection above the limit must send its request.
 _REFUSAL_SECONDS: Final = 1.0
 #: Seconds after which a request in progress may be aborted for a new connection, when all connections have one.
@@ -157,90 +159,79 @@ class HttpServer:
             max_headers=limits.headers,
             shutdown_timeout=1.0,
         )
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._context: ssl.SSLContext | None = None
-        #: Accepted connections, oldest first, with their protocol; pruned when the next one is accepted.
-        self._open: list[tuple[asyncio.Transport, web.RequestHandler]] = []
+        #: Open connections, oldest first; pruned when the next one is accepted.
+        self._open: list[_Connection] = []
+        #: Connections above the limit, until they have their response.
+        self._refused: list[_Connection] = []
         #: Connections with a request in progress, and its time of arrival.
         self._busy: dict[object, float] = {}
-        self._handshakes: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
         """The listening port; the system chooses it for port 0."""
-        if self._server is None:
+        if self._listener is None:
             raise RuntimeError("the server is not started")
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._listener.getsockname()[1])
 
     async def start(self) -> None:
         """Listen. Raises ServeError when the address is taken or unusable, or a TLS file is."""
         self._context = None if self._tls is None else self._tls.context()
         listener = _listen(self._address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
         await self._runner.setup()
-        try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Accepted(self._admit), sock=listener, backlog=_BACKLOG
-            )
-        except OSError as error:
-            listener.close()
-            await self._runner.cleanup()
-            raise ServeError(f"cannot listen on {self._address}: {_cause(error)}") from None
+        self._listener = listener
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     async def stop(self) -> None:
         """Stop accepting, let responses in progress finish for a second, and close."""
-        if self._server is not None:
-            self._server.close()
-        for handshake in self._handshakes:
-            handshake.cancel()
+        if self._accepting is not None:
+            self._accepting.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._open:
+            if connection.transport is None:
+                connection.abort()
         await self._runner.cleanup()
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _admit(self, transport: asyncio.Transport) -> None:
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:  # no file descriptors left, or the client is gone already
+                await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+                continue
+            self._admit(accepted)
+
+    def _admit(self, accepted: socket.socket) -> None:
         """Serve a new connection; above the limit, abort an older one or respond 503."""
-        self._open = [each for each in self._open if not each[0].is_closing()]
+        self._open = [each for each in self._open if not each.is_closed()]
         server = self._runner.server
         if server is None or (len(self._open) >= self._limits.connections and not self._evict()):
             if self._context is None:
-                transport.set_protocol(_OverloadProtocol(transport))
+                self._refused = [each for each in self._refused if not each.is_closed()]
+                self._refused.append(_Connection(_OverloadProtocol(), accepted, None, _REFUSAL_SECONDS))
             else:
-                transport.abort()
+                accepted.close()
             return
-        handler = server()
-        self._open.append((transport, handler))
-        if self._context is None:
-            transport.set_protocol(handler)
-            handler.connection_made(transport)
-        else:
-            task = asyncio.get_running_loop().create_task(self._handshake(transport, handler, self._context))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+        self._open.append(_Connection(server(), accepted, self._context, self._limits.header_seconds))
 
     def _evict(self) -> bool:
         """Abort the oldest connection without a request in progress, else the oldest slow one; False without either."""
         slow = asyncio.get_running_loop().time() - _BUSY_SECONDS
         for limit in (-math.inf, slow):
-            for index, (transport, handler) in enumerate(self._open):
-                if self._busy.get(handler, -math.inf) <= limit:
-                    transport.abort()
+            for index, connection in enumerate(self._open):
+                if self._busy.get(connection.protocol, -math.inf) <= limit:
+                    connection.abort()
                     del self._open[index]
                     return True
         return False
-
-    async def _handshake(
-        self, transport: asyncio.Transport, handler: asyncio.Protocol, context: ssl.SSLContext
-    ) -> None:
-        try:
-            secured = await asyncio.get_running_loop().start_tls(
-                transport, handler, context, server_side=True, ssl_handshake_timeout=self._limits.header_seconds
-            )
-        except (OSError, ssl.SSLError):  # no TLS, too slow, or aborted
-            transport.abort()
-            return
-        if secured is None:
-            transport.abort()
-        else:
-            handler.connection_made(secured)
 
     @web.middleware
     async def _respond(
@@ -272,22 +263,49 @@ def _allowed(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
 
 
-class _Accepted(asyncio.Protocol):
-    """The protocol of a connection until `admit` replaces it."""
+class _Connection:
+    """An accepted connection, from the TLS handshake on."""
 
-    def __init__(self, admit: Callable[[asyncio.Transport], None]) -> None:
-        self._admit = admit
+    def __init__(
+        self, protocol: asyncio.Protocol, accepted: socket.socket, context: ssl.SSLContext | None, seconds: float
+    ) -> None:
+        """`seconds`: limit of the handshake, if there is one."""
+        self.protocol = protocol
+        #: None before the end of the handshake.
+        self.transport: asyncio.Transport | None = None
+        self._task = asyncio.get_running_loop().create_task(self._connect(accepted, context, seconds))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._admit(cast("asyncio.Transport", transport))
+    async def _connect(self, accepted: socket.socket, context: ssl.SSLContext | None, seconds: float) -> None:
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self.protocol,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else seconds,
+            )
+        except (OSError, ssl.SSLError):  # no TLS, too slow, or aborted
+            accepted.close()
+        else:
+            self.transport = transport
+
+    def is_closed(self) -> bool:
+        """Whether the connection is closed or closing."""
+        return self._task.done() and (self.transport is None or self.transport.is_closing())
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is None:
+            self._task.cancel()
+        else:
+            self.transport.abort()
 
 
 class _OverloadProtocol(asyncio.Protocol):
     """Responds 503 to a connection above the limit, after its request: an earlier response would end in a reset."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._timer = asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, transport.abort)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, self._transport.abort)
 
     def data_received(self, _data: bytes) -> None:
         self._transport.write(_FULL)

@@ -17,6 +17,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+import uvloop
 
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.health import Health
@@ -450,6 +451,23 @@ async def test_the_health_server_speaks_tls_when_told_to(certificate: tuple[Path
             await get(server, "/healthz")
     finally:
         await server.stop()
+
+
+def test_a_handshake_that_begins_with_the_connection_succeeds(certificate: tuple[Path, Path], health: Health) -> None:
+    """Under the daemon's event loop, with a client of another thread: its first bytes arrive with the connection."""
+
+    async def serve() -> None:
+        server = HttpServer(_LOOPBACK, health_pages(health), tls=Tls(*certificate))
+        await server.start()
+        try:
+            for _ in range(20):
+                shown = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", server.port))
+                assert shown.strip() == certificate[0].read_text().strip()
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
 
 
 @pytest.mark.asyncio
