@@ -28,8 +28,8 @@ from capcard_sched.admission.view import ClusterView
 from capcard_sched.admission.webhooks import WEBHOOKS, WebhookContext
 from capcard_sched.daemon.admission.certificates import ensure_certificate, publish_authorities
 from capcard_sched.daemon.flag_values import AddressFlag
-from capcard_sched.daemon.logs import Logs
-from capcard_sched.daemon.server import HttpServer, ServeError, health_pages, metrics_pages
+from capcard_sched.daemon.observability.logs import Logs
+from capcard_sched.daemon.observability.server import HttpServer, ServeError, health_pages, metrics_pages
 from capcard_sched.daemon.service import StartError
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
