@@ -163,9 +163,9 @@ class HttpServer:
         self._accepting: asyncio.Task[None] | None = None
         self._context: ssl.SSLContext | None = None
         #: Open connections, oldest first; pruned when the next one is accepted.
-        self._open: list[_Connection] = []
+        self._open: list[_ServedConnection] = []
         #: Connections above the limit, until they have their response.
-        self._refused: list[_Connection] = []
+        self._refused: list[_ServedConnection] = []
         #: Connections with a request in progress, and its time of arrival.
         self._busy: dict[object, float] = {}
 
@@ -216,11 +216,11 @@ class HttpServer:
         if server is None or (len(self._open) >= self._limits.connections and not self._evict()):
             if self._context is None:
                 self._refused = [each for each in self._refused if not each.is_closed()]
-                self._refused.append(_Connection(_OverloadProtocol(), accepted, None, _REFUSAL_SECONDS))
+                self._refused.append(_ServedConnection(_OverloadProtocol(), accepted, None, _REFUSAL_SECONDS))
             else:
                 accepted.close()
             return
-        self._open.append(_Connection(server(), accepted, self._context, self._limits.header_seconds))
+        self._open.append(_ServedConnection(server(), accepted, self._context, self._limits.header_seconds))
 
     def _evict(self) -> bool:
         """Abort the oldest connection without a request in progress, else the oldest slow one; False without either."""
@@ -263,7 +263,7 @@ def _allowed(error: web.HTTPException) -> dict[str, str]:
     return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
 
 
-class _Connection:
+class _ServedConnection:
     """An accepted connection, from the TLS handshake on."""
 
     def __init__(
