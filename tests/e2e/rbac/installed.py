@@ -189,7 +189,8 @@ async def _allowed(cluster: Cluster, right: Right, *, wanted: bool) -> None:
 class Audit:
     """What the account asks for from now on."""
 
-    def __init__(self, control_plane: ControlPlane) -> None:
+    def __init__(self, control_plane: ControlPlane, user: str = USER) -> None:
+        self._user = user
         self._log = control_plane.folder / "audit.log"
         self._from = self._log.stat().st_size if self._log.exists() else 0
 
@@ -198,7 +199,7 @@ class Audit:
             log.seek(self._from)
             for line in log:
                 event = json.loads(line) if line.endswith(b"\n") else {}
-                if event.get("user", {}).get("username") == USER and "objectRef" in event:
+                if event.get("user", {}).get("username") == self._user and "objectRef" in event:
                     yield event
 
     def used(self) -> set[Right]:
