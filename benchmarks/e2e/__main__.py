@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
+from benchmarks.e2e.admission import AdmissionLatency, admission
 from benchmarks.e2e.server import Server
 from benchmarks.e2e.standby import Handover, Idle, handover, idle
 from benchmarks.e2e.throughput import Throughput, prepare, throughput
@@ -28,7 +29,7 @@ app = App(name="bench-e2e", help="Measure the daemon on a real API server.")
 _FILE_WIDTH = 160
 #: Name to (nodes, pods).
 _SIZES = {"small": (50, 200), "S1": (1_000, 5_000), "S5": (5_000, 10_000)}
-_PARTS = ("before", "arriving", "handover", "idle")
+_PARTS = ("before", "arriving", "handover", "idle", "admission")
 
 
 class Report(msgspec.Struct):
@@ -40,6 +41,7 @@ class Report(msgspec.Struct):
     throughput: list[Throughput] = []
     handover: list[Handover] = []
     idle: list[Idle] = []
+    admission: list[AdmissionLatency] = []
 
 
 @app.default
@@ -92,6 +94,9 @@ def bench(
                     report.handover.append(await handover(server, nodes, repeats, program=program, say=say))
                 if "idle" in wanted and size != "S1":
                     report.idle.append(await idle(server, nodes, idle_seconds, program=program, say=say))
+                if "admission" in wanted and size != "S5":
+                    measured = await admission(server, 200, 20.0, program=program, say=say)
+                    report.admission.append(measured)
 
     asyncio.run(run())
     show(console, report)
@@ -117,6 +122,12 @@ def show(console: Console, report: Report) -> None:
         console.print(
             f"Idle at {calm.nodes:,} nodes, {calm.heartbeats_per_second:.0f} heartbeats/s: {calm.percent:.1f} % of a "
             f"core over {calm.seconds:.0f} s, peak {calm.peak_mib:.0f} MiB"
+        )
+
+    for served in report.admission:
+        console.print(
+            f"Admission at {served.rate} reviews/s: p50 {served.p50:.1f} ms, p99 {served.p99:.1f} ms, longest {served.worst:.1f} ms "
+            f"of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, peak {served.peak_mib:.0f} MiB"
         )
 
 
