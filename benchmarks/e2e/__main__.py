@@ -127,7 +127,8 @@ def show(console: Console, report: Report) -> None:
     for served in report.admission:
         console.print(
             f"Admission at {served.rate} reviews/s: p50 {served.p50:.1f} ms, p99 {served.p99:.1f} ms, longest "
-            f"{served.worst:.1f} ms of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, peak {served.peak_mib:.0f} MiB"
+            f"{served.worst:.1f} ms of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, peak "
+            f"{served.peak_mib:.0f} MiB"
         )
 
 

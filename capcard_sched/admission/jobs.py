@@ -38,7 +38,7 @@ _CHANGEABLE = "minAvailable, tasks[*].replicas, tasks[*].minAvailable and priori
 
 
 def default_job(obj: Json, scheduler_name: str) -> AdmissionResult:
-    """The defaults of a new job as a patch. `obj` must be a vcjob; fields of a wrong type are left to the checks."""
+    """Set the defaults of a new vcjob in `obj`, and return them as a patch; fields of a wrong type stay as they are."""
     spec = obj.get("spec")
     if not isinstance(spec, dict):
         return AdmissionResult()

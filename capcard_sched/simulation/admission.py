@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.controllers.jobs.job_spec import DEFAULT_MAX_RETRY
+from capcard_sched.admission.jobs import default_job
 from capcard_sched.controllers.objects import (
     CLAIM,
     DEPLOYMENT,
@@ -139,27 +140,14 @@ class Admission:
     # --- Jobs ---
 
     def _job(self, obj: JsonObject) -> JsonObject:
+        """The defaults of the admission webhook, over those of the CRD and of the default queue."""
         found = spec(obj)
-        tasks = []
-        for index, task in enumerate(found.get("tasks") or ()):
-            replicas = task.get("replicas", 1)
-            tasks.append(
-                {
-                    **task,
-                    "name": task.get("name") or f"default{index}",
-                    "replicas": replicas,
-                    "minAvailable": task.get("minAvailable", replicas),
-                }
-            )
-        patch: JsonObject = {
-            "queue": found.get("queue") or self._default_queue,
-            "schedulerName": found.get("schedulerName") or self._scheduler_name,
-            "maxRetry": found.get("maxRetry") or DEFAULT_MAX_RETRY,
-            "minAvailable": found.get("minAvailable") or sum(task["minAvailable"] for task in tasks),
-            "tasks": tasks,
-        }
+        tasks = [{**deepcopy(task), "replicas": task.get("replicas", 1)} for task in found.get("tasks") or ()]
         phase = (status(obj).get("state") or {}).get("phase") or "Pending"
-        return merged(obj, {"spec": patch, "status": {"state": {"phase": phase}}})
+        patch: JsonObject = {"queue": found.get("queue") or self._default_queue, "tasks": tasks}
+        stored = merged(obj, {"spec": patch, "status": {"state": {"phase": phase}}})
+        default_job(stored, self._scheduler_name)
+        return stored
 
 
 def _container(container: JsonObject) -> JsonObject:
