@@ -6,26 +6,34 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$candidate && break; done)
-#: How many tests run at a time.
+#: Number of tests that run in parallel.
 JOBS ?= 2
+#: Duration of `make soak` in minutes; SEED selects its fault schedule (default: random).
+MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane test lint format check bench bench-e2e docs manifests lock clean
+.PHONY: help demo controlplane quick test soak lint format check bench bench-e2e docs manifests lock clean
 
-help: ## Show these targets
+help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: $(VENV)/run.stamp ## Run a small cluster in the simulator and show who got which card, and who waits for what
+demo: $(VENV)/run.stamp ## Run a small cluster in the simulator and show jobs, queues and cards
 	@$(BIN)/capcard-sched simulate -f config/examples/demo --until 10m -o table
 
-# In CI (CI or CAPCARD_REQUIRE_CONTROLPLANE is set) there must be one; elsewhere tests that need it are skipped.
-controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, once, with Go; `make test` does it too
+# Required in CI (CI or CAPCARD_REQUIRE_CONTROLPLANE is set); elsewhere tests that need it are skipped without it.
+controlplane: $(VENV)/dev.stamp ## Build etcd and kube-apiserver for the tests, once, with Go; part of `make test`
 	@$(BIN)/python -m tests.controlplane.build
 	@$(BIN)/python -m tests.manifests.helm.build
 	@$(BIN)/python -m tests.daemon.usage.build
 
+quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/scenarios tests/properties tests/malformed tests/architecture
+
 test: controlplane ## Run all tests
 	$(BIN)/python -m pytest -q -n $(JOBS)
+
+soak: controlplane ## Run two replicas under churn and random faults and check every revision: MINUTES=30 SEED=7
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/dev.stamp ## Check style, types and import rules
 	$(BIN)/ruff check .
@@ -35,26 +43,26 @@ lint: $(VENV)/dev.stamp ## Check style, types and import rules
 	$(BIN)/mypy manifests/render.py
 	$(BIN)/lint-imports
 
-format: $(VENV)/dev.stamp ## Format the code and mend what can be mended mechanically
+format: $(VENV)/dev.stamp ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test ## Everything a change must pass
+check: lint test ## Run lint and all tests
 
-bench: $(VENV)/dev.stamp ## Measure; prints figures, judges nothing
+bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures
 	$(BIN)/python -m benchmarks.bench
 
-bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on a machine that does nothing else
+bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on an idle machine
 	$(BIN)/python -m benchmarks.e2e
 
-docs: $(VENV)/run.stamp ## Write the docs pages that come from tables
+docs: $(VENV)/run.stamp ## Generate the docs pages that are derived from tables
 	$(BIN)/python docs/generate.py
 
-manifests: $(VENV)/run.stamp ## Write the manifests and dashboards that come from others
+manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/render.py
 	$(BIN)/python manifests/grafana/dashboards.py
 
-lock: $(VENV)/dev.stamp ## Renew requirements/*.lock from pyproject.toml
+lock: $(VENV)/dev.stamp ## Update requirements/*.lock from pyproject.toml
 	@for pair in run:build dev:dev; do \
 		$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --group $${pair#*:} \
 			--generate-hashes --no-emit-index-url --no-emit-find-links --no-header \

@@ -1,6 +1,6 @@
-"""Writes the pages of docs/ that are renderings of tables: flags, hooks, reasons, metrics, arguments of plugins.
+"""Generates the pages of docs/ that are derived from tables: flags, hooks, reasons, metrics, arguments of plugins.
 
-Run by `make docs`; tests/architecture/test_docs.py fails while a page lags behind its table.
+Run by `make docs`; tests/architecture/test_docs.py fails if a page is outdated.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def hooks_page() -> str:
         "",
         "# Hooks",
         "",
-        "A plugin answers a hook by defining a method of that name. A class whose method looks like a hook but is",
-        "none, or takes other parameters, is refused when it is loaded.",
+        "A plugin implements a hook with a method of that name. Loading fails for a class with a method whose name is",
+        "similar to a hook, or whose parameters differ.",
         "",
-        "| Method | Called with → answers | Switch | Several answers | Nobody answers |",
+        "| Method | Signature | Switch | Combination | Default |",
         "|---|---|---|---|---|",
     ]
     for hook in HOOKS:
@@ -53,25 +53,23 @@ def hooks_page() -> str:
         switch = f"`{hook.switch}`" if hook.switch else "-"
         lines.append(f"| `{hook.method}` | {called} | {switch} | {_title(hook.combine)} | {hook.silence} |")
     unasked = ", ".join(f"`{hook.method}`" for hook in HOOKS if hook.method in UNUSED)
-    lines += ["", f"Plugins may answer these, but no action asks them yet: {unasked}."]
-    lines += ["", "## How several answers become one", "", "| | Rule |", "|---|---|"]
+    lines += ["", f"No action calls these hooks yet: {unasked}."]
+    lines += ["", "## Combination", "", "| | Rule |", "|---|---|"]
     lines += [f"| {_title(rule)} | {rule.value} |" for rule in Combine]
     lines += [
         "",
         "## Switches",
         "",
-        "A switch stands beside `name` in a plugin's entry of the scheduler-conf and turns its hooks off (or on). The",
-        "irregular spellings are those of existing files.",
+        "A switch is a key beside `name` in a plugin's entry of the scheduler-conf. It disables (or enables) hooks of",
+        "the plugin. The irregular spellings are Volcano's.",
         "",
-        "| Switch | When absent | Gates |",
+        "| Switch | Default | Hooks |",
         "|---|---|---|",
     ]
     for switch, default in SWITCHES.items():
         gated = ", ".join(f"`{hook.method}`" for hook in HOOKS if hook.switch == switch)
         if not gated:
-            gated = (
-                "read by the plugin itself" if switch == "enableHierarchy" else "nothing; accepted, so that files load"
-            )
+            gated = "read by the plugin itself" if switch == "enableHierarchy" else "none; accepted, ignored"
         lines.append(f"| `{switch}` | {str(default).lower()} | {gated} |")
     return "\n".join(lines) + "\n"
 
@@ -83,8 +81,8 @@ def reasons_page() -> str:
         "",
         "# Reasons",
         "",
-        "The words and texts of events, conditions and refusals. `{...}` is filled in; amounts of cards are",
-        "thousandths (two cards are 2000), cpu is in thousandths of a core, memory in Mi.",
+        "Reasons and messages of events, conditions and refusals. Amounts of cards are in thousandths (two cards are",
+        "2000), cpu is in thousandths of a core, memory in Mi.",
         "",
         "| Reason | Type | Text |",
         "|---|---|---|",
@@ -104,9 +102,9 @@ def plugins_page() -> str:
         "",
         "# Plugins and actions",
         "",
-        "How to write one: [CONTRIBUTING.md](../CONTRIBUTING.md). Every plugin entry also takes the switches of",
-        "[hooks.md](hooks.md). Arguments stand under `arguments` of the entry; `sra`: `weight` is the key `weight`",
-        "of the map `sra`.",
+        "Writing a plugin: [CONTRIBUTING.md](../CONTRIBUTING.md). Every plugin entry also accepts the switches of",
+        "[hooks.md](hooks.md). Arguments are keys of the map `arguments` of the entry; `sra`: `weight` is the key",
+        "`weight` of the map `sra`.",
         "",
         "## Plugins",
         "",
@@ -114,9 +112,9 @@ def plugins_page() -> str:
     for name in registry.plugin_names():
         plugin = registry.plugin(name)
         if plugin is not None and plugin.__module__.startswith("capcard_sched."):
-            answered = [f"`{hook.method}`" for hook in HOOKS if hasattr(plugin, hook.method)]
+            implemented = [f"`{hook.method}`" for hook in HOOKS if hasattr(plugin, hook.method)]
             lines += _section(name, plugin)
-            lines += [f"Hooks: {', '.join(answered)}.", ""]
+            lines += [f"Hooks: {', '.join(implemented)}.", ""]
     lines += ["## Actions", ""]
     for name in registry.action_names():
         action = registry.action(name)
@@ -133,15 +131,15 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         "Served on `--listen-address` at `/metrics` with `--enable-metrics`, in the Prometheus text format, gzip on",
-        "request. `process_*` and `python_*` tell of the process. Dashboards for Grafana: manifests/grafana.",
+        "request. `process_*` and `python_*` describe the process. Dashboards for Grafana: manifests/grafana.",
         "",
-        "Only the leader says anything of queues, cards, namespaces and jobs. Such series go with their object, and of",
-        f"one metric there are {MOST_SERIES:,} at the most (`volcano_metrics_series_dropped`). *plugin*: the plugin is",
-        "asked at a scrape when something changed since the last one; where two plugins report a series, the first in",
-        "the tiers counts. A plugin's metric that is not in this table is served under its name with the prefix, as a",
-        "counter when it ends in `_total`, else as a gauge.",
+        "Only the leader exports series of queues, cards, namespaces and jobs. A series ends with its object; a metric",
+        f"has at most {MOST_SERIES:,} series (`volcano_metrics_series_dropped`). *plugin*: reported by a plugin and",
+        "sampled at a scrape after a change; if two plugins report a series, the first in the tiers wins. A plugin's",
+        "metric that is not in this table is exported under its name with the prefix, as a counter if it ends in",
+        "`_total`, else as a gauge.",
         "",
-        "| Metric | Type | Labels | Value from | What it says |",
+        "| Metric | Type | Labels | Source | Description |",
         "|---|---|---|---|---|",
     ]
     for row in METRICS:
@@ -162,12 +160,11 @@ def flags_page() -> str:
         "",
         "# Flags of `capcard-sched run`",
         "",
-        "Those of Volcano's scheduler, spelled as Go spells them: `--flag=value` or `--flag value`, switches `--flag`",
-        "and `--flag=false`, durations `500ms`, `1s` or `1m30s`. The arguments of an existing deployment work as they",
-        "are.",
+        "The flags of Volcano's scheduler with Go's spellings: `--flag=value` or `--flag value`, boolean `--flag` or",
+        "`--flag=false`, durations `500ms`, `1s` or `1m30s`. Arguments of existing deployments work unchanged.",
         "",
-        "What differs: `--scheduler-name` is `capcard-sched` unless given, and the Lease is named after it and lies in",
-        "the namespace the scheduler runs in, so that two schedulers of different names never exclude each other.",
+        "Differences: `--scheduler-name` defaults to `capcard-sched`; the Lease is named after it, in the namespace of",
+        "the scheduler, so that schedulers with different names do not exclude each other.",
     ]
     groups: dict[str, list[Argument]] = {}
     for argument in app["run"].assemble_argument_collection(parse_docstring=True):
@@ -175,7 +172,7 @@ def flags_page() -> str:
             groups.setdefault(_title_of_group(argument), []).append(argument)
     for title, arguments in groups.items():
         ignored = title == GROUP.name
-        lines += ["", f"## {title}", "", "| Flag | Why |" if ignored else "| Flag | Default | |"]
+        lines += ["", f"## {title}", "", "| Flag | Reason |" if ignored else "| Flag | Default | Description |"]
         lines.append("|---|---|" if ignored else "|---|---|---|")
         for argument in arguments:
             value = argument.parameter.metavar or "\\|".join(argument.get_choices() or ())
@@ -186,7 +183,7 @@ def flags_page() -> str:
                 lines.append(f"| {names} | {about.removeprefix(NO_EFFECT)} |")
             else:
                 lines.append(f"| {names} | {_default(argument)} | {about} |")
-    lines += ["", "## Environment", "", "| Variable | |", "|---|---|"]
+    lines += ["", "## Environment", "", "| Variable | Effect |", "|---|---|"]
     lines += [f"| `{name}` | {about} |" for name, about in ENVIRONMENT.items()]
     return "\n".join(lines) + "\n"
 
@@ -209,13 +206,13 @@ def _section(name: str, part: type[Plugin | Action]) -> list[str]:
     lines = [f"### {name}", "", about.split("\n\n")[0].replace("\n", " "), ""]
     rows = arguments(part.Arguments)
     if rows:
-        lines += ["| Argument | Accepted | Default | |", "|---|---|---|---|"]
+        lines += ["| Argument | Accepted | Default | Description |", "|---|---|---|---|"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return [*lines, ""] if rows else lines
 
 
 def arguments(struct: type[msgspec.Struct], prefix: str = "") -> list[tuple[str, str, str, str]]:
-    """Name, accepted form, default and meaning of every argument; those of a section follow it."""
+    """Name, accepted form, default and description of every argument, followed by those of its section."""
     rows = []
     meanings = _meanings(struct)
     for field in msgspec.structs.fields(struct):
@@ -232,7 +229,7 @@ def _is_section(type: Any) -> bool:
 
 
 def _meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """What the `#:` lines above each field say, without the places in the specification they name."""
+    """The text of the `#:` lines above each field."""
     found: dict[str, str] = {}
     said: list[str] = []
     for line in inspect.getsource(struct).splitlines():
@@ -260,7 +257,7 @@ PAGES = {
 
 
 def main() -> int:
-    """Write every page that changed."""
+    """Write every changed page."""
     for name, render in PAGES.items():
         text = render()
         path = DOCS / name

@@ -44,10 +44,11 @@ class History:
     What a server that was killed does not remember is listed afresh: the difference is one moment then.
     """
 
-    def __init__(self, control_plane: ControlPlane) -> None:
+    def __init__(self, control_plane: ControlPlane, kinds: Sequence[str] = KINDS) -> None:
+        self._kinds = kinds
         self._cluster = Cluster(control_plane)
         #: By kind and uid, the objects as they were last seen.
-        self.live: dict[str, dict[str, Manifest]] = {kind: {} for kind in KINDS}
+        self.live: dict[str, dict[str, Manifest]] = {kind: {} for kind in kinds}
         #: How often a kind had to be listed afresh.
         self.gaps = 0
         self._moments: list[Moment] = []
@@ -55,7 +56,7 @@ class History:
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
-        for kind in KINDS:
+        for kind in self._kinds:
             version = await self._list(kind)
             self._tasks.append(asyncio.create_task(self._follow(kind, version)))
         return self
@@ -75,6 +76,12 @@ class History:
         """All moments so far, oldest first."""
         return sorted(self._moments, key=lambda moment: moment.revision)
 
+    def take(self, before: float) -> list[Moment]:
+        """Remove and return the moments heard before this time, in order of revision."""
+        taken = [moment for moment in self._moments if moment.heard < before]
+        self._moments = [moment for moment in self._moments if moment.heard >= before]
+        return sorted(taken, key=lambda moment: moment.revision)
+
     async def caught_up(self, *, within: float = 20.0) -> None:
         """Return once what was heard is what the API server says now; that shows that nothing was missed.
 
@@ -90,7 +97,7 @@ class History:
         raise AssertionError(f"the history does not end where the API server stands: {differing}")
 
     async def _differing(self) -> str:
-        for kind in KINDS:
+        for kind in self._kinds:
             now = {_uid(item): _version(item) for item in await self._cluster.list(kind, namespace=ALL)}
             seen = {uid: _version(item) for uid, item in self.live[kind].items()}
             if now != seen:

@@ -1,0 +1,203 @@
+"""`python -m tests.soak`: two replicas on a real control plane under churn and random faults, checked by an oracle.
+
+A seed determines the fault schedule. The exit status is 1 if the oracle finds a violation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from tests.controlplane.build import UnavailableError, locate
+from tests.controlplane.cluster import Cluster, RequestError, prepare
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.proxy import Proxy
+from tests.e2e.history import KINDS, History
+from tests.soak.faults import FaultInjector, Replica
+from tests.soak.oracle import Oracle
+from tests.soak.resources import ResourceSampler
+from tests.soak.schedule import fault_schedule
+from tests.soak.workload import NAMESPACE, Churn, node_manifests, priority_classes, queue_manifests
+
+_CONF: Final = """
+actions: "enqueue, allocate, backfill, preempt, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - {name: gang, enableReclaimable: false}
+  - {name: conformance, enableReclaimable: false}
+- plugins:
+  - name: predicates
+  - {name: capacity-card, arguments: {unnamedCards: infer, cardUnlimitedCpuMemory: true}}
+  - name: nodeorder
+  - name: binpack
+"""
+#: Seconds: changes are replayed this late, so that watches of all kinds have delivered theirs.
+_LAG: Final = 15.0
+#: Seconds: between two steps of the oracle.
+_STEP: Final = 5.0
+#: Seconds: after the faults, until gangs are complete and preemptors bound.
+_SETTLE: Final = 90.0
+
+
+class Soak:
+    """One run. `report` is complete after `run`."""
+
+    def __init__(self, seconds: float, seed: int) -> None:
+        self.seconds = seconds
+        self.seed = seed
+        self.faults: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.oracle = Oracle()
+        self.resources = ResourceSampler()
+        self.report: dict[str, Any] = {}
+        self._last_revision = 0
+        #: Moments older than one that is replayed already: the order of revisions is not certain.
+        self._late = 0
+
+    async def run(self, control_plane: ControlPlane, folder: Path) -> None:
+        """Run churn and faults, let the cluster settle, and check."""
+        began = time.monotonic()
+        async with (
+            Cluster(control_plane, namespace=NAMESPACE) as cluster,
+            Kubelet(control_plane, start_delay=0.2, stop_delay=0.3) as kubelet,
+            Proxy(control_plane) as proxy_a,
+            Proxy(control_plane) as proxy_b,
+        ):
+            await prepare(cluster)
+            await cluster.make_namespace(NAMESPACE)
+            async with History(control_plane, (*KINDS, "leases")) as history:
+                await cluster.create_all([*priority_classes(), *node_manifests(), *queue_manifests()])
+                replicas = [
+                    Replica("scheduler-a", proxy_a, folder, _CONF),
+                    Replica("scheduler-b", proxy_b, folder, _CONF),
+                ]
+                churn = Churn(cluster, kubelet, self.seed)
+                injector = FaultInjector(cluster, control_plane, kubelet, churn, replicas)
+                try:
+                    for replica in replicas:
+                        await replica.start()
+                    await self._disturb(churn, injector, history, replicas)
+                    await injector.heal()
+                    await self._settle(churn, history)
+                finally:
+                    for replica in replicas:
+                        with contextlib.suppress(AssertionError, ProcessLookupError):
+                            await replica.daemon.stop()
+            identities = {identity: replica.user for replica in replicas for identity in replica.identities()}
+        self.oracle.finish(control_plane.audit(), identities, [NAMESPACE])
+        self.report = self._report(time.monotonic() - began, churn, history, replicas)
+
+    async def _disturb(self, churn: Churn, injector: FaultInjector, history: History, replicas: list[Replica]) -> None:
+        """Churn and faults for the given time."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(churn.run()),
+                group.create_task(self._replay(history)),
+                group.create_task(self._sample(replicas)),
+            ]
+            running: list[asyncio.Task[None]] = []
+            for fault in fault_schedule(self.seed, self.seconds):
+                await asyncio.sleep(max(0.0, began + fault.at - time.monotonic()))
+                running.append(group.create_task(self._strike(fault.kind, injector.execute(fault))))
+            await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
+            await asyncio.gather(*running)
+            for task in background:
+                task.cancel()
+
+    async def _strike(self, kind: str, action: Coroutine[Any, Any, bool]) -> None:
+        (self.faults if await action else self.skipped)[kind] += 1
+
+    async def _replay(self, history: History) -> None:
+        while True:
+            await asyncio.sleep(_STEP)
+            self._apply(history, time.monotonic() - _LAG)
+
+    def _apply(self, history: History, before: float) -> None:
+        for moment in history.take(before):
+            self._late += moment.revision < self._last_revision
+            self._last_revision = max(self._last_revision, moment.revision)
+            self.oracle.apply(moment)
+
+    async def _sample(self, replicas: list[Replica]) -> None:
+        while True:
+            for replica in replicas:
+                self.resources.sample(replica.daemon.process.pid, replica.daemon.log_path.stem)
+                replica.proxy.exchanges.clear()
+            await asyncio.sleep(_STEP)
+
+    async def _settle(self, churn: Churn, history: History) -> None:
+        """Wait until no gang is incomplete and no preemptor pending, while jobs that wait for quota are deleted."""
+        deadline = time.monotonic() + _SETTLE
+        await history.caught_up(within=_SETTLE)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(2)
+            self._apply(history, time.monotonic() - 2)
+            if not self.oracle.incomplete() and not self.oracle.unserved():
+                return
+            if churn.jobs:  # free capacity: the oldest jobs finish
+                with contextlib.suppress(RequestError, OSError, TimeoutError):
+                    await churn.finish(churn.jobs[0])
+        self._apply(history, time.monotonic())
+
+    def _report(self, took: float, churn: Churn, history: History, replicas: list[Replica]) -> dict[str, Any]:
+        oracle = self.oracle
+        return {
+            "seed": self.seed,
+            "seconds": round(took, 1),
+            "jobs": churn.created,
+            "binds": len(oracle.binds),
+            "evictions": len(oracle.evictions),
+            "incarnations": {replica.user: len(replica.daemons) for replica in replicas},
+            "leaders": sum(len(replica.identities()) for replica in replicas),
+            "faults": dict(sorted(self.faults.items())),
+            "skippedFaults": dict(sorted(self.skipped.items())),
+            "historyGaps": history.gaps,
+            "lateMoments": self._late,
+            "resources": self.resources.growth(),
+            "violations": [f"revision {one.revision}: {one.text}" for one in oracle.violations],
+        }
+
+
+def main() -> int:
+    """Run one soak and print its report as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="duration of churn and faults")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the fault schedule; default: random")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for the logs of the replicas")
+    options = parser.parse_args()
+    logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # connections that the proxy resets
+    seed = int(time.time()) % 10**6 if options.seed is None else options.seed
+    try:
+        programs = locate()
+    except UnavailableError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stderr.write(f"soak: seed {seed}, {options.minutes:g} minutes\n")
+    soak = Soak(options.minutes * 60, seed)
+    with tempfile.TemporaryDirectory() as folder, ControlPlane(programs) as control_plane:
+        target = options.keep or Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        asyncio.run(soak.run(control_plane, target))
+    sys.stdout.write(json.dumps(soak.report, indent=2) + "\n")
+    violations = soak.report["violations"] + soak.resources.leaks()
+    for text in violations:
+        sys.stderr.write(f"violation: {text}\n")
+    sys.stderr.write(f"soak: {len(violations)} violations; repeat with --seed {seed}\n")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

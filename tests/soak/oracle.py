@@ -1,0 +1,356 @@
+"""Replays every revision of a soak and checks properties that no fault may break. Independent of the product's code.
+
+| Property | Checked |
+|---|---|
+| the pods of a node fit its allocatable, all resources | at each bind |
+| the pods of a queue fit its quota, by the card of the node they are bound to | at each bind |
+| a pod is bound once: its node never changes, and at most one bind request succeeds | at each change; audit log |
+| binds are made by the holder of the Lease | at each bind, with the audit log |
+| a gang with bound members had its minimum at some time | at the end |
+| the preemptor of an eviction is bound, deleted, or disturbed by a later fault | at the end |
+
+Queue and card of a bound pod are those of its bind: later edits of the pod or its PodGroup change neither. A pod counts
+until it is finished or deleted, also while it terminates. A bind is compared with the largest limit of the last
+`grace` seconds: a decision may precede a change of the node or quota.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tests.controlplane.cluster import Manifest
+from tests.controlplane.controlplane import Audited
+from tests.e2e.checker import Amounts, amounts, request_of
+from tests.e2e.history import Change, Moment
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_GROUP_KEYS: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_EVICTED: Final = re.compile(r"evicted.* for (?P<pod>\S+/\S+) of queue (?P<queue>\S+)", re.DOTALL)
+_GPU: Final = "nvidia.com/gpu"
+#: Seconds in which a change of nodes or quotas excuses a wasted eviction.
+_DISTURBED: Final = 30.0
+
+
+class Violation(NamedTuple):
+    """One broken property."""
+
+    revision: int
+    text: str
+
+
+class BoundPod(NamedTuple):
+    """Facts of a pod, fixed when it is bound."""
+
+    name: str
+    node: str
+    queue: str
+    #: "" without cards.
+    card: str
+    cards: int
+    request: Amounts
+
+
+class EvictionSeen(NamedTuple):
+    """One eviction with a preemptor."""
+
+    revision: int
+    heard: float
+    victim: str
+    preemptor: str
+    #: uid of the preemptor, "" if it did not exist any more.
+    uid: str
+
+
+class BindSeen(NamedTuple):
+    """One bind, and the holder of the Lease at its revision."""
+
+    revision: int
+    namespace: str
+    name: str
+    holder: str
+
+
+class LimitHistory:
+    """Values of limits over time."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+        #: Key to (since, value), the oldest first.
+        self._values: dict[str, list[tuple[float, Mapping[str, int] | None]]] = {}
+
+    def set(self, key: str, now: float, value: Mapping[str, int] | None) -> None:
+        """`value` None: the object is deleted."""
+        found = self._values.setdefault(key, [])
+        found.append((now, value))
+        while len(found) > 1 and found[1][0] < now - self._grace:
+            del found[0]
+
+    def largest(self, key: str, now: float) -> Mapping[str, int] | None:
+        """The largest limits of the last `grace` seconds; None without the object in that time."""
+        found = self._values.get(key, [])
+        recent = [
+            value
+            for index, (_, value) in enumerate(found)
+            if index + 1 == len(found) or found[index + 1][0] >= now - self._grace
+        ]
+        values = [value for value in recent if value is not None]
+        if not values:
+            return None
+        return {name: max(value.get(name, 0) for value in values) for name in set().union(*values)}
+
+
+class Oracle:
+    """Apply all moments in order of their revision, then `finish`."""
+
+    def __init__(self, *, grace: float = 30.0) -> None:
+        """`grace`: seconds, at least the longest pause of a watch."""
+        self.violations: list[Violation] = []
+        self.binds: list[BindSeen] = []
+        self.evictions: list[EvictionSeen] = []
+        #: Evictions whose preemptor is still pending although nothing disturbed it.
+        self.wasted: list[EvictionSeen] = []
+        self._bound: dict[str, BoundPod] = {}
+        self._pods: dict[str, Manifest] = {}
+        self._uids: dict[str, str] = {}
+        self._nodes: dict[str, Manifest] = {}
+        self._node_limits = LimitHistory(grace)
+        self._quotas = LimitHistory(grace)
+        self._groups: dict[str, Manifest] = {}
+        #: By uid of a PodGroup: the largest number of bound members, and its minimum.
+        self._most: Counter[str] = Counter()
+        self._evicted: set[str] = set()
+        #: Seconds at which nodes, queues or the leader changed.
+        self._changes: list[float] = []
+        self._ever_bound: set[str] = set()
+        self._holder = ""
+
+    # --- replay -----------------------------------------------------------------------------------------------------
+
+    def apply(self, moment: Moment) -> None:
+        """Apply the changes of one revision."""
+        placed = []
+        for change in moment.changes:
+            if change.kind == "nodes":
+                self._node(change, moment.heard)
+            elif change.kind == "queues":
+                self._queue(change, moment.heard)
+            elif change.kind == "leases":
+                self._lease(change, moment.heard)
+            elif change.kind == "podgroups":
+                self._group(change)
+            elif change.kind == "pods" and self._pod(change, moment):
+                placed.append(change.after)
+        for pod in placed:
+            assert pod is not None
+            self._check_bind(pod, moment)
+
+    def _node(self, change: Change, now: float) -> None:
+        item = change.after or change.before
+        assert item is not None
+        name = item["metadata"]["name"]
+        before = self._nodes.get(name)
+        if change.after is None:
+            self._nodes.pop(name, None)
+            self._node_limits.set(name, now, None)
+        else:
+            self._nodes[name] = change.after
+            self._node_limits.set(name, now, amounts(change.after["status"].get("allocatable", {})))
+        if before is None or change.after is None or _capacity(before) != _capacity(change.after):
+            self._changes.append(now)
+
+    def _queue(self, change: Change, now: float) -> None:
+        item = change.after or change.before
+        assert item is not None
+        old, new = _quota(change.before), _quota(change.after)
+        if change.before is None or old != new:
+            self._changes.append(now)
+            self._quotas.set(item["metadata"]["name"], now, new if change.after is not None else None)
+
+    def _lease(self, change: Change, now: float) -> None:
+        if change.after is not None and change.after["metadata"]["name"] == "capcard-sched":
+            holder = change.after["spec"].get("holderIdentity") or ""
+            if holder != self._holder:
+                self._changes.append(now)
+            self._holder = holder
+
+    def _group(self, change: Change) -> None:
+        item = change.after or change.before
+        assert item is not None
+        if change.after is None:
+            self._groups.pop(_name(item), None)
+        else:
+            self._groups[_name(item)] = change.after
+
+    def _pod(self, change: Change, moment: Moment) -> bool:
+        """Record a pod; whether it was bound in this change."""
+        item = change.after or change.before
+        assert item is not None
+        uid, before, after = item["metadata"]["uid"], change.before, change.after
+        was, node = _node_of(before), _node_of(after)
+        if was and after is not None and node != was:
+            self._violated(moment.revision, f"pod {_name(item)} moved from node {was} to {node or 'none'}")
+        if after is None or "deletionTimestamp" in after["metadata"]:
+            self._note_eviction(item, moment)
+        if after is None:
+            self._pods.pop(uid, None)
+            self._bound.pop(uid, None)
+            return False
+        self._pods[uid] = after
+        self._uids[_name(after)] = uid
+        if after.get("status", {}).get("phase") in _FINISHED:
+            self._bound.pop(uid, None)
+            return False
+        return bool(node and not was)
+
+    def _check_bind(self, pod: Manifest, moment: Moment) -> None:
+        uid, node_name = pod["metadata"]["uid"], _node_of(pod)
+        self._ever_bound.add(uid)
+        self.binds.append(
+            BindSeen(moment.revision, pod["metadata"]["namespace"], pod["metadata"]["name"], self._holder)
+        )
+        queue = self._queue_of(pod)
+        request = request_of(pod)
+        node = self._nodes.get(node_name)
+        card = _card(node) if node is not None and request.get(_GPU) else ""
+        cards = math.ceil(request.get(_GPU, 0) / 1000)
+        self._bound[uid] = BoundPod(_name(pod), node_name, queue, card, cards, request)
+        group = self._groups.get(_group_of(pod))
+        if group is not None:
+            members = sum(
+                1 for other in self._bound if other in self._pods and _group_of(self._pods[other]) == _group_of(pod)
+            )
+            key = group["metadata"]["uid"]
+            self._most[key] = max(self._most[key], members)
+        self._check_node(node_name, moment)
+        if card:
+            self._check_quota(queue, card, moment)
+
+    def _check_node(self, name: str, moment: Moment) -> None:
+        limits = self._node_limits.largest(name, moment.heard)
+        if limits is None:
+            self._violated(moment.revision, f"bind to node {name}, which does not exist")
+            return
+        here = [bound for bound in self._bound.values() if bound.node == name]
+        used: Amounts = Counter({"pods": 1000 * len(here)})
+        for bound in here:
+            used.update(bound.request)
+        for resource, amount in sorted(used.items()):
+            if amount > limits.get(resource, 0):
+                pods = ", ".join(sorted(bound.name for bound in here))
+                self._violated(
+                    moment.revision,
+                    f"node {name} has {amount / 1000:g} of {limits.get(resource, 0) / 1000:g} {resource}: {pods}",
+                )
+
+    def _check_quota(self, queue: str, card: str, moment: Moment) -> None:
+        quota = self._quotas.largest(queue, moment.heard) or {}
+        charged = [bound for bound in self._bound.values() if (bound.queue, bound.card) == (queue, card)]
+        total = sum(bound.cards for bound in charged)
+        if total > quota.get(card, 0):
+            pods = ", ".join(sorted(bound.name for bound in charged))
+            self._violated(moment.revision, f"queue {queue} has {total} of {quota.get(card, 0)} {card}: {pods}")
+
+    def _note_eviction(self, pod: Manifest, moment: Moment) -> None:
+        uid = pod["metadata"]["uid"]
+        if uid in self._evicted:
+            return
+        for condition in pod.get("status", {}).get("conditions") or ():
+            matched = _EVICTED.search(condition.get("message") or "")
+            if matched is not None:
+                self._evicted.add(uid)
+                preemptor = matched["pod"]
+                found = self._uids.get(preemptor, "")
+                self.evictions.append(EvictionSeen(moment.revision, moment.heard, _name(pod), preemptor, found))
+                return
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    def incomplete(self) -> list[str]:
+        """Gangs with bound members that never had their minimum."""
+        bound = Counter(_group_of(self._pods[uid]) for uid in self._bound if uid in self._pods)
+        return [
+            f"gang {name} has {bound[name]} bound members, at most {self._most[group['metadata']['uid']]} at a time, "
+            f"of {group['spec'].get('minMember', 1)}"
+            for name, group in sorted(self._groups.items())
+            if bound[name] and self._most[group["metadata"]["uid"]] < group["spec"].get("minMember", 1)
+        ]
+
+    def unserved(self) -> list[EvictionSeen]:
+        """Evictions whose preemptor is still pending."""
+        return [
+            eviction
+            for eviction in self.evictions
+            if eviction.uid in self._pods and eviction.uid not in self._ever_bound
+        ]
+
+    def finish(self, audit: Iterable[Audited], identities: Mapping[str, str], namespaces: Sequence[str]) -> None:
+        """Check what needs the whole history. `identities`: holder of the Lease to the user of its replica."""
+        for text in self.incomplete():
+            self._violated(0, text)
+        for eviction in self.unserved():
+            disturbed = any(eviction.heard - 1 <= at <= eviction.heard + _DISTURBED for at in self._changes)
+            if not disturbed:
+                self.wasted.append(eviction)
+                self._violated(
+                    eviction.revision, f"pod {eviction.victim} evicted for {eviction.preemptor}, which is pending"
+                )
+        users: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for row in audit:
+            if row.subresource == "binding" and row.code == 201 and row.namespace in namespaces:
+                users[row.namespace, row.name].append(row.user)
+        for bind in self.binds:
+            made = users.get((bind.namespace, bind.name), [])
+            if len(made) > 1:
+                self._violated(bind.revision, f"pod {bind.namespace}/{bind.name}: {len(made)} binds succeeded")
+            holder = identities.get(bind.holder, "")
+            if len(made) == 1 and holder and made[0] != holder:
+                self._violated(
+                    bind.revision, f"pod {bind.namespace}/{bind.name} bound by {made[0]}, the leader is {holder}"
+                )
+
+    def _violated(self, revision: int, text: str) -> None:
+        self.violations.append(Violation(revision, text))
+
+    def _queue_of(self, pod: Manifest) -> str:
+        group = self._groups.get(_group_of(pod))
+        if group is not None:
+            return str(group["spec"].get("queue") or "default")
+        return str(_annotations(pod).get("scheduling.volcano.sh/queue-name") or "default")
+
+
+def _annotations(item: Manifest) -> Mapping[str, str]:
+    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found
+
+
+def _name(item: Manifest) -> str:
+    return f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+
+
+def _node_of(pod: Manifest | None) -> str:
+    return str(pod["spec"].get("nodeName") or "") if pod is not None else ""
+
+
+def _group_of(pod: Manifest) -> str:
+    group = next((_annotations(pod)[key] for key in _GROUP_KEYS if _annotations(pod).get(key)), "")
+    return f"{pod['metadata']['namespace']}/{group}" if group else ""
+
+
+def _card(node: Manifest) -> str:
+    return str((node["metadata"].get("labels") or {}).get("nvidia.com/gpu.product", ""))
+
+
+def _capacity(node: Manifest) -> tuple[object, ...]:
+    spec = node["spec"]
+    return node["status"].get("allocatable"), spec.get("unschedulable", False), spec.get("taints")
+
+
+def _quota(queue: Manifest | None) -> dict[str, int]:
+    text = "{}" if queue is None else _annotations(queue).get("volcano.sh/card.quota", "{}")
+    found: dict[str, int] = json.loads(text)
+    return found

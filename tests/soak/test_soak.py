@@ -1,0 +1,222 @@
+"""The parts of the soak: a reproducible schedule, and an oracle that finds planted violations and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.controlplane.cluster import Manifest
+from tests.controlplane.controlplane import Audited
+from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
+from tests.e2e.history import Change, Moment
+from tests.soak.faults import FaultInjector
+from tests.soak.oracle import Oracle
+from tests.soak.schedule import KINDS, fault_schedule
+
+CARD = "NVIDIA-A10"
+
+
+def test_a_seed_reproduces_the_schedule_and_a_shorter_soak_is_a_prefix() -> None:
+    long = fault_schedule(7, 1800)
+    assert fault_schedule(7, 1800) == long
+    assert fault_schedule(7, 120) == [fault for fault in long if fault.at < 120]
+    assert fault_schedule(8, 1800) != long
+
+
+def test_half_an_hour_has_every_kind_of_fault_and_each_has_an_action() -> None:
+    assert {fault.kind for fault in fault_schedule(1, 1800)} == set(KINDS)
+    for kind in KINDS:
+        assert callable(getattr(FaultInjector, f"_{kind.partition('-')[0]}")), kind
+
+
+class Story:
+    """A history written by hand: one change per revision, `step` seconds apart."""
+
+    def __init__(self) -> None:
+        self.oracle = Oracle(grace=5)
+        self.revision = 0
+        self.now = 0.0
+        self._live: dict[str, Manifest] = {}
+        self.put("nodes", gpu_node("n", CARD, 4, cpu=8))
+        self.put("queues", queue("q", cards={CARD: 4}))
+        self.put("leases", self.lease("a"))
+
+    @staticmethod
+    def lease(holder: str) -> Manifest:
+        return {"metadata": {"name": "capcard-sched", "namespace": "soak"}, "spec": {"holderIdentity": holder}}
+
+    def put(self, kind: str, item: Manifest | None, before: Manifest | None = None) -> None:
+        item = copy.deepcopy(item)
+        subject = item or before
+        assert subject is not None
+        subject["metadata"].setdefault("uid", f"{kind}-{subject['metadata']['name']}")
+        key = subject["metadata"]["uid"]
+        self.revision += 1
+        self.now += 1
+        self.oracle.apply(Moment(self.revision, self.now, (Change(kind, self._live.get(key), item),)))
+        if item is None:
+            del self._live[key]
+        else:
+            self._live[key] = item
+
+    def member(self, name: str, group: str = "g", cards: int = 1, **fields: Any) -> Manifest:
+        requests = {"cpu": "1", "nvidia.com/gpu": cards}
+        return pod(name, group=group, cards=CARD, requests=requests, namespace="soak", **fields)
+
+    def bind(self, name: str, group: str = "g", cards: int = 1, node: str = "n") -> Manifest:
+        item = self.member(name, group, cards)
+        self.put("pods", item)
+        bound = copy.deepcopy(item)
+        bound["metadata"]["uid"] = f"pods-{name}"
+        bound["spec"]["nodeName"] = node
+        self.put("pods", bound)
+        return bound
+
+    def finish(self, *binds: tuple[str, str]) -> list[str]:
+        """`binds`: pod name and the user that bound it."""
+        rows = [Audited(user, "create", "", "pods", "binding", "soak", name, 201) for name, user in binds]
+        self.oracle.finish(rows, {"a": "scheduler-a", "b": "scheduler-b"}, ["soak"])
+        return [violation.text for violation in self.oracle.violations]
+
+
+def gang(story: Story, minimum: int = 1, queue_name: str = "q") -> Manifest:
+    group = pod_group("g", queue=queue_name, members=minimum, namespace="soak")
+    story.put("podgroups", group)
+    return group
+
+
+def _full(story: Story) -> list[str]:
+    gang(story)
+    story.bind("p", cards=4)
+    return story.finish(("p", "scheduler-a"))
+
+
+def _quota_by_the_cards_of_the_node(story: Story) -> list[str]:
+    story.put("queues", queue("q", cards={CARD: 2}))
+    story.now += 10
+    gang(story)
+    bound = story.bind("p", cards=2)
+    edited = copy.deepcopy(bound)
+    del edited["metadata"]["annotations"]["volcano.sh/card.name"]
+    story.put("pods", edited)  # the tenant removes the annotation: the charge stays
+    story.bind("r")
+    return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
+
+
+def _a_moved_podgroup(story: Story) -> list[str]:
+    story.put("queues", queue("q", cards={CARD: 2}))
+    story.put("queues", queue("other", cards={CARD: 9}))
+    story.now += 10
+    group = gang(story)
+    story.bind("p", cards=2)
+    story.put("podgroups", {**group, "spec": {**group["spec"], "queue": "other"}})
+    story.put("podgroups", {**pod_group("h", queue="q", namespace="soak")})
+    story.bind("r", group="h")
+    return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
+
+
+def _a_terminating_pod_counts(story: Story) -> list[str]:
+    gang(story)
+    bound = story.bind("p", cards=4)
+    story.put("pods", {**bound, "metadata": {**bound["metadata"], "deletionTimestamp": "x"}})
+    story.bind("r")
+    return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
+
+
+def _a_lowered_quota_within_the_grace(story: Story) -> list[str]:
+    gang(story)
+    story.put("queues", queue("q", cards={CARD: 0}))
+    story.bind("p")
+    return story.finish(("p", "scheduler-a"))
+
+
+def _a_lowered_quota_after_the_grace(story: Story) -> list[str]:
+    gang(story)
+    story.put("queues", queue("q", cards={CARD: 0}))
+    story.now += 10
+    story.bind("p")
+    return story.finish(("p", "scheduler-a"))
+
+
+def _another_node(story: Story) -> list[str]:
+    gang(story)
+    bound = story.bind("p")
+    story.put("pods", {**bound, "spec": {**bound["spec"], "nodeName": "m"}})
+    return story.finish(("p", "scheduler-a"))
+
+
+def _bound_twice(story: Story) -> list[str]:
+    gang(story)
+    story.bind("p")
+    return story.finish(("p", "scheduler-a"), ("p", "scheduler-a"))
+
+
+def _bound_by_a_former_leader(story: Story) -> list[str]:
+    gang(story)
+    story.put("leases", story.lease("b"))
+    story.bind("p")
+    return story.finish(("p", "scheduler-a"))
+
+
+def _half_a_gang(story: Story) -> list[str]:
+    gang(story, minimum=2)
+    story.bind("p")
+    return story.finish(("p", "scheduler-a"))
+
+
+def _evict(story: Story, preemptor: Callable[[], object]) -> list[str]:
+    gang(story)
+    bound = story.bind("v", cards=4)
+    story.now += 60
+    story.put("pods", story.member("p"))
+    message = f"Pod is evicted, because of reclaim: {CARD}: 1 on node n for soak/p of queue q"
+    condition = {"type": "PodReady", "message": message}
+    leaving = {
+        **bound,
+        "metadata": {**bound["metadata"], "deletionTimestamp": "x"},
+        "status": {"conditions": [condition]},
+    }
+    story.put("pods", leaving)
+    story.put("pods", None, leaving)
+    preemptor()
+    return story.finish(("v", "scheduler-a"), ("p", "scheduler-a"))
+
+
+def _a_wasted_eviction(story: Story) -> list[str]:
+    return _evict(story, lambda: None)
+
+
+def _a_served_eviction(story: Story) -> list[str]:
+    return _evict(story, lambda: story.bind("p"))
+
+
+def _a_disturbed_eviction(story: Story) -> list[str]:
+    return _evict(story, lambda: story.put("nodes", gpu_node("n", CARD, 0, cpu=8)))
+
+
+STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
+    (_full, []),
+    (_quota_by_the_cards_of_the_node, [f"queue q has 3 of 2 {CARD}: soak/p, soak/r"]),
+    (_a_moved_podgroup, [f"queue q has 3 of 2 {CARD}: soak/p, soak/r"]),
+    (
+        _a_terminating_pod_counts,
+        ["node n has 5 of 4 nvidia.com/gpu: soak/p, soak/r", f"queue q has 5 of 4 {CARD}: soak/p, soak/r"],
+    ),
+    (_a_lowered_quota_within_the_grace, []),
+    (_a_lowered_quota_after_the_grace, [f"queue q has 1 of 0 {CARD}: soak/p"]),
+    (_another_node, ["pod soak/p moved from node n to m"]),
+    (_bound_twice, ["pod soak/p: 2 binds succeeded"]),
+    (_bound_by_a_former_leader, ["pod soak/p bound by scheduler-a, the leader is scheduler-b"]),
+    (_half_a_gang, ["gang soak/g has 1 bound members, at most 1 at a time, of 2"]),
+    (_a_wasted_eviction, ["pod soak/v evicted for soak/p, which is pending"]),
+    (_a_served_eviction, []),
+    (_a_disturbed_eviction, []),
+]
+
+
+@pytest.mark.parametrize("story, violations", STORIES, ids=[story.__name__.strip("_") for story, _ in STORIES])
+def test_the_oracle_finds_what_is_planted(story: Callable[[Story], list[str]], violations: list[str]) -> None:
+    assert story(Story()) == violations
