@@ -41,11 +41,13 @@ class Branch:
         "name",
         "named",
         "own",
+        "own_releasing",
         "own_reserved",
         "parent",
         "path",
         "queue",
         "real_capability",
+        "releasing",
         "reserved",
         "share",
         "version",
@@ -82,6 +84,9 @@ class Branch:
         self.allocated = resources.zeros()
         #: `allocated` and the amounts nominated in this session.
         self.held = resources.zeros()
+        #: Amounts of pods that are being released, and those of the queue's own pods: they limit until they are gone.
+        self.releasing = resources.zeros()
+        self.own_releasing = resources.zeros()
         #: Reservations of admitted jobs, less the elastic amounts of jobs; may be negative.
         self.reserved = resources.zeros()
         self.own_reserved = resources.zeros()
@@ -133,6 +138,13 @@ class Branch:
             branch.share = None
             branch.version += 1
         self.update_kept()
+
+    def release(self, amounts: Vector) -> None:
+        """Add `amounts` to those of the queue's own pods that are being released."""
+        self.own_releasing = self.own_releasing + amounts
+        for branch in self.chain():
+            branch.releasing += amounts
+            branch.version += 1
 
     def update_kept(self) -> None:
         """Recompute `kept` of this branch and of those above it."""

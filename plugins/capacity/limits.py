@@ -25,27 +25,32 @@ class QuotaBound(NamedTuple):
     limit: int
 
 
-def allocation_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
+def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool) -> Iterator[QuotaBound]:
     """Bounds of allocate: the real capability of the queue and of every branch above it.
 
-    The unused guarantees of other queues are not available either.
+    The unused guarantees of other queues are not available either. Pods that are being released count until they are
+    gone, except when `nominating`.
     """
     for name, column, amount in needs:
         for branch in leaf.path:
-            held, limit = branch.held.item(column), branch.real_capability.item(column)
+            held, limit = _held(branch, column, nominating), branch.real_capability.item(column)
             yield QuotaBound((limit - held) // amount, name, branch.name, held, limit)
         if leaf.guarded:
-            yield from _guarantee_bounds(leaf, name, column, amount)
+            yield from _guarantee_bounds(leaf, name, column, amount, nominating)
 
 
-def _guarantee_bounds(leaf: Branch, name: str, column: int, amount: int) -> Iterator[QuotaBound]:
+def _held(branch: Branch, column: int, nominating: bool) -> int:
+    return branch.held.item(column) + (0 if nominating else branch.releasing.item(column))
+
+
+def _guarantee_bounds(leaf: Branch, name: str, column: int, amount: int, nominating: bool) -> Iterator[QuotaBound]:
     own = leaf.kept.item(column)  # the unused guarantee that is kept for this queue
     branch = leaf
     while branch.parent is not None:
         parent = branch.parent
         others = parent.earmarked.item(column) - own
         if others > 0:
-            held, limit = parent.held.item(column), parent.real_capability.item(column) - others
+            held, limit = _held(parent, column, nominating), parent.real_capability.item(column) - others
             yield QuotaBound(max(own // amount, (limit - held) // amount), name, parent.name, held, limit)
         own += parent.kept.item(column) - parent.earmarked.item(column)
         branch = parent

@@ -112,6 +112,9 @@ class Capacity(Plugin):
             change = resources.fit(queues[name].allocated) - branch.own
             if change.any():
                 branch.add(change)
+            released = resources.fit(queues[name].releasing) - branch.own_releasing
+            if released.any():
+                branch.release(released)
         for problem in self._tree.problems:
             session.notice(queues[problem.queue], problem.reason, problem.message)
 
@@ -245,6 +248,9 @@ class Capacity(Plugin):
             branch.add(request * (sign * pipelined), pipelined=True)
         if pipelined < len(tasks):
             branch.add(request * (sign * (len(tasks) - pipelined)))
+        evicted = sum(task.status in (TaskStatus.RUNNING, TaskStatus.BOUND) for task in tasks)
+        if evicted:
+            branch.release(request * (-sign * evicted))
 
     def _update_reservations(self) -> None:
         for name in self._stale:
@@ -276,7 +282,8 @@ class Capacity(Plugin):
 
     def _grant(self, queue: Queue, cls: TaskClass, wanted: int) -> Grant:
         needs = self._needs_of(cls)
-        count, short = tightest(allocation_bounds(self._tree.branches[queue.name], needs), wanted)
+        bounds = allocation_bounds(self._tree.branches[queue.name], needs, nominating=self._session.nominating)
+        count, short = tightest(bounds, wanted)
         return Grant(count, self._insufficient(needs, short, "allocatable", count) if short else None)
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:

@@ -18,13 +18,27 @@ if TYPE_CHECKING:
 class QueueAccount:
     """The sums of one queue. Every queue has an account, with or without jobs."""
 
-    __slots__ = ("_share", "allocated", "elastic", "inqueue", "jobs", "name", "pending", "quota", "seen", "version")
+    __slots__ = (
+        "_share",
+        "allocated",
+        "elastic",
+        "inqueue",
+        "jobs",
+        "name",
+        "pending",
+        "quota",
+        "remaining",
+        "seen",
+        "version",
+    )
 
     def __init__(self, name: str, quota: QueueQuota) -> None:
         self.name = name
         self.quota = quota
-        #: Charges of allocated pods, and of pods nominated in this session.
+        #: Charges of pods on nodes until they are gone, and of pods nominated in this session.
         self.allocated = ChargeSum()
+        #: The same without pods that are being released.
+        self.remaining = ChargeSum()
         #: Charges of Pending pods.
         self.pending = ChargeSum()
         #: Reservations of admitted jobs: their requests that are not allocated yet.
@@ -42,10 +56,6 @@ class QueueAccount:
     def limit(self, card: str) -> int:
         """The quota of a card, 0 for one that is not listed."""
         return self.quota.cards.get(card, 0)
-
-    def free(self, card: str) -> int:
-        """The unused part of a card's quota; negative when the queue holds more than its quota."""
-        return self.quota.cards.get(card, 0) - self.allocated.cards.get(card, 0)
 
     @property
     def share(self) -> float:
@@ -68,21 +78,23 @@ class JobAccount:
         "allocated",
         "by_service",
         "charges",
-        "former",
         "job",
         "phase",
         "quantities",
         "queue",
+        "released",
+        "releasing",
         "reserved",
     )
 
     def __init__(self, job: Job, queue: QueueAccount) -> None:
         self.job = job
         self.queue = queue
-        #: Charges of the pods that count as allocated, by uid.
+        #: Charges of the pods that hold quota, by uid.
         self.charges: dict[str, Charge] = {}
-        #: Charges of pods evicted in this session, to restore when the eviction is undone.
-        self.former: dict[str, Charge] = {}
+        #: Uids of those of them that are being released, and the sum of their charges.
+        self.releasing: set[str] = set()
+        self.released = ChargeSum()
         self.allocated = ChargeSum()
         #: Thousandths of cards held, by (card, service type).
         self.by_service: dict[tuple[str, ServiceType], int] = {}

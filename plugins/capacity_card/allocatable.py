@@ -1,6 +1,7 @@
 """The quota check of single pods: allocated + request <= quota, for one alternative.
 
-Reservations and elastic amounts do not count here.
+Reservations and elastic amounts do not count here. Pods that are being released hold their quota until they are gone;
+only nominations are checked without them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+    from capcard_sched.plugins.capacity_card.charge import ChargeSum
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, RefusingHook
@@ -54,7 +56,7 @@ class AllocatableCheck:
         options = demand.alternatives
         if demand.several and demand.amount:
             choice = self._selection.open_to(account, demand, task)
-            indexes, limits = self._selection.alternative_index(choice), _alternative_limits(account, demand, choice)
+            indexes, limits = self._selection.alternative_index(choice), self._limits(account, demand, choice)
             if not self._selection.per_job:
                 count = min(wanted, sum(limits))
             else:
@@ -67,8 +69,8 @@ class AllocatableCheck:
         else:
             indexes, limits, count = None, (), wanted
             if demand.amount:
-                count = min(wanted, account.free(demand.claim.card) // demand.amount)
-        charge, quota, held = demand.claim, account.quota, account.allocated
+                count = min(wanted, self._ledger.free(account, demand.claim.card) // demand.amount)
+        charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
         if charge.cpu > 0:
             count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
         if charge.memory > 0:
@@ -76,19 +78,20 @@ class AllocatableCheck:
         if count >= wanted:
             return Grant(wanted, None, indexes, limits)
         count = max(count, 0)
-        found = _shortage(account, demand, options, count)
+        found = _shortage(account, held, demand, options, count)
         return Grant(count, self._refusals.shortage(hook, account, found), indexes, limits)
 
+    def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
+        """How many more pods fit the quota of each alternative; 0 for a closed one."""
+        free, amount = self._ledger.free, demand.amount
+        return tuple([free(account, card) // amount if card in choice.usable else 0 for card in choice.alternatives])
 
-def _alternative_limits(account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
-    """How many more pods fit the quota of each alternative; 0 for a closed one."""
-    amount = demand.amount
-    return tuple([account.free(card) // amount if card in choice.usable else 0 for card in choice.alternatives])
 
-
-def _shortage(account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int) -> Shortage:
+def _shortage(
+    account: QueueAccount, held: ChargeSum, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
+) -> Shortage:
     """The dimension that refuses the pod after `ahead` pods of its class: cpu, memory, then the card."""
-    charge, quota, held = demand.claim, account.quota, account.allocated
+    charge, quota = demand.claim, account.quota
     total = held.cpu + charge.cpu * (ahead + 1)
     if charge.cpu > 0 and total > quota.cpu.limit:
         return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, charge.cpu, total, quota.cpu.limit))
@@ -101,7 +104,7 @@ def _shortage(account: QueueAccount, demand: CardDemand, alternatives: tuple[str
         return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(charge.card, amount, total, account.limit(charge.card)))
     options = []
     for card in alternatives:  # each with the pods counted that still fit it
-        fitting = min(ahead, max(0, account.free(card) // amount))
+        fitting = min(ahead, max(0, (account.limit(card) - held.cards.get(card, 0)) // amount))
         total = held.cards.get(card, 0) + amount * (fitting + 1)
         options.append(Figures(card, amount, total, account.limit(card)))
     last = options[-1]

@@ -20,11 +20,11 @@ class EvictionMetrics:
         self.counts: dict[tuple[str, str, str], int] = {}
 
     def count(self, session: Session, ledger: Ledger) -> None:
-        """Count the evictions of a session. Called at session close: charges of victims are kept until then."""
+        """Count the evictions of a session, at its close."""
         for intent in session.evictions:
             victim = session.tasks_by_uid.get(intent.uid)
             if intent.reason != _RECLAIM or victim is None or victim.job is None:
                 continue
-            charge = ledger.former_charge_of(victim)
+            charge = ledger.charge_of(victim)
             key = victim.job.queue, intent.queue, charge.card if charge is not None else ""
             self.counts[key] = self.counts.get(key, 0) + 1

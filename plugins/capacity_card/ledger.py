@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
-from capcard_sched.model.status import ALLOCATED_STATUSES, TaskStatus
+from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
 from capcard_sched.plugins.capacity_card.charge import alternatives_of
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
-    from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
     from capcard_sched.plugins.capacity_card.quota import CardQuota
     from capcard_sched.plugins.capacity_card.service_type import ServiceType
 
-#: Statuses of charged pods: the allocated ones, and inside a session the nominated ones.
-CHARGED_STATUSES = ALLOCATED_STATUSES | {TaskStatus.PIPELINED}
+#: Statuses of charged pods: on a node until they are gone, and inside a session the nominated ones.
+CHARGED_STATUSES = PLACED_STATUSES | {TaskStatus.PIPELINED}
 _NEWLY_PLACED = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED)
 
 
@@ -48,6 +48,7 @@ class Ledger:
         self._minimum = minimum
         self._same_card = arguments.multi_card_job_mode == "single"
         self._by_owner_kind: Mapping[str, ServiceType] = dict(arguments.pod_owner_reference_to_service_type)
+        self._session: Session | None = None
         self.queues: dict[str, QueueAccount] = {}
         self.jobs: dict[str, JobAccount] = {}
         #: Thousandths of cards that charged pods hold, by (card, service type); entries stay at 0.
@@ -75,8 +76,7 @@ class Ledger:
 
         Returns the queues and the jobs that were rebuilt, in order of name and of key.
         """
-        changed = session.changed
-
+        self._session, changed = session, session.changed
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
         if renamed:
@@ -152,14 +152,16 @@ class Ledger:
         before = self.jobs.get(job.key)
         self._close_job(job.key)
         account = self._open_job(job)
-        for uid, task in job.tasks.items() if job.allocated_tasks or job.waiting_tasks else ():
+        for uid, task in job.tasks.items() if job.count(CHARGED_STATUSES) else ():
             cls = task.cls
-            if task.status in CHARGED_STATUSES:
+            if task.status in CHARGED_STATUSES and task.node is not None:
                 charge = before.charges.get(uid) if before is not None else None
                 if charge is None or not charge.complete or charge.class_id != cls.id or uid in relabeled:
                     charge = self._demands.placed(task, task.node, charge)
                 account.charges[uid] = charge
                 self._book(account, cls, charge, 1)
+                if task.status is TaskStatus.RELEASING:
+                    self._release(account, uid, charge)
 
     def _names_in(self, job: Job) -> set[str]:
         """The cards and resources that the job's quantities depend on."""
@@ -186,6 +188,8 @@ class Ledger:
         queue = account.queue
         queue.jobs.discard(key)
         queue.allocated.merge(account.allocated, -1)
+        queue.remaining.merge(account.allocated, -1)
+        queue.remaining.merge(account.released)
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
@@ -215,6 +219,9 @@ class Ledger:
             self._book(account, cls, demand.claim, count)
         else:
             for task, node in zip(tasks, placement.nodes, strict=True):
+                if task.uid in account.releasing:
+                    self._unrelease(account, task.uid)
+                    continue
                 if task.uid in charges:
                     self.internal_errors += 1
                     continue
@@ -224,20 +231,21 @@ class Ledger:
         self._moved(account)
 
     def discharge(self, placement: Placement) -> None:
-        """Release exactly the charges of pods that were removed or are about to be evicted."""
+        """Subtract the charges of undone placements. Pods about to be evicted keep theirs until they are gone."""
         account = self.jobs.get(placement.job.key)
         if account is None:
             self.internal_errors += len(placement.tasks)
             return
         given: dict[Charge, int] = {}
         for task in placement.tasks:
-            charge = account.charges.pop(task.uid, None)
-            if charge is None:
+            charge = account.charges.get(task.uid)
+            if charge is None or task.uid in account.releasing:
                 self.internal_errors += 1
-                continue
-            given[charge] = given.get(charge, 0) + 1
-            if task.status not in _NEWLY_PLACED:
-                account.former[task.uid] = charge
+            elif task.status in _NEWLY_PLACED:
+                given[charge] = given.get(charge, 0) + 1
+                del account.charges[task.uid]
+            else:
+                self._release(account, task.uid, charge)
         for charge, count in given.items():
             self._book(account, placement.cls, charge, -count)
         self._moved(account)
@@ -265,7 +273,7 @@ class Ledger:
             card = self._card_on(account, demand, task.cls, node)
             if card:
                 return demand.on(card)
-        return account.former.pop(task.uid, None) or self._demands.placed(task, node)
+        return self._demands.placed(task, node)
 
     def _card_on(self, account: JobAccount, demand: CardDemand, cls: TaskClass, node: Node) -> str:
         """The alternative a new pod gets on a node: the first offered with quota, else the first offered, else ""."""
@@ -273,18 +281,30 @@ class Ledger:
         fixed = self.fixed_card(account, demand)
         if fixed in choices:
             return fixed
-        with_quota = (card for card in choices if account.queue.free(card) >= demand.amount)
+        with_quota = (card for card in choices if self.free(account.queue, card) >= demand.amount)
         return next(with_quota, choices[0] if choices else "")
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         account.allocated.add(charge, times)
         account.queue.allocated.add(charge, times)
+        account.queue.remaining.add(charge, times)
         if charge.amount:
             held = charge.card, service_type(account.job, cls, self._by_owner_kind)
             amount = charge.amount * times
             account.by_service[held] = account.by_service.get(held, 0) + amount
             self.by_service[held] = self.by_service.get(held, 0) + amount
             account.queue.seen.add(charge.card)
+
+    def _release(self, account: JobAccount, uid: str, charge: Charge) -> None:
+        account.releasing.add(uid)
+        account.released.add(charge)
+        account.queue.remaining.add(charge, -1)
+
+    def _unrelease(self, account: JobAccount, uid: str) -> None:
+        charge = account.charges[uid]
+        account.releasing.discard(uid)
+        account.released.add(charge, -1)
+        account.queue.remaining.add(charge)
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
@@ -316,10 +336,13 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
-    def former_charge_of(self, task: Task) -> Charge | None:
-        """The charge of a pod before its eviction in this session, None when it held nothing."""
-        account = self.jobs.get(task.job.key) if task.job is not None else None
-        return account.former.get(task.uid) if account is not None else None
+    def held(self, queue: QueueAccount) -> ChargeSum:
+        """The usage that limits further pods: all held quota; while nominations are planned, without released pods."""
+        return queue.remaining if self._session is not None and self._session.nominating else queue.allocated
+
+    def free(self, queue: QueueAccount, card: str) -> int:
+        """The unused part of a card's quota by `held`; negative when the queue holds more than its quota."""
+        return queue.quota.cards.get(card, 0) - self.held(queue).cards.get(card, 0)
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _NO_INDEX = 1 << 62
 _ALLOCATED, _PENDING, _LEAVING = range(3)
+#: On their node, but not part of the job any more.
+_GOING = frozenset({TaskStatus.RELEASING, TaskStatus.UNKNOWN})
 
 
 class CardRequest(NamedTuple):
@@ -73,7 +75,7 @@ class Minimum:
         self._demands = demands
 
     def quantities(self, job: Job, held: Mapping[str, Charge]) -> JobQuantities:
-        """The quantities of a job whose allocated (or pipelined) pods are charged `held`, by uid."""
+        """The quantities of a job whose pods hold the charges `held`, by uid."""
         alike = self._quantities_of_alike(job, held)
         if alike is not None:
             return alike
@@ -92,7 +94,7 @@ class Minimum:
         if not self._ignores_min_resources(job, request.cards, members):
             minimum = job.min_resources.get(CPU, 0), job.min_resources.get(MEMORY, 0)  # type: ignore[union-attr]
         need.cpu, need.memory = want.cpu, want.memory = minimum
-        allocated = total_of(held.values())
+        allocated = total_of(member.charge for member in members if member.rank == _ALLOCATED)
         inside = total_of(member.charge for member in chosen if member.rank == _ALLOCATED)
         elastic = ChargeSum(max(0, allocated.cpu - need.cpu), max(0, allocated.memory - need.memory))
         for card, amount in allocated.cards.items():
@@ -119,7 +121,7 @@ class Minimum:
         for task in tasks.values():
             if task.cls is not cls or task.status is not status or task.gated:
                 return None
-        if held:
+        if held and status not in _GOING:
             charges = iter(held.values())
             charge = next(charges)
             if any(other is not charge for other in charges):
@@ -164,7 +166,7 @@ class Minimum:
         for uid, task in job.tasks.items():
             charge = held.get(uid)
             if charge is not None:
-                members.append(_Member(_ALLOCATED, task, charge))
+                members.append(_Member(_LEAVING if task.status in _GOING else _ALLOCATED, task, charge))
             elif task.status is TaskStatus.PENDING:
                 members.append(_Member(_PENDING, task, demands.of(task.cls).claim))
             elif task.status not in COMPLETED_STATUSES:

@@ -70,11 +70,11 @@ class Selection:
         account = self._ledger.jobs.get(task.job.key)
         fixed = self._ledger.fixed_card(account, demand)
         if fixed:
-            usable = (fixed,) if queue.free(fixed) >= demand.amount else ()
+            usable = (fixed,) if self._ledger.free(queue, fixed) >= demand.amount else ()
             return CardChoice(demand.alternatives, usable, queue.name, fixed)
         choice = self._choice(queue, demand)
         whole = self._missing(account, demand)
-        enough = tuple(card for card in choice.usable if queue.free(card) >= whole)
+        enough = tuple(card for card in choice.usable if self._ledger.free(queue, card) >= whole)
         if enough and enough != choice.usable:
             return CardChoice(demand.alternatives, enough, queue.name)
         return choice
@@ -101,10 +101,9 @@ class Selection:
                 return CardChoice(demand.alternatives, demand.alternatives)
         return choice
 
-    @staticmethod
-    def _choice(queue: QueueAccount, demand: CardDemand) -> CardChoice:
-        alternatives, amount = demand.alternatives, demand.amount
-        usable = tuple([card for card in alternatives if queue.free(card) >= amount or not amount])
+    def _choice(self, queue: QueueAccount, demand: CardDemand) -> CardChoice:
+        alternatives, amount, free = demand.alternatives, demand.amount, self._ledger.free
+        usable = tuple([card for card in alternatives if not amount or free(queue, card) >= amount])
         return CardChoice(alternatives, usable, "" if usable == alternatives else queue.name)
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:

@@ -211,6 +211,11 @@ class Proportion(Plugin):
         held: Vector = allocated + attributes.pipelined
         return held
 
+    def _limiting(self, queue: Queue) -> Vector:
+        """The usage that limits further pods: releasing pods count until they are gone, but not for nominations."""
+        held = self._held(queue)
+        return held if self._session.nominating else held + self._session.resources.fit(queue.releasing)
+
     def _moved(self, placement: Placement, sign: int) -> None:
         job = placement.job
         attributes = self._attributes.get(job.queue)
@@ -227,7 +232,7 @@ class Proportion(Plugin):
 
     def _fitting(self, queue: Queue, cls: TaskClass, wanted: int) -> tuple[int, list[str]]:
         """How many of `wanted` pods of the class fit the deserved amounts, and the insufficient resources."""
-        held, deserved = self._held(queue), self._attributes[queue.name].deserved
+        held, deserved = self._limiting(queue), self._attributes[queue.name].deserved
         count, names = wanted, []
         for name, column, amount in self._needs_of(cls):
             fitting = max(0, (deserved.item(column) - held.item(column)) // amount)
@@ -250,7 +255,7 @@ class Proportion(Plugin):
 
     def _insufficient(self, queue: Queue, cls: TaskClass, names: list[str], before: int, hook: str) -> Refusal:
         """Refusal of the pod that comes after `before` others of its class."""
-        used = self._held(queue) + self._session.resources.fit(cls.request) * before
+        used = self._limiting(queue) + self._session.resources.fit(cls.request) * before
         names = self._session.resources.sorted_names(names)
         return self._quota_refusal(queue, names, cls.requests, used, self._attributes[queue.name].deserved, hook)
 

@@ -102,8 +102,9 @@ def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
 
 
 def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
-    totals = {name: queue.allocated.copy() for name, queue in queues.items()}
+    """Requests of all bound pods by queue, those of its descendants included: a releasing pod holds its quota."""
+    totals = {name: queue.allocated + queue.releasing for name, queue in queues.items()}
     for name, queue in queues.items():
         for ancestor in _ancestors(name, queues):
-            totals[ancestor] += queue.allocated
+            totals[ancestor] += queue.allocated + queue.releasing
     return totals

@@ -67,7 +67,8 @@ class Evictor:
         try:
             if not tasks or not may(job):
                 return ()
-            done = self.evict_for(queue, job, tasks)
+            with self._session.plan_nominations():
+                done = self.evict_for(queue, job, tasks)
             return tasks[done:] if done else ()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._session.record_hook_error(job, error)

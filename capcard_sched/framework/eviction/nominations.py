@@ -144,15 +144,19 @@ def _renew_one(session: Session, statement: Statement, job: Job, task: Task) -> 
     nomination = session.carry_over.nominations[task.uid]
     queue = session.queues[job.queue]
     node = session.nodes.by_name.get(nomination.node)
-    if node is None or session.dispatch.refusal("allocatable", queue, task) is not None:
+    if node is None:
         return False
-    signature = session.engine.signature(queue, task)
-    if session.engine.fits(signature, node.row, future=False):
+    over_quota = session.dispatch.refusal("allocatable", queue, task) is not None
+    if not over_quota and session.engine.fits(session.engine.signature(queue, task), node.row, future=False):
         statement.allocate(job, [task], [node])
         return True
-    leaving = any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
+    with session.plan_nominations():
+        if over_quota and session.dispatch.refusal("allocatable", queue, task) is not None:
+            return False
+        feasible = session.engine.feasible(session.engine.signature(queue, task))
+    leaving = over_quota or any(other.status is TaskStatus.RELEASING for other in node.tasks.values())
     # Releasing pods may still hold ports and the like: until they are gone only resources count.
-    if leaving and _has_capacity(session, task, node.row) and bool(session.engine.feasible(signature)[node.row]):
+    if leaving and _has_capacity(session, task, node.row) and bool(feasible[node.row]):
         statement.pipeline(job, [task], [node])
         return True
     return False

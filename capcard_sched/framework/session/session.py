@@ -5,6 +5,7 @@ It offers hooks and queries, and holds no policy. `SessionCloser` writes conditi
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed
@@ -22,7 +23,7 @@ from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy as np
 
@@ -103,6 +104,8 @@ class Session(Snapshot):
         self.report = SessionReport(uid)
         #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
+        #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.
+        self.nominating = False
         #: All bindings decided so far; `on_commit` gets those of each gang at its commit.
         self.binds: list[Bind] = []
         self.on_commit = on_commit
@@ -251,6 +254,15 @@ class Session(Snapshot):
         """The number of pending tasks that had a node in an attempt that was undone."""
         outcomes = self.outcomes
         return sum(1 for uid in job.pending if (found := outcomes.get(uid)) is not None and found.kind == "schedulable")
+
+    @contextmanager
+    def plan_nominations(self) -> Iterator[None]:
+        """While it is open, quotas count releasing tasks as gone."""
+        before, self.nominating = self.nominating, True
+        try:
+            yield
+        finally:
+            self.nominating = before
 
     def once(self, make: Callable[[Session], _T]) -> _T:
         """The object that `make` builds for this session: built at the first call, shared afterwards."""

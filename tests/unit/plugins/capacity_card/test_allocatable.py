@@ -363,7 +363,7 @@ def test_memory_is_reported_in_mebibytes_without_exponent(harness: Callable[...,
     )
 
 
-def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness]) -> None:
+def test_an_evicted_pod_holds_its_quota_and_an_undone_eviction_restores_it(harness: Callable[..., Harness]) -> None:
     h = harness()
     nodes(h, "A", "B")
     h.queue("q", cards={"A": 4, "B": 4})
@@ -375,9 +375,11 @@ def test_eviction_undone_restores_the_very_charge(harness: Callable[..., Harness
     assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
     statement = Statement(session)
     statement.evict(h.task("p"), "test")
-    assert (account.allocated.cards, account.share) == ({"A": 2000}, 0.5)
+    assert account.allocated.cards == {"A": 2000, "B": 3000}
+    assert account.remaining.cards == {"A": 2000}
     statement.discard()
     assert (account.allocated.cards, account.share) == ({"A": 2000, "B": 3000}, 0.75)
+    assert account.remaining.cards == account.allocated.cards
 
 
 def test_device_names_in_capability_are_ignored(harness: Callable[..., Harness]) -> None:

@@ -386,9 +386,9 @@ def test_a_gang_that_cannot_reach_its_minimum_takes_nothing(minimum: int, victim
     assert told.victims == victims
     assert "ReclaimFailed" in told.reasons
     h.session()
-    held = {name: account.allocated.cards for name, account in h.plugin("capacity-card").ledger.queues.items()}
-    assert held["qi"] == {}
-    assert held["qt"] == ({} if victims else {H200: 8000})
+    accounts = h.plugin("capacity-card").ledger.queues
+    assert (accounts["qi"].allocated.cards, accounts["qt"].allocated.cards) == ({}, {H200: 8000})
+    assert accounts["qt"].remaining.cards == ({} if victims else {H200: 8000})
 
 
 @pytest.mark.parametrize(("elastic", "victims"), [(True, ["a"]), (False, [])])
