@@ -126,6 +126,13 @@ class Options:
     priority_class: Annotated[bool, _switch(SCHEDULING)] = True
     """Watch PriorityClasses, the source of PodGroup priorities."""
 
+    max_affinity_terms: Annotated[int, _flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 64
+    """Affinity terms per pod, node affinity included. A pod with more is unschedulable; 16 label requirements per term
+    are allowed in all terms together."""
+
+    max_spread_constraints: Annotated[int, _flag(SCHEDULING, values.whole(1, 10000), metavar="N")] = 16
+    """Topology spread constraints per pod. A pod with more is unschedulable."""
+
     # --- leader election --------------------------------------------------------------------------------------------
 
     leader_elect: Annotated[bool, _switch(ELECTION)] = True

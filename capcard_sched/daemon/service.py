@@ -39,6 +39,7 @@ from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.queues import ensure_queues
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
+from capcard_sched.model.term_limits import TermLimits
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -122,10 +123,22 @@ class Service:
         conf = self._conf_file.load()
         if self._conf_file.rejected:
             self._metrics.conf_in_use(self._conf_file.digest)
-        core = Core(conf, self._registry, options.scheduler_name, options.default_queue, timer=time.perf_counter)
+        limits = TermLimits(options.max_affinity_terms, options.max_spread_constraints)
+        core = Core(
+            conf,
+            self._registry,
+            options.scheduler_name,
+            options.default_queue,
+            timer=time.perf_counter,
+            term_limits=limits,
+        )
         if options.record is not None:
             self._recording = Recording(
-                options.record, conf, scheduler_names=options.scheduler_name, default_queue=options.default_queue
+                options.record,
+                conf,
+                scheduler_names=options.scheduler_name,
+                default_queue=options.default_queue,
+                term_limits=limits,
             )
         self._thread = SchedulerThread(
             core, handover=self._hand_over, listener=self, period=options.schedule_period, clock=time.time

@@ -15,6 +15,7 @@ from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.model.task_class import NO_ACCOUNTING
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.action import Action
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind, ObjectRef
+    from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.changes import Changes
 
 #: Sessions between two prunings of state about objects that are gone.
@@ -54,9 +56,10 @@ class Core:
         scheduler_names: Iterable[str] = ("capcard-sched", "volcano"),
         default_queue: str = "default",
         timer: Callable[[], float] | None = None,
+        term_limits: TermLimits = DEFAULT_TERM_LIMITS,
     ) -> None:
         """`timer` returns seconds for the report's timings, None for no timings. It decides nothing."""
-        self.state = ClusterState(scheduler_names, default_queue)
+        self.state = ClusterState(scheduler_names, default_queue, term_limits)
         self._registry = registry
         self._timer = timer
         self._closer = SessionCloser(timer)

@@ -73,6 +73,8 @@ class TaskClass:
     #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
     #: CPUs, which a static CPU manager assigns exclusively (`model.qos`).
     own_cpus: tuple[tuple[str, int], ...] | None
+    #: The limit of affinity terms or spread constraints that its pods exceed (`model.term_limits`), "" for none.
+    term_excess: str = ""
 
     def __repr__(self) -> str:
         return f"TaskClass({self.id}, {dict(self.requests)})"

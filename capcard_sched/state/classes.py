@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from capcard_sched.model.pods import template_of
 from capcard_sched.model.task_class import NO_ACCOUNTING, TaskClass
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -18,19 +20,23 @@ if TYPE_CHECKING:
     from capcard_sched.model.pods import PodFacts, PodTemplate
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.model.task_class import DeviceAccounting
+    from capcard_sched.model.term_limits import TermLimits
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
 
 #: Entries of the cache from encoded pod spec to class; the pods of one workload have equal specs.
 _MOST_SPECS = 4096
+#: Bytes up to which an encoded pod spec is a key of that cache itself; a longer one is replaced by its digest.
+_MOST_KEY_BYTES = 512
 
 
 class ClassTable:
     """Interns task classes by content. Ids are unique for the lifetime of the table."""
 
-    def __init__(self, columns: ResourceColumns) -> None:
+    def __init__(self, columns: ResourceColumns, limits: TermLimits = DEFAULT_TERM_LIMITS) -> None:
         self._columns = columns
+        self._limits = limits
         self._classes: dict[Hashable, TaskClass] = {}
         #: Encoded fields of a pod that determine its class, to the class.
         self._by_spec: dict[bytes, TaskClass] = {}
@@ -63,8 +69,8 @@ class ClassTable:
         self, template: PodTemplate, annotations: Mapping[str, str], owner_kind: str, namespace: str
     ) -> TaskClass:
         """The class of a template. `namespace` is part of it only when affinity, spread or claims depend on it."""
-        affinity = template.affinity
-        bound = bool(template.spread or template.volumes) or (
+        affinity, spread, excess = limit_terms(template.affinity, template.spread, self._limits)
+        bound = bool(spread or template.volumes) or (
             affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
         )
         namespace = namespace if bound else ""
@@ -76,7 +82,7 @@ class ClassTable:
             tuple(sorted(template.node_selector.items())),
             _encode(affinity) if affinity is not None else None,
             template.tolerations,
-            _encode(template.spread) if template.spread else None,
+            _encode(spread) if spread else None,
             template.host_ports,
             template.images,
             template.volumes,
@@ -88,6 +94,7 @@ class ClassTable:
             template.own_cpus,
             template.device_containers,
             namespace,
+            excess,
         )
         found = self._classes.get(key)
         if found is None:
@@ -103,7 +110,7 @@ class ClassTable:
                 node_selector=dict(template.node_selector),
                 affinity=affinity,
                 tolerations=template.tolerations,
-                spread=template.spread,
+                spread=spread,
                 host_ports=template.host_ports,
                 images=template.images,
                 volumes=template.volumes,
@@ -114,6 +121,7 @@ class ClassTable:
                 preemption_policy=template.preemption_policy,
                 own_cpus=template.own_cpus,
                 device_containers=template.device_containers,
+                term_excess=excess,
             )
             self._count(found)
             self._made += 1
@@ -185,7 +193,7 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
     if any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()):
         return None  # claims may contain the pod's name
     try:
-        return _pack(
+        packed = _pack(
             (
                 spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
                 spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
@@ -194,3 +202,4 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
         )  # fmt: skip
     except OverflowError:  # an integer beyond 64 bits
         return None
+    return packed if len(packed) <= _MOST_KEY_BYTES else hashlib.sha256(packed).digest()

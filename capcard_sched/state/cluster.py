@@ -20,6 +20,7 @@ from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.accounting import Accounting
 from capcard_sched.state.changes import Changes
 from capcard_sched.state.classes import ClassTable
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.pods import PodFacts
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import DeviceAccounting
+    from capcard_sched.model.term_limits import TermLimits
 
 #: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
 _AUTOMATIC_GROUP = "podgroup-"
@@ -74,12 +76,15 @@ _GONE: dict[str, Callable[[str, str], deltas.Delta]] = {
 class ClusterState:
     """Nodes, tasks, jobs and queues. `apply` takes deltas in any order; placements go through `place` and `unplace`."""
 
-    def __init__(self, scheduler_names: Iterable[str], default_queue: str) -> None:
+    def __init__(
+        self, scheduler_names: Iterable[str], default_queue: str, term_limits: TermLimits = DEFAULT_TERM_LIMITS
+    ) -> None:
         self.scheduler_names = frozenset(scheduler_names)
         self.default_queue = default_queue
+        self.term_limits = term_limits
         self.columns = ResourceColumns()
         self.nodes = NodeTable(self.columns.width)
-        self.classes = ClassTable(self.columns)
+        self.classes = ClassTable(self.columns, term_limits)
         self.changes = Changes(everything=True)
         self.tasks: dict[str, Task] = {}
         self.queues: dict[str, Queue] = {}

@@ -26,6 +26,7 @@ from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePodCondition, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.testing.cluster import ClusterObjects
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.action import Action
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.cluster import ClusterState
 
 #: 2026-01-01T00:00:00Z; objects are created one second apart from here on.
@@ -60,11 +62,12 @@ class Harness(ClusterObjects):
         actions: Iterable[type[Action]] = (),
         timer: Callable[[], float] | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
+        term_limits: TermLimits = DEFAULT_TERM_LIMITS,
     ) -> None:
         """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
         super().__init__()
         self._registry = registry().including(plugins, actions)
-        self.core = Core(self._parse(conf), self._registry, timer=timer)
+        self.core = Core(self._parse(conf), self._registry, timer=timer, term_limits=term_limits)
         self._on_commit = on_commit
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}

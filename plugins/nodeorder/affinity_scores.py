@@ -10,6 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import Mask, NodeView, Scores
     from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.framework.toolkit.topology_count import TopologyCount
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.nodeorder.preferences import Preferences, Spread
 
@@ -18,10 +19,20 @@ HOSTNAME = "kubernetes.io/hostname"
 
 def pod_affinity(index: NodeIndex, preferences: Preferences, rows: NodeView) -> Scores | None:
     """Inter-pod affinity over the candidates, 0 to 100: float64 [k]; None when all are equal."""
-    raw = np.zeros(len(rows), dtype=np.int64)
+    by_key: dict[str, list[tuple[TopologyCount, int]]] = {}
     for pod_count, topology_key, weight in preferences.affinity:
         if pod_count.sum:
-            raw += weight * pod_count.totals(index, topology_key)[rows.take(index.column(topology_key).codes)]
+            by_key.setdefault(topology_key, []).append((pod_count, weight))
+    for topology_key, pod_counts in preferences.carried.by_key.items() if preferences.carried is not None else ():
+        present = [(each, each.carried[1]) for each in pod_counts if each.sum and each.carried is not None]
+        by_key.setdefault(topology_key, []).extend(present)
+    raw = np.zeros(len(rows), dtype=np.int64)
+    for topology_key, weighted in by_key.items():
+        codes, values = index.column(topology_key)
+        domains = np.zeros(len(values) + 1, dtype=np.int64)
+        for pod_count, weight in weighted:
+            domains += weight * pod_count.totals(index, topology_key)
+        raw += domains[rows.take(codes)]
     if not len(raw):
         return None
     lowest, highest = int(raw.min()), int(raw.max())
@@ -70,7 +81,7 @@ class SpreadScores:
             raw += each.max_skew - 1
             if each.pod_count is not None:
                 if each.topology_key == HOSTNAME:
-                    counts = rows.take(each.pod_count.rows)
+                    counts = each.pod_count.by_row(index)[rows.rows]
                 else:
                     scope = self._scope(index, cls, spread, position)
                     counts = each.pod_count.totals(index, each.topology_key, (cls, position), scope)[codes]

@@ -90,7 +90,7 @@ class NodeOrder(Plugin):
             parts.append((weights.taint_toleration, static_scores.taints(counts, candidates)))
         preferences: Preferences | None = signature.context(self.name)
         if preferences is not None:
-            if preferences.affinity:
+            if preferences.affinity or preferences.carried is not None:
                 parts.append((weights.pod_affinity, affinity_scores.pod_affinity(self._index, preferences, candidates)))
             if preferences.spread:
                 score = self._spread.scores(self._index, cls, preferences.spread, candidates)

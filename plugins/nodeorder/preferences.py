@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.toolkit.pod_selectors import (
+    PodCache,
     PodSelector,
     SelectorError,
     TermCache,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.framework.toolkit.topology_count import TopologyCount
+    from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, PodCount, TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.objects import PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task_class import TaskClass
@@ -41,7 +42,7 @@ class Spread(NamedTuple):
     topology_key: str
     max_skew: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    pod_count: TopologyCount | None
+    pod_count: PodCount | None
     honors_affinity: bool
     honors_taints: bool
 
@@ -49,8 +50,10 @@ class Spread(NamedTuple):
 class Preferences(NamedTuple):
     """The input of the pod affinity and spread scores besides the class. Compared by content."""
 
-    #: (count, topology key, signed weight): the pod's own terms, then those of existing pods that select it.
+    #: The pod's own terms: count, topology key, signed weight.
     affinity: tuple[tuple[TopologyCount, str, int], ...] = ()
+    #: The terms of existing pods that select it; the kind of a count is its sign.
+    carried: CarriedTerms | None = None
     spread: tuple[Spread, ...] = ()
 
 
@@ -68,6 +71,7 @@ class PreferenceBook:
         self._arguments = arguments
         self.counters = TopologyCounts(self)
         self._terms = TermCache(self._label_keys, self._resolve)
+        self._preferences = PodCache(self._own)
 
     def open(self, session: Session, index: NodeIndex) -> None:
         """Apply the changes since the last session."""
@@ -118,11 +122,11 @@ class PreferenceBook:
 
     def needed(self, task: Task) -> Iterable[TopologyCount]:
         """The counts that the pod's own terms need."""
-        own = self._own(task)
+        own = self._preferences.of(task, (self.counters.session, self.counters.dropped))
         yield from (pod_count for pod_count, _, _ in own.affinity)
         yield from (each.pod_count for each in own.spread if each.pod_count is not None)
 
-    def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
+    def carried(self, task: Task) -> Iterable[tuple[CarrierCount, int]]:
         """The pod's preferred terms with their weights."""
         for selector, topology_key, weight in self._terms.of(task).affinity:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)
@@ -144,7 +148,7 @@ class PreferenceBook:
             )
             for selector, constraint in terms.spread
         )
-        return Preferences(affinity, spread)
+        return Preferences(affinity, spread=spread)
 
     def preferences(self, task: Task) -> Preferences | None:
         """The preferences of a pod; None when no term concerns it. O(1) while no pod in the cluster has a term."""
@@ -153,8 +157,7 @@ class PreferenceBook:
         if counters.idle and not own:
             return None
         applying = counters.carriers_selecting(task.namespace, task.labels)
-        if not own and not applying:
-            return None
-        found = self._own(task) if own else Preferences()
-        others = tuple((pod_count, *pod_count.carried) for pod_count in applying if pod_count.carried is not None)
-        return found._replace(affinity=found.affinity + others)
+        if not own:
+            return Preferences(carried=applying) if applying is not None else None
+        found = self._preferences.of(task, (counters.session, counters.dropped))
+        return found if applying is None else found._replace(carried=applying)

@@ -110,7 +110,11 @@ class Predicates(Plugin):
 
     def pre_predicate(self, signature: PodSignature) -> Refusal | None:
         rules, volumes = self._context(signature)
-        error = (rules.error if rules is not None else "") or (volumes.error if volumes is not None else "")
+        error = signature.cls.term_excess
+        if not error and rules is not None:
+            error = rules.error
+        if not error and volumes is not None:
+            error = volumes.error
         if not error:
             return None
         return Refusal("pre_predicate", self.name, "Unschedulable", error, code=Code.UNRESOLVABLE)

@@ -9,6 +9,8 @@ import numpy as np
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
     from capcard_sched.framework.toolkit.node_index import NodeIndex
     from capcard_sched.framework.toolkit.topology_count import TopologyCount
@@ -19,12 +21,19 @@ ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
 
 
-def _occupied(index: NodeIndex, rows: NodeView, pairs: tuple[tuple[TopologyCount, str], ...]) -> Mask:
-    """Mask, bool [k]: nodes whose domain has a pod of any of the pairs. A node without the key is in no domain."""
+def _occupied(index: NodeIndex, rows: NodeView, by_key: Iterable[tuple[str, Iterable[TopologyCount]]]) -> Mask:
+    """Mask, bool [k]: nodes whose domain of a key has a pod of its counts. A node without the key is in no domain."""
     occupied = np.zeros(len(rows), dtype=bool)
-    for pod_count, topology_key in pairs:
-        if pod_count.sum:
-            occupied |= pod_count.totals(index, topology_key)[rows.take(index.column(topology_key).codes)] > 0
+    for topology_key, pod_counts in by_key:
+        codes, values = index.column(topology_key)
+        domains: Mask | None = None
+        for pod_count in pod_counts:
+            if pod_count.sum:
+                if domains is None:
+                    domains = np.zeros(len(values) + 1, dtype=bool)
+                domains |= pod_count.totals(index, topology_key) > 0
+        if domains is not None:
+            occupied |= domains[rows.take(codes)]
     return occupied
 
 
@@ -52,9 +61,10 @@ def reject(index: NodeIndex, rules: PodRules, rows: NodeView, result: FilterResu
         failed = _unmatched(index, rules, rows)
         result.reject(failed, Code.UNRESOLVABLE, AFFINITY)
     if rules.anti_affinity:
-        occupied = _occupied(index, rows, rules.anti_affinity)
+        own = ((topology_key, (pod_count,)) for pod_count, topology_key in rules.anti_affinity)
+        occupied = _occupied(index, rows, own)
         result.reject(occupied & ~failed, Code.UNSCHEDULABLE, ANTI_AFFINITY)
         failed |= occupied
-    if rules.repelled_by:
-        occupied = _occupied(index, rows, rules.repelled_by)
+    if rules.repelled_by is not None:
+        occupied = _occupied(index, rows, rules.repelled_by.by_key.items())
         result.reject(occupied & ~failed, Code.UNSCHEDULABLE, REPELLED)

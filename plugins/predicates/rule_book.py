@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.toolkit.pod_selectors import (
+    PodCache,
     PodSelector,
     SelectorError,
     TermCache,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
-    from capcard_sched.framework.toolkit.topology_count import TopologyCount
+    from capcard_sched.framework.toolkit.topology_count import CarriedTerms, CarrierCount, PodCount, TopologyCount
     from capcard_sched.model.job import Task
     from capcard_sched.model.objects import Affinity, PodAffinityTerm, TopologySpreadConstraint
     from capcard_sched.model.task_class import TaskClass
@@ -37,7 +38,7 @@ class SpreadRule(NamedTuple):
     max_skew: int
     min_domains: int
     #: None when no pod can be counted: no selector, or one that names no label.
-    pod_count: TopologyCount | None
+    pod_count: PodCount | None
     #: 1 when the pod itself is of those counted.
     itself: int
     honors_affinity: bool
@@ -55,8 +56,8 @@ class PodRules(NamedTuple):
     #: Pods that the pod's anti-affinity selects, with the topology key.
     anti_affinity: tuple[tuple[TopologyCount, str], ...] = ()
     spread: tuple[SpreadRule, ...] = ()
-    #: Existing pods whose anti-affinity selects this pod, with the topology key of their term.
-    repelled_by: tuple[tuple[TopologyCount, str], ...] = ()
+    #: Anti-affinity terms of existing pods that select this pod.
+    repelled_by: CarriedTerms | None = None
     #: The error of a term that cannot be parsed, "" without one.
     error: str = ""
 
@@ -86,6 +87,7 @@ class RuleBook:
         self._arguments = arguments
         self.counters = TopologyCounts(self)
         self._terms = TermCache(self._label_keys, self._resolve)
+        self._rules = PodCache(self._own)
 
     def open(self, session: Session, index: NodeIndex) -> None:
         """Apply the changes since the last session."""
@@ -125,7 +127,7 @@ class RuleBook:
 
     def needed(self, task: Task) -> Iterable[TopologyCount]:
         """The counts that the pod's own terms need."""
-        rules = self._own(task)
+        rules = self._rules.of(task, (self.counters.session, self.counters.dropped))
         if rules.affinity is not None:
             yield rules.affinity
         for pod_count, _ in rules.anti_affinity:
@@ -134,7 +136,7 @@ class RuleBook:
             if rule.pod_count is not None:
                 yield rule.pod_count
 
-    def carried(self, task: Task) -> Iterable[tuple[TopologyCount, int]]:
+    def carried(self, task: Task) -> Iterable[tuple[CarrierCount, int]]:
         """The pod's distinct required anti-affinity terms."""
         for selector, topology_key in dict.fromkeys(self._terms.of(task).anti_affinity):
             yield self.counters.carriers(selector, topology_key), 1
@@ -176,12 +178,7 @@ class RuleBook:
         if counters.idle and not own:
             return None
         applying = counters.carriers_selecting(task.namespace, task.labels)
-        if not own and not applying:
-            return None
-        rules = self._own(task) if own else PodRules()
-        return rules._replace(repelled_by=tuple((pod_count, _key(pod_count)) for pod_count in applying))
-
-
-def _key(pod_count: TopologyCount) -> str:
-    assert pod_count.carried is not None
-    return pod_count.carried[0]
+        if not own:
+            return PodRules(repelled_by=applying) if applying is not None else None
+        rules = self._rules.of(task, (counters.session, counters.dropped))
+        return rules if applying is None else rules._replace(repelled_by=applying)

@@ -85,7 +85,7 @@ def compare(state: ClusterState, deltas: Sequence[Delta]) -> list[CacheDifferenc
 
 def rebuild(state: ClusterState, deltas: Iterable[Delta]) -> ClusterState:
     """A state with the same settings from a list of all objects. For any thread."""
-    fresh = ClusterState(state.scheduler_names, state.default_queue)
+    fresh = ClusterState(state.scheduler_names, state.default_queue, state.term_limits)
     for delta in deltas:
         fresh.apply(delta)
     return fresh

@@ -25,6 +25,7 @@ from capcard_sched import __version__
 from capcard_sched.framework.conf.metrics_section import without_password
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
+from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,6 +61,7 @@ class Header(_Record, frozen=True):
     at: float
     scheduler_names: tuple[str, ...]
     default_queue: str
+    term_limits: TermLimits = DEFAULT_TERM_LIMITS
 
 
 class ConfUsed(_Record, frozen=True):
@@ -142,6 +144,7 @@ class Recording:
         *,
         scheduler_names: Iterable[str],
         default_queue: str,
+        term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         max_bytes: int = DEFAULT_MAX_BYTES,
         on_end: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -161,7 +164,7 @@ class Recording:
         self._file = _create(path)
         self._written = 0
         self._packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP_BITS) if path.suffix == ".gz" else None
-        self._put(Header(FORMAT, __version__, clock(), tuple(scheduler_names), default_queue))
+        self._put(Header(FORMAT, __version__, clock(), tuple(scheduler_names), default_queue, term_limits))
         self.conf(conf)
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()

@@ -173,7 +173,13 @@ class _Replay:
             conf = result.conf
         if self._core is None:
             header = self._reader.header
-            self._core = Core(conf, self._registry, header.scheduler_names, header.default_queue)
+            self._core = Core(
+                conf,
+                self._registry,
+                header.scheduler_names,
+                header.default_queue,
+                term_limits=header.term_limits,
+            )
         elif self._other is None:
             self._core.reconfigure(conf)
         else:

@@ -148,68 +148,118 @@ class TermCache(Generic[_T]):
             self._terms.clear()
 
 
+#: Number of anchors of one entry; an entry with more is anchored by namespace or not at all.
+_MAX_ANCHORS = 256
+
+
+class PodCache(Generic[_T]):
+    """Caches a value by class, namespace and labels of a pod, for as long as a version stays the same."""
+
+    def __init__(self, read: Callable[[Task], _T]) -> None:
+        """`read`: computes the value of one pod."""
+        self._read = read
+        self._version: object = None
+        #: The labels are kept, so that their identity stays unique.
+        self._values: dict[tuple[TaskClass, str, int], tuple[Mapping[str, str], _T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def of(self, task: Task, version: object) -> _T:
+        """The value of a pod under the current version."""
+        if version != self._version or len(self._values) > MAX_CLASSES:
+            self._version = version
+            self._values.clear()
+        key = (task.cls, task.namespace, id(task.labels))
+        cached = self._values.get(key)
+        if cached is None:
+            cached = self._values[key] = task.labels, self._read(task)
+        return cached[1]
+
+
 class SelectorIndex(Generic[_T]):
     """Finds the entries that select a pod without evaluating all of them.
 
-    An entry is a conjunction of selectors and a value. Entries that require a label value are found by that label;
-    only the others are evaluated every time.
+    An entry is a conjunction of selectors and a value. Entries are found by the namespaces and the label value that
+    one of their selectors requires; only entries that require neither are evaluated for every pod. Results are cached
+    by namespace and labels until an entry changes.
     """
 
     def __init__(self) -> None:
-        self._anchored: dict[tuple[str, str], dict[_T, tuple[PodSelector, ...]]] = {}
-        self._loose: dict[_T, tuple[PodSelector, ...]] = {}
+        #: By namespace (None: every) and label (empty: any).
+        self._entries: dict[tuple[str | None, str, str], dict[_T, tuple[PodSelector, ...]]] = {}
         self._size = 0
+        #: Namespace and identity of the labels to the labels and the result.
+        self._cache: dict[tuple[str, int], tuple[Mapping[str, str], list[_T]]] = {}
+        #: Changes with every entry and with every `refresh`.
+        self.version = 0
 
     def __len__(self) -> int:
         return self._size
 
     @staticmethod
-    def _anchors(selectors: tuple[PodSelector, ...]) -> list[tuple[str, str]]:
+    def _anchors(selectors: tuple[PodSelector, ...]) -> list[tuple[str | None, str, str]]:
+        best: list[tuple[str | None, str, str]] = [(None, "", "")]
         for selector in selectors:
             assert selector.selector is not None
+            names = selector.namespaces if selector.namespace_selector is None else None
+            namespaces: tuple[str | None, ...] = (None,) if names is None else names
             for requirement in selector.selector.match_expressions or ():
-                if requirement.operator == "In":
-                    return [(requirement.key, value) for value in requirement.values or ()]
-        return []
+                values = requirement.values or ()
+                if requirement.operator == "In" and len(namespaces) * len(values) <= _MAX_ANCHORS:
+                    return [(name, requirement.key, value) for name in namespaces for value in values]
+            if names is not None and len(names) <= _MAX_ANCHORS:
+                best = [(name, "", "") for name in names]
+        return best
 
     def add(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
         """Add a value. An entry with a selector that selects nothing is not stored."""
         if any(selector.selector is None for selector in selectors):
             return
-        anchors = self._anchors(selectors)
-        for anchor in anchors:
-            self._anchored.setdefault(anchor, {})[value] = selectors
-        if not anchors:
-            self._loose[value] = selectors
+        for anchor in self._anchors(selectors):
+            self._entries.setdefault(anchor, {})[value] = selectors
         self._size += 1
+        self.refresh()
 
     def discard(self, selectors: tuple[PodSelector, ...], value: _T) -> None:
         """Remove the entry that `add` stored for the same arguments."""
         if any(selector.selector is None for selector in selectors):
             return
-        anchors = self._anchors(selectors)
-        for anchor in anchors:
-            entries = self._anchored[anchor]
+        for anchor in self._anchors(selectors):
+            entries = self._entries[anchor]
             del entries[value]
             if not entries:
-                del self._anchored[anchor]
-        if not anchors:
-            del self._loose[value]
+                del self._entries[anchor]
         self._size -= 1
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Clear the cache, because an entry or the labels of a namespace changed."""
+        self._cache.clear()
+        self.version += 1
 
     def matching(self, namespace: str, labels: Mapping[str, str], known: NamespaceLabels) -> list[_T]:
-        """Values of the entries whose selectors all select the pod, unordered. O(labels + loose entries)."""
+        """Values of the entries whose selectors all select the pod, unordered. Read-only.
+
+        `labels` must not change later. O(labels + entries found by them), O(1) for the same namespace and labels.
+        """
+        if not self._size:
+            return []
+        key = (namespace, id(labels))
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached[1]
         found: list[_T] = []
-        if self._anchored:
-            for item in labels.items():
-                entries = self._anchored.get(item)
+        for name in (namespace, None):
+            for label in (*labels.items(), ("", "")):
+                entries = self._entries.get((name, *label))
                 if entries is not None:
                     found += [
                         value
                         for value, selectors in entries.items()
                         if all(selector.selects(namespace, labels, known) for selector in selectors)
                     ]
-        for value, selectors in self._loose.items():
-            if all(selector.selects(namespace, labels, known) for selector in selectors):
-                found.append(value)
+        if len(self._cache) >= MAX_CLASSES:
+            self._cache.clear()
+        self._cache[key] = labels, found
         return found

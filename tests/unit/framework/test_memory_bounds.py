@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.placement import engine
+from capcard_sched.framework.placement import signature_cache
 from capcard_sched.framework.toolkit import node_index, pod_selectors, topology_counts
 from capcard_sched.plugins.capacity_card import demand
 from capcard_sched.testing import Harness
@@ -20,7 +20,7 @@ _ROUNDS = 3 * _LIMIT
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_index, "_MAX_ENTRIES", _LIMIT)
-    monkeypatch.setattr(engine, "_MOST_STATIC", _LIMIT)
+    monkeypatch.setattr(signature_cache, "_MOST_STATIC", _LIMIT)
     monkeypatch.setattr(demand, "_MAX_CLASSES", _LIMIT)
     for module in (topology_counts, pod_selectors):
         monkeypatch.setattr(module, "MAX_CLASSES", _LIMIT)

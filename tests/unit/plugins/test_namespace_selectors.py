@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.toolkit.topology_counts import TopologyCounts
 from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
 from capcard_sched.testing import Harness
 
@@ -127,22 +126,22 @@ def test_a_change_that_no_selector_looks_at_costs_no_session() -> None:
     assert not h.step().idle
 
 
-def test_only_what_a_change_concerns_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_counts_that_a_change_affects_are_computed_again() -> None:
     h = cluster(other={"team": "a"})
     h.pod("p", affinity=away(**TEAM_A))
     h.pod("p2", affinity=away(namespaceSelector={"matchLabels": {"tier": "x"}}))
     h.settle()
-    counted = []
-    count = TopologyCounts._count
+    counts = h.plugin("predicates")._rules.counters._pods.values()
+    by_label = {count.selectors[0].namespace_selector.match_expressions[0].key: count for count in counts}
+    assert [count.sum for count in by_label.values()] == [1, 0]
 
-    def listen(self: TopologyCounts, pod_counts: Any, nodes: Any) -> None:
-        counted.append([pod_count.selectors[0].namespace_selector.match_expressions[0].key for pod_count in pod_counts])
-        count(self, pod_counts, nodes)
+    def loaded() -> set[str]:
+        return {label for label, count in by_label.items() if count._sum is not None}
 
-    monkeypatch.setattr(TopologyCounts, "_count", listen)
     h.apply(NamespaceChanged("other", {"team": "a", "purpose": "x"}))
     h.session()
-    assert counted == []
+    assert loaded() == {"team", "tier"}
     h.apply(NamespaceChanged("other", {"purpose": "x"}))
     h.session()
-    assert counted == [["team"]]
+    assert loaded() == {"tier"}
+    assert [count.sum for count in by_label.values()] == [0, 0]
