@@ -1,4 +1,4 @@
-"""What an API server, its admission plugins and a fresh kubelet add to an object when it is created."""
+"""Defaults that an API server, its admission plugins and a new kubelet set when an object is created."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from capcard_sched.simulation.store import merged
 if TYPE_CHECKING:
     from capcard_sched.simulation.store import Store
 
-#: Classes every cluster has.
+#: PriorityClasses of every cluster, and their values.
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-#: What a kubelet offers unless told otherwise.
+#: Pods: the default capacity of a kubelet.
 _PODS_PER_NODE = "110"
-#: What the API server says of a pod that may not be scheduled yet; schedulers leave it alone.
+#: The condition of a pod with scheduling gates; schedulers ignore such pods.
 _GATED = {
     "type": "PodScheduled",
     "status": "False",
@@ -46,13 +46,13 @@ _GATED = {
 
 
 class Admission:
-    """Defaulting, per kind. Values that are there are kept, `status` included."""
+    """Sets defaults, per kind. Present values are kept, `status` included."""
 
     def __init__(self, store: Store, scheduler_name: str, default_queue: str) -> None:
         self._store = store
         self._scheduler_name = scheduler_name
         self._default_queue = default_queue
-        #: PriorityClasses that pods name and that do not exist: an API server would refuse those pods.
+        #: PriorityClasses that pods name and that do not exist: an API server would reject those pods.
         self.missing_classes: dict[str, None] = {}
 
     def admit(self, kind: str, obj: JsonObject) -> JsonObject:
@@ -84,7 +84,7 @@ class Admission:
         patch: JsonObject = {"status": {"phase": status(obj).get("phase") or "Pending"}}
         named = CLASS_ANNOTATION in annotations_of(obj) or spec(obj).get("storageClassName") is not None
         if not named:
-            # The newest default class holds, as in Kubernetes.
+            # The newest default class applies, as in Kubernetes.
             defaults = [
                 (meta(each)["creationTimestamp"], meta(each)["name"])
                 for each in self._store.list(STORAGE_CLASS)
@@ -113,7 +113,7 @@ class Admission:
         return merged(obj, {"spec": patch, "status": state})
 
     def _priority(self, found: JsonObject) -> JsonObject:
-        """`spec.priority` and what comes with it, from the pod's class or the global default one."""
+        """`spec.priority`, `priorityClassName` and `preemptionPolicy` from the pod's class or the global default."""
         if "priority" in found:
             return {}
         name = found.get("priorityClassName")
@@ -151,7 +151,7 @@ class Admission:
 
 
 def _container(container: JsonObject) -> JsonObject:
-    """Requests that are not given default to limits."""
+    """Absent requests default to limits."""
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
     requests = resources.get("requests") or {}

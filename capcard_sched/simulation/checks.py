@@ -1,4 +1,4 @@
-"""Is this document an object the API server would take? The rules of `field_rules`, and those about a whole object."""
+"""Validates input objects as an API server does: field constraints, and rules about a whole object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME_FORM = 'lower-case letters, digits, "-" and ".", starting and ending with 
 
 
 def check_object(kind: str, obj: JsonObject) -> Iterator[Problem]:
-    """Everything that is wrong with a whole object; wrong types end the search."""
+    """Yields the problems of a whole object; a wrong type is the only one reported."""
     found = False
     for problem in check_fields(kind, obj):
         found = True
@@ -33,7 +33,7 @@ def check_object(kind: str, obj: JsonObject) -> Iterator[Problem]:
 
 
 def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
-    """What is wrong with the fields that are there: also for the body of a patch, which may leave others out."""
+    """Yields the problems of the present fields; the body of a patch may omit others."""
     metadata = obj.get("metadata")
     if isinstance(metadata, dict):
         found = False
@@ -41,7 +41,7 @@ def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
             for problem in _strings(metadata.get(field), ("metadata", field)):
                 found = True
                 yield problem
-        if found:  # the decoder would say the same once more
+        if found:  # the decoder would report the same again
             return
     try:
         msgspec.convert(obj, shape_of(kind))
@@ -56,7 +56,7 @@ def check_fields(kind: str, obj: JsonObject) -> Iterator[Problem]:
 
 
 def with_text_quantities(kind: str, obj: JsonObject) -> JsonObject:
-    """The object with quantities that YAML made numbers as strings, the form in which an API server keeps them.
+    """Converts quantities that YAML decoded as numbers to strings, the form of an API server.
 
     Changes `obj` in place, which must have passed `check_fields`.
     """
@@ -72,7 +72,7 @@ def with_text_quantities(kind: str, obj: JsonObject) -> JsonObject:
 
 
 def check_name(obj: JsonObject, namespaced: bool | None) -> Iterator[Problem]:
-    """`metadata.name` and `metadata.namespace`: there, strings, and of the form the API server takes."""
+    """Yields problems of `metadata.name` and `metadata.namespace`: absent, not a string, or of a wrong form."""
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         if metadata is None:
@@ -100,7 +100,7 @@ def _strings(values: Any, place: Path) -> Iterator[Problem]:
 
 
 def _values(value: Any, path: Path, place: Path) -> Iterator[tuple[Path, Any]]:
-    """Every value that is there under a rule's path, with its own path."""
+    """Yields every present value under the path of a rule, with its own path."""
     if value is None:
         return
     if not path:

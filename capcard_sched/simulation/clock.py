@@ -1,6 +1,6 @@
 """Virtual time: microseconds since the start of the run, timestamps, and timers.
 
-The run starts at `EPOCH` (2026-01-01T00:00:00Z), whatever the wall clock says, so that equal input gives equal bytes.
+The run starts at `EPOCH` (2026-01-01T00:00:00Z) whatever the wall clock, so that equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _START = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=EPOCH)
 
 
 class Timer:
-    """One appointment. `cancel` makes it as if it had never been made."""
+    """One timer. `cancel` removes it."""
 
     __slots__ = ("action", "due", "live")
 
@@ -29,12 +29,12 @@ class Timer:
         self.live = True
 
     def cancel(self) -> None:
-        """Forget it; harmless when it has fired."""
+        """Cancel the timer; no effect when it has fired."""
         self.live = False
 
 
 class VirtualClock:
-    """The time of the run (`now`, microseconds since its start) and everything that is due later."""
+    """The time of the run (`now`, microseconds since its start) and its timers."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -48,27 +48,27 @@ class VirtualClock:
         return EPOCH + self.now / SECOND
 
     def timestamp(self, moment: int | None = None) -> str:
-        """`moment` (default: now) in the form of the API server: RFC 3339, UTC, whole seconds."""
+        """Formats `moment` (default: now) as the API server does: RFC 3339, UTC, whole seconds."""
         seconds = (self.now if moment is None else moment) // SECOND
         if self._stamp[0] != seconds:
             self._stamp = (seconds, (_START + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ"))
         return self._stamp[1]
 
     def after(self, delay: int, action: Callable[[], None]) -> Timer:
-        """Call `action` in `delay` microseconds. Timers due at the same time fire in the order they were made."""
+        """Call `action` in `delay` microseconds. Timers due at the same time fire in the order of their creation."""
         timer = Timer(self.now + delay, action)
         self._made += 1
         heapq.heappush(self._heap, (timer.due, self._made, timer))
         return timer
 
     def next_due(self) -> int | None:
-        """When the next live timer fires."""
+        """The time of the next live timer, None without one."""
         while self._heap and not self._heap[0][2].live:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def fire_next(self) -> None:
-        """Move to the next timer and fire it. There must be one (see `next_due`)."""
+        """Advance to the next timer and fire it. There must be one (see `next_due`)."""
         due, _, timer = heapq.heappop(self._heap)
         self.now = max(self.now, due)
         timer.live = False
@@ -76,7 +76,7 @@ class VirtualClock:
 
 
 def virtual_time(stamp: str | None) -> int | None:
-    """A timestamp as microseconds since the start of the run (negative before it); None when it is none."""
+    """A timestamp as microseconds since the start of the run (negative before it); None when it is unreadable."""
     if not stamp:
         return None
     try:

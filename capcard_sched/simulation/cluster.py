@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.scenario import Operation, Scenario
     from capcard_sched.simulation.store import Change
 
-#: Controllers that undo each other's work would go on for ever: a bug, not an input.
+#: Rounds of reconciling. Controllers that need more undo each other's work: a bug, not an input.
 _MAX_ROUNDS = 10_000
 
 
@@ -45,19 +45,19 @@ class ClusterComponent(Protocol):
     """A controller, or all kubelets."""
 
     def observe(self, change: Change) -> None:
-        """Note a change, without writing."""
+        """Observe a change, without writing."""
 
     def reconcile(self) -> bool:
-        """Act on what was noted; whether there was anything."""
+        """Reconcile what changed; whether anything did."""
 
 
 class SimulatedCluster:
-    """Objects, and every component that reacts to them but the scheduler."""
+    """The objects and every component that reacts to them, except the scheduler."""
 
     def __init__(self, scheduler_names: Sequence[str], default_queue: str) -> None:
         self.clock = VirtualClock()
         self.store = Store(self.clock)
-        #: Source of events that name none: what users of one scheduler call it.
+        #: Source of events that name none: the scheduler name if there is exactly one.
         self.component = scheduler_names[0] if len(scheduler_names) == 1 else "volcano"
         self.recorder = EventRecorder(self.store, self.component)
         self.admission = Admission(self.store, scheduler_names[0], default_queue)
@@ -90,7 +90,7 @@ class SimulatedCluster:
         self.warnings: list[str] = []
 
     def load(self, scenario: Scenario) -> None:
-        """Create the objects of the start and let every component react to them."""
+        """Create the initial objects and let every component react to them."""
         self.store.reserve_uids(scenario.uids)
         taken = [entry.object["metadata"]["name"] for entry in scenario.entries if entry.kind == QUEUE]
         for name, reclaimable in ((ROOT_QUEUE, False), (self._default_queue, True)):
@@ -101,29 +101,29 @@ class SimulatedCluster:
         self.settle()
 
     def settle(self) -> None:
-        """Let controllers and kubelets work until none has anything left to do now."""
+        """Reconcile until no component has work left."""
         for _ in range(_MAX_ROUNDS):
             worked = [controller.reconcile() for controller in self._controllers]
             if not any(worked):
                 return
-        raise RuntimeError("the simulated controllers do not come to rest")
+        raise RuntimeError("the simulated controllers do not settle")
 
     def operate(self, operation: Operation) -> None:
-        """Carry out one operation of the timeline. Raises InputError when the cluster would refuse it."""
+        """Apply one operation of the timeline. Raises InputError when an API server would reject it."""
         kind, namespace, name = operation.kind, operation.namespace, operation.name
         when = f"at {format_duration(operation.at)}"
         if operation.verb == "create":
             try:
                 self.store.create(kind, operation.body)
             except AlreadyExistsError:
-                raise InputError([f"{operation}: such an object exists already {when}"]) from None
+                raise InputError([f"{operation}: the object already exists {when}"]) from None
             return
         present = self.store.get(kind, namespace, name)
         if present is None:
             if operation.verb == "delete" and self.store.existed(kind, namespace, name):
-                self.warnings.append(f"{operation}: it is gone already {when}")
+                self.warnings.append(f"{operation}: the object is already deleted {when}")
                 return
-            raise InputError([f"{operation}: there is no such object {when}"])
+            raise InputError([f"{operation}: the object does not exist {when}"])
         if operation.verb == "delete":
             self.store.delete(kind, namespace, name)
             return

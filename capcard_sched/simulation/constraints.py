@@ -1,7 +1,7 @@
-"""What the values of known fields may be: one table of rules per kind, from field paths to checks.
+"""Accepted values of known fields: one table per kind, from field paths to checks.
 
-Bounds and words are those of an API server. Values of `volcano.sh/*` annotations and of node labels are in no table:
-the scheduler itself turns bad ones into events, as it must do in a cluster.
+Bounds and words are those of an API server. Values of `volcano.sh/*` annotations and of node labels are not checked:
+the scheduler reports invalid ones as events, as in a cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Path with `*` for every entry of a list or mapping.
 Path: TypeAlias = tuple[str, ...]
-#: What is wrong with a value, None when nothing is.
+#: Returns the problem of a value, None when it is accepted.
 Check: TypeAlias = "Callable[[Any], str | None]"
 
 
@@ -49,7 +49,7 @@ def _between(least: int, most: int | None = None) -> Check:
 
 
 def quantity(value: Any) -> str | None:
-    """An amount that is not negative."""
+    """Checks a quantity: not negative."""
     try:
         return f"must not be negative, got {shown(value)}" if parse_quantity(value) < 0 else None
     except QuantityError as error:
@@ -93,7 +93,7 @@ def _timestamp(value: Any) -> str | None:
 
 
 def _with(field: str) -> Check:
-    """A mapping in which a field must not be missing or empty."""
+    """Checks that a field of a mapping is present and not empty."""
 
     def check(value: Any) -> str | None:
         return None if value.get(field) else f"{field} is required"
@@ -102,7 +102,7 @@ def _with(field: str) -> Check:
 
 
 def _not_both(one: str, other: str) -> Check:
-    """A mapping that may hold one of two fields."""
+    """Checks that a mapping does not have both of two fields."""
 
     def check(value: Any) -> str | None:
         both = value.get(one) is not None and value.get(other) is not None

@@ -21,12 +21,12 @@ _UNITS = {
     "h": 3_600_000_000,
     "d": 86_400_000_000,
 }
-#: A thousand years: beyond it a timestamp could not be written.
+#: Microseconds of a thousand years: beyond it a timestamp cannot be written.
 _LONGEST = 1000 * 365 * _UNITS["d"]
 
 
 class SpanError(ValueError):
-    """Not a duration; the text says what was found."""
+    """Not a duration; the text quotes the value."""
 
 
 def parse_duration(raw: object) -> int:

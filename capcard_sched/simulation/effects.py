@@ -1,4 +1,4 @@
-"""Carrying out what the scheduler wants: each intent becomes the writes that a real backend would make."""
+"""Applies intents of the scheduler: each becomes the writes that an API server would receive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PendingEviction(NamedTuple):
-    """One pod that the scheduler took off its node."""
+    """One pod that the scheduler evicted."""
 
     #: Microseconds since the start.
     at: int
@@ -56,11 +56,11 @@ class IntentExecutor:
         self.evictions: list[PendingEviction] = []
 
     def apply(self, intent: Intent) -> None:
-        """Carry out one intent; one about an object that is gone is dropped, as the API server would refuse it."""
+        """Apply one intent; an intent about a deleted object is dropped, as the API server would reject it."""
         if isinstance(intent, Bind):
             self._bind(intent)
         elif isinstance(intent, EmitEvent):
-            # A binding is told when it happens, not when the scheduler hears of it: that may be a long period later.
+            # The event is recorded at the time of the binding; the scheduler learns of it a schedule period later.
             if intent.object.kind != "Pod" or intent.reason != POD_SCHEDULED.code:
                 self._recorder.record(intent)
         elif isinstance(intent, UpdatePodCondition):
@@ -126,7 +126,7 @@ class IntentExecutor:
         self._store.delete(POD, intent.namespace, intent.name)
         about = ObjectRef("Pod", intent.namespace, intent.name, meta(pod)["uid"])
         self._recorder.record(EmitEvent(about, "Warning", "Evict", message))
-        if group and not intent.by:  # whoever takes room for a pod tells the job itself, once for all that leave
+        if group and not intent.by:  # preempt and reclaim emit their own event on the PodGroup, once for all victims
             about = ObjectRef("PodGroup", intent.namespace, group)
             self._recorder.record(EmitEvent(about, "Normal", "Evict", intent.reason))
 
@@ -179,7 +179,7 @@ class IntentExecutor:
 
 
 def _bind_refusal(pod: JsonObject | None, intent: Bind, store: Store) -> str:
-    """Why the API server would refuse a binding, "" when it would not."""
+    """The reason why the API server would reject a binding, "" when it would accept it."""
     if pod is None or (intent.uid and meta(pod)["uid"] != intent.uid):
         return f'pods "{intent.name}" not found'
     if meta(pod).get("deletionTimestamp"):

@@ -25,7 +25,7 @@ class EventRecorder:
         self._made = 0
 
     def record(self, event: EmitEvent) -> None:
-        """Write one event or count it."""
+        """Create an event, or count a repetition."""
         target = event.object
         uid = target.uid
         if not uid:
@@ -71,7 +71,7 @@ class EventRecorder:
         )
 
     def _fresh_name(self, namespace: str, about: str) -> str:
-        """Not that of an event which came with the input."""
+        """A name that no event of the input has."""
         while True:
             self._made += 1
             name = f"{about}.{self._made:016x}"

@@ -1,4 +1,4 @@
-"""Turning a decoder's complaint into the words a user needs: which field, what was found, what is accepted."""
+"""Converts errors of the decoder to messages for users: field, value found, accepted form."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _WORDS = {
 
 
 class Problem(NamedTuple):
-    """What is wrong with one field: its path from the top of the object, and the sentence."""
+    """A problem of one field: its path from the top of the object, and the message."""
 
     path: str
     text: str
 
 
 def describe(error: msgspec.ValidationError, value: Any) -> Problem:
-    """The problem that `error`, raised while decoding `value`, is about."""
+    """The problem behind `error`, which was raised while decoding `value`."""
     text, _, place = str(error).partition(" - at `")
     steps = [name or index for name, index in _STEP.findall(place.removesuffix("`").removeprefix("key in "))]
     missing = _MISSING.match(text)
@@ -51,7 +51,7 @@ def describe(error: msgspec.ValidationError, value: Any) -> Problem:
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: short, and with its type where the type is the point."""
+    """Formats a value for messages: short, with its type where the type matters."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -66,7 +66,7 @@ def shown(value: Any) -> str:
 
 
 def field_path(steps: Sequence[str]) -> str:
-    """Steps as a user would write them: `spec.containers[0].resources.requests["nvidia.com/gpu"]`."""
+    """Formats a path as users write it: `spec.containers[0].resources.requests["nvidia.com/gpu"]`."""
     path = ""
     for step in steps:
         if step.isdigit():
@@ -88,7 +88,7 @@ def _at(steps: list[str], value: Any) -> Any:
 
 
 def _located(steps: list[str], value: Any, accepted: list[str] | None) -> list[str]:
-    """`steps` with each `...` (the decoder does not say which key of a mapping) replaced by the first key that fits."""
+    """`steps` with each `...` (the decoder does not name the key of a mapping) replaced by the first key that fits."""
     found: list[str] = []
     for position, step in enumerate(steps):
         if step != "...":

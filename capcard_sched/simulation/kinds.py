@@ -1,4 +1,4 @@
-"""The kinds the simulated API server knows: one table, from which loading, defaulting and output order are derived."""
+"""The kinds of the simulated API server: one table, from which loading, defaulting and output order are derived."""
 
 from typing import Final, NamedTuple
 
@@ -46,7 +46,7 @@ NODE_INFO_API: Final = "nodeinfo.volcano.sh/v1alpha1"
 
 
 class ApiKind(NamedTuple):
-    """One known kind. Rows are in the order in which objects of the start are created."""
+    """One known kind. Rows are in the order in which initial objects are created."""
 
     name: str
     api_version: str
@@ -85,7 +85,7 @@ KINDS = (
 BY_NAME = {kind.name: kind for kind in KINDS}
 _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
 
-#: Other people's kinds that share a name with one of ours: kept like every unknown kind.
+#: Kinds of other API groups that share a name with one of ours: kept like every unknown kind.
 NAMESAKES = frozenset(
     {
         ("batch/v1", "Job"),
@@ -104,7 +104,7 @@ def kind_of(obj: JsonObject) -> str:
 
 
 def is_known(kind: str) -> bool:
-    """Whether the table has it."""
+    """Whether the kind is in the table."""
     return kind in BY_NAME
 
 
@@ -115,5 +115,5 @@ def is_namespaced(kind: str) -> bool | None:
 
 
 def creation_rank(kind: str) -> int:
-    """Where the kind stands in the order of creation at the start; unknown kinds come last."""
+    """The position of a kind in the order of initial creation; unknown kinds come last."""
     return _RANK.get(kind, len(KINDS))

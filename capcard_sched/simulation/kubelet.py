@@ -1,8 +1,8 @@
-"""The fake kubelets: what happens to pods on their nodes, and to nodes.
+"""The fake kubelets: the life of pods on their nodes, and the conditions and taints of nodes.
 
-A pod on a node runs at once, ends after its annotated duration, and takes its grace period to die. Nodes get a `Ready`
-condition unless they come with one; the taints that follow from conditions and from cordoning are kept in step; pods
-of a node that stays away for `ORPHAN_DELAY` are collected, as Kubernetes does.
+A pod on a node runs at once, ends after its annotated duration, and terminates for its grace period. Nodes get a
+`Ready` condition unless they have one; taints follow from conditions and from cordoning; pods
+of a node that is gone for `ORPHAN_DELAY` are deleted, as Kubernetes does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from capcard_sched.simulation.store import Change, Store, grace_period
 if TYPE_CHECKING:
     from capcard_sched.simulation.clock import Timer
 
-#: How long a node must be gone before its pods are collected.
+#: Microseconds for which a node must be gone before its pods are deleted.
 ORPHAN_DELAY = 40 * SECOND
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
@@ -42,17 +42,17 @@ class Kubelet:
         self._clock = store.clock
         self._pods: dict[tuple[str, str], None] = {}
         self._nodes: dict[str, None] = {}
-        #: By pod uid: the end of a running pod, or the removal of a terminating one.
+        #: Pod uid to the timer of its end, or of its removal while it terminates.
         self._timers: dict[str, Timer] = {}
         self._started: dict[str, int] = {}
         self._terminating: set[str] = set()
         self._on_node: dict[str, dict[tuple[str, str], None]] = {}
         self._orphans: dict[str, Timer] = {}
-        #: Keys of the taints that stand on a node because of its condition, by node.
+        #: Node to the keys of the taints that follow from its conditions.
         self._tainted: dict[str, set[str]] = {}
 
     def observe(self, change: Change) -> None:
-        """Take note of changes of pods and nodes."""
+        """Queue changed pods and nodes."""
         if change.kind == POD:
             self._note_pod(change)
         elif change.kind == NODE:
@@ -76,7 +76,7 @@ class Kubelet:
             self._forget(meta(change.old or change.object)["uid"])
 
     def reconcile(self) -> bool:
-        """Bring pods and nodes to where they must be now; whether there was anything to look at."""
+        """Sync the queued pods and nodes; whether there were any."""
         worked = bool(self._pods or self._nodes)
         while self._nodes:
             name = next(iter(self._nodes))
@@ -108,18 +108,18 @@ class Kubelet:
             if self._store.get(NODE, "", spec(pod)["nodeName"]) is not None:
                 self._start(pod)
         elif phase == "Running" and self._stamp_conditions(pod):
-            pass  # it is looked at again
+            pass  # the patch queues it again
         elif phase == "Running":
             self._keep_end(pod, uid)
 
     def _keep_end(self, pod: JsonObject, uid: str) -> None:
-        """The end of a running pod: so long after it was first seen to run as it says now."""
+        """Set the timer for the end of a running pod: its duration after it was first seen running."""
         started = self._started.setdefault(uid, self._clock.now)
         try:
             duration = annotations_of(pod).get(SIMULATION_DURATION)
             due = None if duration is None else max(self._clock.now, started + parse_duration(duration))
         except SpanError:
-            due = None  # refused where objects come in
+            due = None  # rejected on input
         timer = self._timers.pop(uid, None)
         if timer is not None and timer.due == due:
             self._timers[uid] = timer
@@ -130,10 +130,10 @@ class Kubelet:
             self._timers[uid] = self._clock.after(due - self._clock.now, lambda: self._finish(pod))
 
     def _stamp_conditions(self, pod: JsonObject) -> bool:
-        """Say since when a pod with a cool-down runs that was written down as running, unless it says so itself."""
+        """Add conditions to a running pod of the input that has a cool-down and no conditions."""
         state = status(pod)
-        told = COOLDOWN_TIME in annotations_of(pod) or COOLDOWN_TIME in (meta(pod).get("labels") or {})
-        if not told or state.get("conditions"):
+        known = COOLDOWN_TIME in annotations_of(pod) or COOLDOWN_TIME in (meta(pod).get("labels") or {})
+        if not known or state.get("conditions"):
             return False
         stamp = state.get("startTime") or meta(pod)["creationTimestamp"]
         conditions = [{"type": name, "status": "True", "lastTransitionTime": stamp} for name in _RUNNING_CONDITIONS]
@@ -141,7 +141,7 @@ class Kubelet:
         return True
 
     def _grace_left(self, pod: JsonObject) -> int:
-        """Until the deletion timestamp; a stamp from before the run, or of another age, gets a whole grace period."""
+        """Microseconds until the deletion timestamp; a timestamp before the run gets a whole grace period."""
         due = virtual_time(meta(pod)["deletionTimestamp"])
         grace = grace_period(pod)
         return due - self._clock.now if due is not None and 0 < due - self._clock.now <= grace else grace
@@ -250,7 +250,7 @@ class Kubelet:
 
 
 def _devices_served(pod: JsonObject) -> JsonObject:
-    """What a device plugin writes on a pod once all of its containers have their devices."""
+    """The annotations that a device plugin writes when all containers of a pod have their devices."""
     if annotations_of(pod).get(BIND_PHASE) != "allocating":
         return {}
     served = {BIND_PHASE: "success", VGPU_TIME: str(2**64 - 1), VGPU_DEVICES_TO_ALLOCATE: ""}

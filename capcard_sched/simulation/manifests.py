@@ -1,6 +1,6 @@
 """Reading manifests: files, folders and standard input; YAML and JSON; several documents in one.
 
-YAML is read as Kubernetes' own tools read it: timestamps stay strings, keys become strings, `a: 1:30` is a string, and
+YAML is decoded as by the tools of Kubernetes: timestamps stay strings, keys become strings, `a: 1:30` is a string, and
 a key that occurs twice is an error.
 """
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 SUFFIXES = (".yaml", ".yml", ".json")
-#: Values that aliases may stand for in one document; one that needs more is an attack or a mistake.
+#: Values that the aliases of one document may expand to; a document with more is an attack or a mistake.
 MAX_COPIES = 1_000_000
 
-#: Digits of a number. Far above every quantity, and below what an interpreter refuses to convert.
+#: Digits of a number: above every quantity, and below the limit of the interpreter.
 MAX_DIGITS = 1000
 
 _TAG = "tag:yaml.org,2002:"
-#: Escapes of half a surrogate pair, alone or not: text with one has to be looked at more closely.
+#: Escapes of half a surrogate pair, alone or not: such text is checked further.
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$")
 _INTEGER = re.compile(r"^[-+]?(0b[0-1_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
@@ -45,7 +45,7 @@ class ManifestDocument(NamedTuple):
 
 
 class ManifestError(ValueError):
-    """Something that cannot be read; the text names the file and the place."""
+    """Unreadable input; the text names file and position."""
 
 
 class _ManifestLoader(yaml.CSafeLoader):
@@ -190,13 +190,13 @@ def _yaml_documents(source: str, text: str) -> Iterator[ManifestDocument]:
 
 @lru_cache(maxsize=65536)
 def _plain_tag(text: str) -> str:
-    """What an unquoted word is: the same few words make up most of a manifest."""
+    """Resolves an unquoted scalar; cached, as few words make up most of a manifest."""
     resolve: Callable[..., str] = _ManifestLoader("").resolve
     return resolve(yaml.ScalarNode, text, (True, False))
 
 
 class _Open:
-    """Stands for an anchored value that is still being read."""
+    """Placeholder of an anchored value that is still being read."""
 
 
 class _ManifestBuilder:
@@ -208,7 +208,7 @@ class _ManifestBuilder:
     def __init__(self, source: str, number: int, loader: _ManifestLoader) -> None:
         self._source = source
         self._number = number
-        #: The library's stubs do not say what events hold.
+        #: The stubs of the library do not type events.
         self._next: Callable[[], Any] = loader.get_event
         self._copies = 0
         self._anchors: dict[str, Any] = {}
@@ -252,7 +252,7 @@ class _ManifestBuilder:
     def _copy(self, event: Any, value: Any) -> Any:
         self._copies += 1
         if self._copies > MAX_COPIES:
-            self._fail(event, f"aliases stand for more than {MAX_COPIES} values")
+            self._fail(event, f"aliases expand to more than {MAX_COPIES} values")
         if isinstance(value, dict):
             return {key: self._copy(event, entry) for key, entry in value.items()}
         return [self._copy(event, entry) for entry in value] if isinstance(value, list) else value

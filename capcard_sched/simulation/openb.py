@@ -1,15 +1,15 @@
 """An openb cluster trace as a scenario: its machines, a queue per class of service, and its pods at their times.
 
-What the trace leaves open is decided here, and nowhere else:
+Decisions where the trace is silent:
 
 * **Cards.** The trace's model string is the card name (label `nvidia.com/gpu.product`); every model is served as
   `nvidia.com/gpu`. Memory per card comes from `CARD_MEMORY_MIB`.
-* **Sharing.** A pod that asked for a part of a card gets a whole one (`sharing="whole"`).
+* **Sharing.** A pod that requested a part of a card gets a whole one (`sharing="whole"`).
 * **Models.** A pod that named no model takes any: its alternatives are all models of the cluster, the most numerous
-  first, so that quotas apply to it like to everyone else.
+  first, so that quotas apply to it as to other pods.
 * **Queues.** One per class of service. The trace's cluster has far more cards than its pods ever hold at one time, so
-  a quota measured by the cluster would hold nobody. A class's quota of a model is therefore the largest of its pods,
-  and `quota_share` of what its peak is above that, had nobody ever waited (a pod with alternatives counts for its
+  a quota of that size would block no pod. A class's quota of a model is therefore the largest of its pods,
+  and `quota_share` of its peak beyond that without any waiting (a pod with alternatives counts for its
   first one), rounded down and no more than the cluster has.
 * **Time.** A pod appears at its creation time and, once placed, runs as long as it ran in the trace; one that the trace
   never placed runs as long as it existed there. Pods that failed in the trace fail again.
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.openb_rows import TraceNode, TracePod
 
 _RESOURCE = "nvidia.com/gpu"
-#: Pods per node; the trace does not say.
+#: Pods per node; not in the trace.
 _PODS_PER_NODE = 256
-#: MiB per card of the models whose names tell it; the others (`G2`, `G3`: undisclosed) get `DEFAULT_CARD_MEMORY_MIB`.
+#: MiB per card, by model name; the others (`G2`, `G3`: undisclosed) get `DEFAULT_CARD_MEMORY_MIB`.
 CARD_MEMORY_MIB = {"A10": 24576, "P100": 16384, "T4": 16384, "V100M16": 16384, "V100M32": 32768}
 DEFAULT_CARD_MEMORY_MIB = 24576
-#: Enough that the steady load of the published trace runs at once, little enough that its bursts wait.
+#: Share of the peak: the steady load of the published trace runs at once, and its bursts wait.
 DEFAULT_QUOTA_SHARE = 0.6
 
 
 class TraceScenario(msgspec.Struct, frozen=True):
-    """The documents of a scenario, ready to write."""
+    """The documents of a scenario."""
 
     #: Nodes and queues.
     manifests: list[JsonObject]
@@ -144,7 +144,7 @@ def _quotas(
 
 
 def _peak(changes: list[tuple[int, int]]) -> int:
-    """The highest running sum; what ends at a moment goes before what begins at it."""
+    """The highest running sum; ends come before starts of the same time."""
     held = peak = 0
     for _, change in sorted(changes):
         held += change

@@ -1,6 +1,6 @@
 """Reading the two CSV files of an openb cluster trace: typed rows, or an error that names the cell.
 
-Columns may stand in any order and further columns are ignored; every row must have as many cells as the header.
+Columns may be in any order and further columns are ignored; every row must have as many cells as the header.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODELS_FORM = f"empty, or {_MODEL_FORM}, or several of them joined by |"
 
 
 class TraceError(ValueError):
-    """A trace file that cannot be used: where the fault is, what was found, what is accepted.
+    """An unusable trace file: position, value found, accepted form.
 
     `line` counts from 1, the header included, and is 0 when the file as a whole is meant; `column` is "" when the row
     as a whole is meant.
@@ -54,18 +54,18 @@ class TraceNode(NamedTuple):
 
 
 class TracePod(NamedTuple):
-    """One pod. Times are seconds since the start of the trace; None where the trace is silent."""
+    """One pod. Times are seconds since the start of the trace; None where the trace has no value."""
 
     name: str
     cpu_milli: int
     memory_mib: int
     cards: int
-    #: Thousandths of each card that the pod asked for.
+    #: Thousandths of each card that the pod requested.
     share_milli: int
     #: Card models it accepts, repeats dropped; empty for any model.
     models: tuple[str, ...]
     qos: str
-    #: Phase in which the trace last saw it.
+    #: The last phase in the trace.
     phase: str
     created: int
     deleted: int | None
@@ -73,7 +73,7 @@ class TracePod(NamedTuple):
 
     @property
     def duration_seconds(self) -> int | None:
-        """How long it ran in the trace (or existed, when it never ran), at least 1; None when it never ended."""
+        """Seconds it ran in the trace (or existed, when it never ran), at least 1; None when it never ended."""
         if self.deleted is None:
             return None
         begun = self.created if self.scheduled is None else self.scheduled

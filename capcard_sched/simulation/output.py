@@ -1,4 +1,4 @@
-"""The cluster at the end as one `v1` List: the same input gives the same bytes."""
+"""Writes the final cluster as one `v1` List: the same input gives the same bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def to_yaml(document: JsonObject) -> str:
     import yaml
 
     class Dumper(yaml.CSafeDumper):
-        """No anchors: objects share parts in memory, which is nobody's business."""
+        """No anchors, although objects share parts in memory."""
 
         def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class names it
             return True

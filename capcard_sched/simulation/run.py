@@ -1,7 +1,7 @@
-"""The simulation loop: operations and timers move the cluster, the scheduler steps, its intents move the cluster again.
+"""The simulation loop: operations and timers change the cluster, the scheduler steps, its intents change the cluster.
 
-Sessions happen at multiples of the schedule period. Time jumps over periods in which nothing could happen, so a run
-costs what happens in it, not how long it lasts.
+Sessions run at multiples of the schedule period. Time jumps over periods without work, so the cost of a run is
+proportional to its events, not to its duration.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ if TYPE_CHECKING:
     from capcard_sched.simulation.store import Store
 
 DEFAULT_SCHEDULERS = ("capcard-sched", "volcano")
-#: Sessions without a decision after which nothing can change any more.
+#: Sessions without a decision after which the run has settled.
 _QUIET_SESSIONS = 2
-#: A scheduler whose plugins depend on time is asked every period for so many quiet sessions before time jumps.
+#: Quiet sessions, one per period, before time jumps when the plugins depend on time.
 _PATIENT_SESSIONS = 3600
-#: A scheduler that names ever new times at which something is due, and then does nothing, is followed so often, and
-#: once more for every object and operation of the input.
+#: Wake-ups without a decision that are followed; one more for every object and operation of the input.
 _EMPTY_DUES = 16
-#: Sessions after the last operation at which a run without `until` is taken to be endless: so many, or so many in
-#: which something changed; and so many more for every object and operation of the input, and every pod it asks for.
+#: Sessions after the last operation at which a run without `until` counts as endless: in all, those with a change,
+#: and more of either for every object, operation and pod of the input.
 _ENDLESS_SESSIONS, _ENDLESS_CHANGES, _ENDLESS_PER_OBJECT = 10_000, 2_000, 20
 
 
 class SchedulerStep(Protocol):
-    """What the loop needs to know about a step of the scheduler."""
+    """The result of a step of the scheduler, as far as the loop reads it."""
 
     @property
     def intents(self) -> Sequence[Intent]:
-        """What the scheduler wants done, in order."""
+        """The decisions, in order."""
 
     @property
     def idle(self) -> bool:
@@ -49,23 +48,23 @@ class SchedulerStep(Protocol):
 
     @property
     def next_wakeup(self) -> float | None:
-        """When a step will have something to do although nothing changes, in unix seconds."""
+        """When the next step has work although nothing changes, in unix seconds."""
 
 
 class Step(Protocol):
-    """The scheduler, as far as the loop is concerned."""
+    """The scheduler, as the loop calls it."""
 
     def step(self, deltas: Sequence[Delta], now: float) -> SchedulerStep:
-        """Take in changes, decide. `now` in unix seconds."""
+        """Apply changes and decide. `now` in unix seconds."""
 
 
 class SimulationOptions(NamedTuple):
-    """How to run. Times in microseconds."""
+    """Settings of a run. Times in microseconds."""
 
     scheduler_names: tuple[str, ...] = DEFAULT_SCHEDULERS
     default_queue: str = "default"
     schedule_period: int = SECOND
-    #: None: until nothing can change any more.
+    #: Microseconds; None: until the run has settled.
     until: int | None = None
     #: Unix seconds, wall clock at the start of the program; the start of the run when None. Handshakes in the input are
     #: judged by it.
@@ -73,7 +72,7 @@ class SimulationOptions(NamedTuple):
 
 
 class SimulationOutcome(NamedTuple):
-    """The cluster as it stands at the end."""
+    """The cluster at the end of a run."""
 
     store: Store
     #: Virtual time of the end, microseconds since the start.
@@ -83,14 +82,14 @@ class SimulationOutcome(NamedTuple):
     warnings: tuple[str, ...]
 
 
-#: Told the virtual time and the time of the last thing known to come.
+#: Called with the virtual time and the time of the last known event.
 Progress: TypeAlias = Callable[[int, int], None]
 
 
 def simulate(
     scenario: Scenario, scheduler: Step, options: SimulationOptions, progress: Progress | None = None
 ) -> SimulationOutcome:
-    """Run a scenario to its end. Raises InputError when an operation cannot be carried out."""
+    """Run a scenario to its end. Raises InputError when an operation cannot be applied."""
     run = _Run(scenario, scheduler, options, progress)
     return run.finish()
 
@@ -112,7 +111,7 @@ class _Run:
         self._cluster.store.observe(self._feed.observe)
         self._effects = IntentExecutor(self._cluster.store, self._feed, self._cluster.recorder, self._cluster.component)
         self._sessions = 0
-        #: When the scheduler will have something to do although nothing changes, microseconds.
+        #: Microseconds: the next wake-up that the scheduler requested, None without one.
         self._scheduler_due: int | None = None
         self._warnings = list(scenario.warnings)
         self._scenario = scenario
@@ -138,8 +137,8 @@ class _Run:
                 break
             if until is None and (late > _ENDLESS_SESSIONS + more or restless > _ENDLESS_CHANGES + more):
                 self._warnings.append(
-                    f"stopped at {format_duration(at)}: after {late} sessions without an operation things still "
-                    "change; use --until to say when the run is to end"
+                    f"stopped at {format_duration(at)}: the cluster still changes {late} sessions after the last "
+                    "operation; set the end of the run with --until"
                 )
                 break
             at += period
@@ -158,9 +157,9 @@ class _Run:
         return SimulationOutcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
 
     def _session(self) -> tuple[bool, bool, bool]:
-        """One step of the scheduler: whether the cluster moved, before it or through it; whether it decided anything.
+        """Run one step. Returns whether the cluster changed before or by it, whether it decided, whether it was idle.
 
-        Other words about what waits as before are a move and no decision. Last: whether the step was idle.
+        A changed message about a pod that is pending as before is a change and no decision.
         """
         deltas = self._feed.drain()
         result = self._scheduler.step(deltas, self._clock.unix)
@@ -179,7 +178,7 @@ class _Run:
         return isinstance(intent, (Bind, Evict))
 
     def _advance(self, moment: int) -> None:
-        """Let everything happen that is due up to `moment`, in order of time; operations before timers."""
+        """Advance to `moment`: apply operations and fire timers in order of time; operations come first."""
         while (due := self._next_due()) is not None and due <= moment:
             if self._operations and self._operations[-1].at == due:
                 self._clock.now = due
@@ -196,25 +195,25 @@ class _Run:
         return min(known, default=None)
 
     def _horizon(self) -> int:
-        """The last moment known to matter."""
+        """The time of the last known event."""
         if self._options.until is not None:
             return self._options.until
         return max(self._clock.now, self._last_operation, self._clock.next_due() or 0)
 
 
 def _replicas(scenario: Scenario) -> int:
-    """Pods that controllers make of the objects of the input."""
-    asked = 0
+    """The number of pods that controllers create from the objects of the input."""
+    count = 0
     for kind, body in [entry[:2] for entry in scenario.entries] + [(op.kind, op.body) for op in scenario.operations]:
         if kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
-            asked += _count(body.get("spec"))
+            count += _count(body.get("spec"))
         elif kind == JOB and isinstance(body.get("spec"), dict):
             tasks = body["spec"].get("tasks")
-            asked += sum(map(_count, tasks)) if isinstance(tasks, list) else 0
-    return asked
+            count += sum(map(_count, tasks)) if isinstance(tasks, list) else 0
+    return count
 
 
 def _count(holder: object) -> int:
-    """What a patch replaces is checked only when it is made, so it may be anything here."""
+    """The body of a patch is validated when it is applied, so any value is possible here."""
     replicas = holder.get("replicas", 1) if isinstance(holder, dict) else 0
     return max(replicas, 0) if isinstance(replicas, int) else 0

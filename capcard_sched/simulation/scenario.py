@@ -1,4 +1,4 @@
-"""Loading what to simulate: the objects of the start and the timeline, checked whole before anything is simulated."""
+"""Loads a scenario: the initial objects and the timeline, validated before the simulation starts."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 Verb: TypeAlias = Literal["create", "delete", "patch"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-#: Controllers and scheduler make and remove these themselves, so that only the run can tell whether one exists.
+#: Kinds that controllers and the scheduler create and delete: whether one exists is only known during the run.
 _GENERATED = frozenset({POD, POD_GROUP, REPLICA_SET, EVENT})
-#: Those may be gone by themselves too, as is a Command once obeyed and a Job after its `ttlSecondsAfterFinished`.
+#: Kinds that may be deleted during the run: also a Command once executed, and a Job after its TTL.
 _PASSING = _GENERATED | {COMMAND, JOB}
-#: Set by the API server; a patch of them would be refused or ignored there.
+#: Set by the API server; a patch of them is rejected or ignored there.
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp")
 _SHOWN_ERRORS = 20
 
 
 class InputError(ValueError):
-    """The input cannot be simulated. `problems` are sentences that name file, document, object and field."""
+    """The input cannot be simulated. `problems` are messages that name file, document, object and field."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -51,25 +51,25 @@ class InputError(ValueError):
 
 
 class Origin(NamedTuple):
-    """Where an object was written."""
+    """The position of an object in the input."""
 
     source: str
     number: int
     #: Path inside the document: "" or `items[3]` or `spec.operations[2].create`.
     place: str = ""
-    #: The Scenario that an operation stands in.
+    #: The Scenario of an operation.
     holder: str = ""
 
     def __str__(self) -> str:
         return ": ".join(filter(None, (self.source, f"document {self.number}", self.holder, self.place)))
 
     def inside(self, place: str) -> Origin:
-        """A place further in."""
+        """The position of a part."""
         return self._replace(place=f"{self.place}.{place}" if self.place else place)
 
 
 class Entry(NamedTuple):
-    """One object that exists at the start."""
+    """One initial object."""
 
     kind: str
     object: JsonObject
@@ -94,17 +94,17 @@ class Operation(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """Everything to simulate, in order: objects as they are to be created, operations by time."""
+    """The input of a run: objects in the order of their creation, operations by time."""
 
     entries: tuple[Entry, ...]
     operations: tuple[Operation, ...]
     warnings: tuple[str, ...] = ()
-    #: The uids that objects come with, at the start or later.
+    #: The uids of objects of the input.
     uids: frozenset[str] = frozenset()
 
 
 def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()) -> Scenario:
-    """Read and check everything. `existing_queues` are made by the simulator itself. Raises InputError."""
+    """Read and check everything. `existing_queues` are created by the simulator. Raises InputError."""
     loader = _Loader()
     try:
         for document in read_manifests(paths, stdin):
@@ -129,7 +129,7 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
 
 
 class _Loader:
-    """Collects entries, operations and everything that is wrong with them."""
+    """Collects entries, operations and their problems."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -206,7 +206,7 @@ class _Loader:
             self.warnings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
-        """The store's kind; None when the apiVersion is not one that kind has."""
+        """The kind in the store; None when the apiVersion does not match the kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
         known = BY_NAME.get(name)
         if known is None or (api_version, name) in NAMESAKES:
@@ -335,7 +335,7 @@ class _Loader:
     # --- names over time ---
 
     def check_uids(self) -> frozenset[str]:
-        """All uids that users give: no two objects may have one."""
+        """All uids of the input, each of one object."""
         given: dict[str, tuple[str, str, str]] = {}
         created = [(one.kind, one.body, one.origin) for one in self.operations if one.verb == "create"]
         for kind, obj, origin in (*self.entries, *created):
@@ -346,7 +346,7 @@ class _Loader:
         return frozenset(given)
 
     def check_names(self, existing_queues: Iterable[str]) -> None:
-        """Objects defined twice, and operations on objects that cannot exist at their time."""
+        """Report objects that are defined twice, and operations on objects that cannot exist at that time."""
         alive: dict[tuple[str, str, str], Origin | None] = {("Queue", "", name): None for name in existing_queues}
         for entry in self.entries:
             key = (entry.kind, *_address(entry.kind, entry.object))
@@ -361,11 +361,11 @@ class _Loader:
             key = (operation.kind, operation.namespace, operation.name)
             if operation.verb == "create":
                 if key in alive and operation.kind not in _PASSING and is_known(operation.kind):
-                    self.problems.append(f"{operation}: metadata.name: such an object exists at that time already")
+                    self.problems.append(f"{operation}: metadata.name: the object already exists at that time")
                 alive[key] = operation.origin
             elif key not in alive:
                 if operation.kind not in _GENERATED:
-                    self.problems.append(f"{operation}: metadata.name: there is no such object at that time")
+                    self.problems.append(f"{operation}: metadata.name: the object does not exist at that time")
             elif operation.verb == "delete":
                 del alive[key]
                 if operation.kind == NAMESPACE:
@@ -373,7 +373,7 @@ class _Loader:
 
 
 def _address(kind: str, obj: JsonObject) -> tuple[str, str]:
-    """Namespace as the store will have it, and name."""
+    """Namespace as in the store, and name."""
     metadata = obj["metadata"]
     namespaced = is_namespaced(kind)
     if namespaced is None:
@@ -382,7 +382,7 @@ def _address(kind: str, obj: JsonObject) -> tuple[str, str]:
 
 
 def without_nulls(value: Any) -> Any:
-    """A copy without mapping entries that are null: to the API server they are as good as absent."""
+    """A copy without null entries of mappings, which the API server treats as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):

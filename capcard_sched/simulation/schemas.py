@@ -1,7 +1,7 @@
-"""What the fields of known kinds must look like: decoded once per input object, only to find wrong types.
+"""Types of the fields of known kinds: each input object is decoded once, to find wrong types.
 
-Shapes start from the model's structs and add the fields that only the simulated cluster uses. Fields named nowhere are
-kept and not looked at; words from closed sets and numbers with bounds are the business of `checks`.
+Schemas extend the structs of the model by the fields that only the simulated cluster uses. Unknown fields are
+kept and not validated; enumerations and bounds are validated by `checks`.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class PolicyShape(_Shape, frozen=True):
     event: str | None = None
     events: tuple[str, ...] | None = None
     exit_code: int | None = None
-    #: A duration; checked apart.
+    #: A duration; validated by `constraints`.
     timeout: str | int | float | None = None
 
 
@@ -277,7 +277,7 @@ class EventShape(_Shape, frozen=True):
 
 
 class PlainShape(_Shape, frozen=True):
-    """Metadata only: namespaces and kinds that are not known."""
+    """Metadata only: namespaces and unknown kinds."""
 
     metadata: MetaShape = MetaShape()
 
@@ -311,5 +311,5 @@ SHAPES: dict[str, type[msgspec.Struct]] = {
 
 
 def shape_of(kind: str) -> type[msgspec.Struct]:
-    """The shape to decode objects of a kind into."""
+    """The schema of a kind."""
     return SHAPES.get(kind, PlainShape)

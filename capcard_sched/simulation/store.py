@@ -1,7 +1,7 @@
-"""The API server's part: objects by kind, namespace and name, with what it adds to each of them.
+"""The objects of the simulated API server by kind, namespace and name.
 
-Objects are values: a write makes a new mapping that shares what did not change, so readers may keep what they got, and
-observers are shown both sides of every change. Reads by key and by owner are O(1); nothing is ever copied whole.
+Objects are values: a write creates a new mapping that shares the unchanged parts, so readers may keep a result, and
+observers receive the old and the new object. Reads by key and by owner are O(1).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Change(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Where an object is."""
+    """Kind, namespace and name of an object."""
 
     kind: str
     namespace: str
@@ -58,7 +58,7 @@ class Reference(NamedTuple):
 
 
 def merged(target: JsonObject, patch: JsonObject) -> JsonObject:
-    """JSON merge patch (RFC 7386). `target` itself when the patch changes nothing; it is never modified."""
+    """JSON merge patch (RFC 7386). Returns `target` itself when the patch changes nothing; never modifies it."""
     result: JsonObject | None = None
     for key, wanted in patch.items():
         value = wanted
@@ -85,7 +85,7 @@ class Store:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        #: Asked for the object to store when a user creates or changes one: the place of defaulting.
+        #: Sets the defaults of an object that a user creates or changes.
         self.admit: Callable[[str, JsonObject], JsonObject] = lambda _, obj: obj
         self._objects: dict[str, dict[tuple[str, str], JsonObject]] = {}
         self._owned: dict[str, dict[Reference, None]] = {}
@@ -93,7 +93,7 @@ class Store:
         self._version = 0
         self._created = 0
         self._given_uids: frozenset[str] = frozenset()
-        #: Everything that ever existed: to tell a typing error from an object that is gone.
+        #: Every object that ever existed: distinguishes a misspelt name from a deleted object.
         self._past: set[Reference] = set()
 
     # --- reading ---
@@ -108,7 +108,7 @@ class Store:
         return self._objects.get(kind, {}).values()
 
     def kinds(self) -> Iterable[str]:
-        """Kinds of which there are objects."""
+        """Kinds with at least one object."""
         return [kind for kind, objects in self._objects.items() if objects]
 
     def owned(self, uid: str, kind: str | None = None) -> tuple[JsonObject, ...]:
@@ -117,21 +117,21 @@ class Store:
         return tuple(obj for obj in found if obj is not None)
 
     def existed(self, kind: str, namespace: str, name: str) -> bool:
-        """Whether there ever was such an object."""
+        """Whether the object exists or existed."""
         return Reference(kind, namespace, name) in self._past
 
     def observe(self, observer: Callable[[Change], None]) -> None:
-        """Show every later change to `observer`, while it is being made: it may take notes, but not write."""
+        """Call `observer` for every later change, before the write returns; it must not write."""
         self._observers.append(observer)
 
     # --- writing ---
 
     def reserve_uids(self, uids: frozenset[str]) -> None:
-        """Uids that users give to objects, now or later: no other object gets one of them."""
+        """Reserve the uids of the input: no other object gets one of them."""
         self._given_uids = uids
 
     def create(self, kind: str, obj: JsonObject) -> JsonObject:
-        """Store a new object; given uids, creation times and status stand. Raises AlreadyExistsError."""
+        """Store a new object; a given uid, creation time and status are kept. Raises AlreadyExistsError."""
         metadata = dict(meta(obj))
         if is_namespaced(kind):
             metadata.setdefault("namespace", "default")
@@ -158,7 +158,7 @@ class Store:
     def patch(self, kind: str, namespace: str, name: str, patch: JsonObject, *, by_user: bool = False) -> JsonObject:
         """Merge-patch an object; no write at all when it changes nothing. Raises NotFoundError.
 
-        What `by_user` leaves out of a list it replaces, or sets to null, is defaulted anew.
+        With `by_user`, fields that the patch drops get their defaults again.
         """
         old = self.get(kind, namespace, name)
         if old is None:
@@ -179,9 +179,9 @@ class Store:
         return new
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Delete as a client would: a pod on a node stays, terminating, until its kubelet lets go of it.
+        """Delete as a client does: a pod on a node terminates until its kubelet removes it.
 
-        Pods that are not on a node, that have ended or whose grace is 0 go at once, as does everything else.
+        Pods without a node, pods that have ended, pods without grace and all other objects are removed at once.
         Raises NotFoundError.
         """
         obj = self.get(kind, namespace, name)
@@ -199,7 +199,7 @@ class Store:
         self.remove(kind, namespace, name)
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
-        """Take an object away at once. Raises NotFoundError."""
+        """Remove an object at once. Raises NotFoundError."""
         old = self._objects.get(kind, {}).pop((namespace, name), None)
         if old is None:
             raise NotFoundError(f"{kind} {display_name(namespace, name)} does not exist")
@@ -246,6 +246,6 @@ def grace_period(pod: JsonObject) -> int:
         try:
             return parse_duration(written)
         except SpanError:
-            pass  # refused where objects come in; only a controller's copy of an old one could get here
+            pass  # rejected on input; only a pod from a template of before a patch has one
     seconds = spec(pod).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if seconds is None else int(seconds) * SECOND

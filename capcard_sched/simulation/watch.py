@@ -1,4 +1,4 @@
-"""From the store to the scheduler: changes of the objects it watches, decoded once, last version only."""
+"""The watch of the scheduler: changes of the objects it reads, decoded once, newest version only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 class _Watched(NamedTuple):
-    """One kind that the scheduler is told of."""
+    """One kind that the scheduler watches."""
 
     type: type[msgspec.Struct]
     changed: Callable[[Any], Delta]
@@ -73,7 +73,7 @@ class _Watched(NamedTuple):
     gone: Callable[[str, str, str], Delta]
 
 
-#: In the order in which a step is told of them: what others refer to comes first.
+#: In the order of the deltas of a step: kinds that others refer to come first.
 _WATCHED: dict[str, _Watched] = {
     PRIORITY_CLASS: _Watched(
         PriorityClassObject, deltas.PriorityClassChanged, lambda _, name, __: deltas.PriorityClassGone(name)
@@ -133,20 +133,20 @@ _WATCHED: dict[str, _Watched] = {
 
 
 class StoreWatch:
-    """The scheduler's watch: what changed since the last `drain`."""
+    """Collects the changes since the last `drain`."""
 
     def __init__(self, store: Store, started: float = EPOCH) -> None:
-        """`started`: wall clock at the start of the program, Unix seconds; handshakes of the input are judged by it."""
+        """`started`: wall clock at the start of the program, Unix seconds; input handshakes are compared with it."""
         self._started = started
         self._store = store
         self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
         self._gone: list[Delta] = []
-        #: Node to the load that was told, as written.
+        #: Node to the load of the last delta, as written.
         self._loads: dict[str, str] = {}
         self._outcomes: list[Delta] = []
 
     def observe(self, change: Change) -> None:
-        """Take note of a change."""
+        """Queue a change."""
         changed = self._changed.get(change.kind)
         if changed is None or (change.kind == CONFIG_MAP and not _has_device_config(change)):
             return
@@ -160,17 +160,17 @@ class StoreWatch:
             changed[key] = None
 
     def report(self, outcome: Delta) -> None:
-        """Tell the scheduler what became of one of its intents."""
+        """Queue the outcome of an intent."""
         self._outcomes.append(outcome)
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether there are deltas."""
         return bool(self._gone or self._outcomes or any(self._changed.values()))
 
     def drain(self) -> list[Delta]:
-        """Everything since the last time: removals, then the newest version of what changed, then outcomes."""
-        told = self._gone
+        """The deltas since the last call: removals, then the newest version of changed objects, then outcomes."""
+        found = self._gone
         self._gone = []
         for kind, keys in self._changed.items():
             watched = _WATCHED[kind]
@@ -178,13 +178,13 @@ class StoreWatch:
                 obj = self._store.get(kind, *key)
                 if obj is not None:
                     decoded = msgspec.convert(obj, watched.type)
-                    told.append(watched.changed(self._judged(decoded) if isinstance(decoded, NodeObject) else decoded))
+                    found.append(watched.changed(self._judged(decoded) if isinstance(decoded, NodeObject) else decoded))
                     if kind == NODE:
-                        told += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
+                        found += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
             keys.clear()
-        told += self._outcomes
+        found += self._outcomes
         self._outcomes = []
-        return told
+        return found
 
     def _judged(self, node: NodeObject) -> NodeObject:
         """A node without the age of its handshake: no device plugin answers in virtual time."""
@@ -197,7 +197,7 @@ class StoreWatch:
         return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=judged))
 
     def _load(self, node: str, text: str) -> list[Delta]:
-        """The load of a node, if it is another one than before. The text was checked when it was written."""
+        """The load of a node if it changed. The text was validated on input."""
         if text == self._loads.get(node, ""):
             return []
         if not text:

@@ -9,7 +9,7 @@
     h.step()
     assert h.binds == {"p0": "n1", "p1": "n1"}
 
-Bindings are applied back as soon as a step is over, so the next step sees the pods bound (or Running, when
+Bindings are applied after each step, so the next step sees the pods bound (or Running, with
 `Harness(run=True)`).
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.cluster import ClusterState
 
-#: 2026-01-01T00:00:00Z; objects are created one second apart from here on.
+#: Unix seconds of 2026-01-01T00:00:00Z; objects are created one second apart from here on.
 EPOCH = 1767225600
 
 
@@ -89,13 +89,13 @@ class Harness(ClusterObjects):
         return result.conf
 
     def reconfigure(self, conf: str) -> None:
-        """Use another scheduler-conf from the next step on."""
+        """Replace the scheduler-conf from the next step on."""
         self.core.reconfigure(self._parse(conf))
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
     def step(self, now: float | None = None) -> StepResult:
-        """One step of the core, a second after the last one unless `now` (Unix seconds) says otherwise."""
+        """Run one step of the core at `now` (Unix seconds; default: one second after the last step)."""
         self.now = self.now + 1 if now is None else now
         pending, self._deltas = self._deltas, []
         result = self.core.step(pending, self.now, self._on_commit)
@@ -118,14 +118,14 @@ class Harness(ClusterObjects):
         return result
 
     def settle(self, most: int = 20) -> None:
-        """Steps until nothing changes any more."""
+        """Run steps until nothing changes."""
         for _ in range(most):
             if self.step().idle:
                 return
         raise AssertionError(f"still busy after {most} steps")
 
     def settle_for(self, steps: int) -> None:
-        """So many steps, whether or not anything changes."""
+        """Run a number of steps."""
         for _ in range(steps):
             self.step()
 
@@ -139,7 +139,7 @@ class Harness(ClusterObjects):
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 
     def session(self) -> Session:
-        """An open session with its plugins opened and no action run, over everything handed in so far."""
+        """An open session over all objects so far: plugins are open, no action has run."""
         pending, self._deltas = self._deltas, []
         for delta in pending:
             self.core.state.apply(delta)

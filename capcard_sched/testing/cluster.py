@@ -1,4 +1,4 @@
-"""Nodes, queues, groups and pods for the harness: made, changed and deleted by name."""
+"""Nodes, queues, groups and pods for the harness: created, changed and deleted by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _timestamp(second: int) -> str:
 
 
 class ClusterObjects(StorageObjects):
-    """The half of the harness that makes objects. Those with the same name replace each other."""
+    """The part of the harness that creates objects. Objects of the same name replace each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ClusterObjects(StorageObjects):
 
     def _meta(self, name: str, namespace: str | None, **extra: Any) -> dict[str, Any]:
         uid = f"{namespace or 'cluster'}-{name}-uid"
-        if uid not in self._births:  # an object that is changed keeps its age
+        if uid not in self._births:  # a changed object keeps its creation time
             self._created += 1
             self._births[uid] = self._created
         meta = {
@@ -114,7 +114,7 @@ class ClusterObjects(StorageObjects):
         members: Iterable[Mapping[str, Any]] = (),
         tier_name: str | None = None,
     ) -> None:
-        """Add or replace a HyperNode of nodes and HyperNodes by name; `members` are written as they are."""
+        """Add or replace a HyperNode of nodes and HyperNodes by name; `members` are copied verbatim."""
         named = [("Node", member) for member in nodes] + [("HyperNode", member) for member in hyper_nodes]
         written = [{"type": of, "selector": {"exactMatch": {"name": member}}} for of, member in named]
         spec = {"tier": tier, "tierName": tier_name, "members": [*written, *members]}
@@ -122,7 +122,7 @@ class ClusterObjects(StorageObjects):
         self._deltas.append(deltas.HyperNodeChanged(msgspec.convert(obj, HyperNodeObject)))
 
     def delete_hyper_node(self, name: str) -> None:
-        """A HyperNode is gone."""
+        """Delete a HyperNode."""
         self._deltas.append(deltas.HyperNodeGone(name))
 
     def queue(
@@ -260,40 +260,40 @@ class ClusterObjects(StorageObjects):
         self._deltas.append(deltas.PriorityClassChanged(msgspec.convert(obj, PriorityClassObject)))
 
     def set_phase(self, name: str, phase: str, *, namespace: str = "default") -> None:
-        """A pod's status changes."""
+        """Change the status of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["status"] = {"phase": phase}
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 
     def nominate(self, name: str, node: str, *, namespace: str = "default") -> None:
-        """A pod's status names the node on which room is made for it."""
+        """Set the nominated node of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["status"]["nominatedNodeName"] = node
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 
     def terminate(self, name: str, *, namespace: str = "default") -> None:
-        """A pod gets a deletion timestamp and stays for now."""
+        """Set the deletion timestamp of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["metadata"]["deletionTimestamp"] = _timestamp(self._created)
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 
     def delete_pod(self, name: str, *, namespace: str = "default") -> None:
-        """A pod is gone."""
+        """Delete a pod."""
         self._pods.pop(f"{namespace}/{name}", None)
         self._deltas.append(deltas.PodGone(namespace, name))
 
     def delete_node(self, name: str) -> None:
-        """A node is gone."""
+        """Delete a node."""
         self._deltas.append(deltas.NodeGone(name))
 
     def delete_group(self, name: str, *, namespace: str = "default") -> None:
-        """A PodGroup is gone."""
+        """Delete a PodGroup."""
         self._deltas.append(deltas.PodGroupGone(namespace, name))
 
     def delete_queue(self, name: str) -> None:
-        """A queue is gone."""
+        """Delete a queue."""
         self._deltas.append(deltas.QueueGone(name))
 
     def apply(self, *more: Delta) -> None:
-        """Hand in deltas made elsewhere."""
+        """Add deltas to the next step."""
         self._deltas.extend(more)

@@ -1,4 +1,4 @@
-"""Claims, volumes, classes and drivers for the harness, and the volume controller's part in a binding."""
+"""Claims, volumes, classes and drivers for the harness, and the role of the volume controller in a binding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def labelled(key: str, *values: str) -> dict[str, Any]:
 
 
 class StorageObjects:
-    """The storage half of the harness. Objects with the same name replace each other."""
+    """The storage part of the harness. Objects of the same name replace each other."""
 
     def __init__(self) -> None:
         self._deltas: list[Delta] = []
@@ -81,7 +81,7 @@ class StorageObjects:
         deleting: bool = False,
         **spec: Any,
     ) -> None:
-        """Add a claim; one with a volume is bound to it unless `bound` says otherwise."""
+        """Add a claim; one with a volume is bound to it unless `bound` is False."""
         notes = dict(annotations or {})
         if bound if bound is not None else bool(volume):
             notes[BIND_COMPLETED] = "yes"
@@ -110,7 +110,7 @@ class StorageObjects:
         self._deltas.append(deltas.PersistentVolumeClaimChanged(msgspec.convert(body, PersistentVolumeClaimObject)))
 
     def delete_claim(self, name: str, *, namespace: str = "default") -> None:
-        """A claim is gone."""
+        """Delete a claim."""
         self._claims.pop(f"{namespace}/{name}", None)
         self._deltas.append(deltas.PersistentVolumeClaimGone(namespace, name))
 
@@ -130,7 +130,7 @@ class StorageObjects:
         handle: str = "",
         **spec: Any,
     ) -> None:
-        """Add a volume; `claim` names the one it is reserved for, `affinity` is its `nodeAffinity.required`."""
+        """Add a volume; `claim` is the claim it is reserved for, `affinity` is its `nodeAffinity.required`."""
         body: dict[str, Any] = {
             "metadata": {"name": name, "uid": f"{name}-uid", "labels": dict(labels or {})},
             "spec": {
@@ -154,12 +154,12 @@ class StorageObjects:
         self._deltas.append(deltas.PersistentVolumeChanged(msgspec.convert(body, PersistentVolumeObject)))
 
     def delete_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """Delete a volume."""
         self._volumes.pop(name, None)
         self._deltas.append(deltas.PersistentVolumeGone(name))
 
     def csi_node(self, node: str, **limits: int | None) -> None:
-        """Which drivers a node has, and how many volumes of each; `_` in a name stands for a dot."""
+        """Set the drivers of a node and their volume limits; `_` in a name stands for a dot."""
         drivers = [
             {"name": name.replace("_", "."), **({} if count is None else {"allocatable": {"count": count}})}
             for name, count in limits.items()
@@ -175,7 +175,7 @@ class StorageObjects:
     def storage_capacity(
         self, name: str, *, storage_class: str, capacity: Any, labels: Mapping[str, str] | None, largest: Any = None
     ) -> None:
-        """What can still be made of a class on nodes with these labels; None matches none."""
+        """Set the free capacity of a class on nodes with these labels; None matches none."""
         body: dict[str, Any] = {
             "metadata": {"name": name, "namespace": "kube-system"},
             "storageClassName": storage_class,
@@ -188,7 +188,7 @@ class StorageObjects:
         self._deltas.append(deltas.CSIStorageCapacityChanged(msgspec.convert(body, CSIStorageCapacityObject)))
 
     def attachment(self, name: str, *, node: str, volume: str, driver: str = "csi.test") -> None:
-        """A volume is attached to a node."""
+        """Attach a volume to a node."""
         body = {
             "metadata": {"name": name},
             "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}},
@@ -196,11 +196,11 @@ class StorageObjects:
         self._deltas.append(deltas.VolumeAttachmentChanged(msgspec.convert(body, VolumeAttachmentObject)))
 
     def delete_attachment(self, name: str) -> None:
-        """A volume is detached."""
+        """Detach a volume."""
         self._deltas.append(deltas.VolumeAttachmentGone(name))
 
     def _settle(self, bind: Bind) -> None:
-        """Claims get the volumes that a binding wants for them, as controller and provisioner would see to."""
+        """Bind the claims of a binding, as the volume controller and provisioners do."""
         for wanted in bind.volumes:
             claim = self._claims[f"{bind.namespace}/{wanted.claim}"]
             if BIND_COMPLETED in claim["metadata"]["annotations"]:

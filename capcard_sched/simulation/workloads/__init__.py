@@ -1,1 +1,1 @@
-"""Stand-ins for the controllers of Kubernetes and Volcano: what turns a Job or a Deployment into pods and PodGroups."""
+"""Stand-ins for kube-controller-manager, and the runner of our own controllers."""

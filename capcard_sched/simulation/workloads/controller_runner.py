@@ -87,7 +87,7 @@ class ControllerRunner:
         self._timers: dict[Key, Timer] = {}
 
     def observe(self, change: Change) -> None:
-        """Note the objects to reconcile."""
+        """Queue the objects of a change."""
         if change.kind in self._controller.watches:
             for key in self._controller.keys(change.kind, change.old, change.new):
                 self._queue[key] = None
@@ -118,7 +118,7 @@ class ControllerRunner:
         self._timers[key] = self._store.clock.after(delay, lambda: self._queue.setdefault(key))
 
     def _write(self, write: Write) -> str:
-        """Apply a write; the error, "" when there is none. What is gone already is no error."""
+        """Apply a write; the error, "" when there is none. A missing object is no error."""
         if isinstance(write, EmitEvent):
             self._recorder.record(write)
         elif isinstance(write, Create):
@@ -141,19 +141,19 @@ class ControllerRunner:
 
 
 class JobAdoption:
-    """Makes pods that name a Job, and have no controller when the Job is created, its own."""
+    """Adopts pods that name a new Job and have no controller."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: dict[tuple[str, str], None] = {}
 
     def observe(self, change: Change) -> None:
-        """Note new Jobs."""
+        """Queue new Jobs."""
         if change.kind == JOB and change.old is None:
             self._jobs[change.key] = None
 
     def reconcile(self) -> bool:
-        """Adopt the pods of the noted Jobs; whether there were any."""
+        """Adopt the pods of the queued Jobs; whether there were any."""
         jobs, self._jobs = self._jobs, {}
         for namespace, name in jobs:
             job = self._store.get(JOB, namespace, name)

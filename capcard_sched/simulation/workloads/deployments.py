@@ -1,4 +1,4 @@
-"""The Deployment controller: one ReplicaSet per template, and the way from an old template to a new one."""
+"""The Deployment controller: one ReplicaSet per template, and rolling updates."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration",)
 
 
 class DeploymentController:
-    """Keeps each Deployment's ReplicaSets: the current one at `spec.replicas`, the others on their way to 0."""
+    """Scales the ReplicaSets of each Deployment: the current one to `spec.replicas`, the others to 0."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._deployments = Worklist(store, DEPLOYMENT, REPLICA_SET)
 
     def observe(self, change: Change) -> None:
-        """Take note of Deployments and of their ReplicaSets."""
+        """Queue Deployments that changed, or whose ReplicaSets did."""
         self._deployments.observe(change)
         if change.kind == POD and change.verb == "removed":
             self._note_departure(change)
 
     def _note_departure(self, change: Change) -> None:
-        """`Recreate` waits for the last old pod to be gone."""
+        """Queue the Deployment of a removed pod: `Recreate` waits for the last old pod."""
         owner = controller_of(change.object)
         if owner is not None and owner.get("kind") == REPLICA_SET:
             found = self._store.get(REPLICA_SET, change.key[0], owner["name"])
@@ -51,7 +51,7 @@ class DeploymentController:
                 self._deployments.note((change.key[0], above["name"]))
 
     def reconcile(self) -> bool:
-        """Create and scale ReplicaSets; whether there was anything to look at."""
+        """Reconcile the queued Deployments; whether there were any."""
         worked = bool(self._deployments)
         for found in self._deployments.drain():
             if not spec(found).get("paused"):
@@ -82,7 +82,7 @@ class DeploymentController:
         self._report(found)
 
     def _shrink(self, old: list[JsonObject], current: JsonObject, least: int) -> None:
-        """Old pods go as far as `least` ready ones remain; those that are not ready go first."""
+        """Scale old ReplicaSets down while at least `least` pods stay ready; unready pods go first."""
         spare = sum(map(_ready, [*old, current])) - least
         for one in old:
             replicas = int(spec(one).get("replicas", 0))
@@ -151,12 +151,12 @@ class DeploymentController:
 
 
 def _ready(one: JsonObject) -> int:
-    """Ready pods that a ReplicaSet is to keep: its status may lag behind its spec."""
+    """Ready pods of a ReplicaSet, at most its replicas: the status may lag behind the spec."""
     return min(int(status(one).get("readyReplicas") or 0), int(spec(one).get("replicas", 0)))
 
 
 def _same_template(one: JsonObject, found: JsonObject) -> bool:
-    """Whether a ReplicaSet was made from a Deployment's present template."""
+    """Whether a ReplicaSet has the present template of a Deployment."""
     template = spec(one).get("template") or {}
     described = template.get("metadata") or {}
     marks = {key: value for key, value in (described.get("labels") or {}).items() if key != POD_TEMPLATE_HASH}
@@ -170,12 +170,12 @@ def _same_template(one: JsonObject, found: JsonObject) -> bool:
 
 
 def _copied(found: JsonObject) -> dict[str, str]:
-    """Annotations that a Deployment hands down to its ReplicaSets."""
+    """Annotations that a Deployment copies to its ReplicaSets."""
     return {key: value for key, value in annotations_of(found).items() if key not in _NOT_COPIED}
 
 
 def _limits(rolling: JsonObject, replicas: int) -> tuple[int, int]:
-    """(maxSurge, maxUnavailable) as numbers; percentages round up and down, and both 0 would never end."""
+    """(maxSurge, maxUnavailable) as numbers; percentages round up and down; maxUnavailable is 1 when both are 0."""
     surge = _share(rolling.get("maxSurge", "25%"), replicas, up=True)
     unavailable = _share(rolling.get("maxUnavailable", "25%"), replicas, up=False)
     return surge, unavailable if surge or unavailable else 1

@@ -1,4 +1,4 @@
-"""The garbage collector: what an object owned, or a namespace contained, goes with it."""
+"""The garbage collector: deletes the dependents of deleted objects, and the content of deleted namespaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class GarbageCollector:
-    """Background deletion. An object with several owners goes with the last of those that were ever seen."""
+    """Background deletion. An object with several owners is deleted with the last of them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class GarbageCollector:
         self._alive: set[str] = set()
 
     def observe(self, change: Change) -> None:
-        """Take note of what comes and goes."""
+        """Queue removed objects."""
         uid = meta(change.object)["uid"]
         if change.verb == "removed":
             self._alive.discard(uid)
@@ -32,7 +32,7 @@ class GarbageCollector:
             self._alive.add(uid)
 
     def reconcile(self) -> bool:
-        """Delete what has lost its owner; whether there was anything to look at."""
+        """Delete the dependents of removed objects; whether there were any."""
         worked = bool(self._gone or self._namespaces)
         while self._gone:
             uid = next(iter(self._gone))

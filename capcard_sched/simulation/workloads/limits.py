@@ -1,8 +1,8 @@
-"""Stand-ins for the controllers of ResourceQuotas and PodDisruptionBudgets: they count pods and write statuses.
+"""Stand-ins for the ResourceQuota and PodDisruptionBudget controllers: they count pods and write statuses.
 
-A quota counts pods and what they request and limit; pods beyond it are created all the same, since nothing here plays
-the API server's own admission of them. A status that somebody else wrote, at the start or later, is taken as given: it
-may speak of more than the scenario shows, so only what changes from then on is counted.
+A quota counts pods and their requests and limits; pods beyond it are still created, as quota admission is not
+simulated. A status in the input is the starting point, because it may cover objects outside the scenario: only later
+changes are counted on top of it.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ _SCALED = (REPLICA_SET, STATEFUL_SET)
 
 
 class QuotaController:
-    """Keeps `status.hard` and `status.used` of every ResourceQuota. A pod's change costs O(its namespace's quotas)."""
+    """Keeps `status.hard` and `status.used` of every ResourceQuota. A changed pod costs O(quotas of its namespace)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Namespace to pod name to what it counts as.
+        #: Namespace to pod name to its usage.
         self._usage: dict[str, dict[str, Mapping[str, int]]] = {}
-        #: Namespace to the sum of that; of namespaces with quotas only.
+        #: Namespace to the sum of the usage; namespaces with quotas only.
         self._used: dict[str, dict[str, int]] = {}
         self._quotas: dict[str, set[str]] = {}
         self._changed: dict[str, None] = {}
-        #: Of each quota what was last written as used, and what is used there beyond the pods of the scenario.
-        self._told: dict[tuple[str, str], JsonObject] = {}
+        #: Quota to the last written usage, and to the usage beyond the pods of the scenario.
+        self._written: dict[tuple[str, str], JsonObject] = {}
         self._unseen: dict[tuple[str, str], Mapping[str, int]] = {}
 
     def observe(self, change: Change) -> None:
-        """Take note of quotas, and of pods where there are any."""
+        """Queue quotas, and count pods in namespaces with quotas."""
         namespace, name = change.key
         if change.kind == RESOURCE_QUOTA:
             if change.new is None:
                 self._quotas[namespace].discard(name)
-                self._told.pop(change.key, None)
+                self._written.pop(change.key, None)
                 self._unseen.pop(change.key, None)
             else:
                 self._quotas.setdefault(namespace, set()).add(name)
@@ -79,7 +79,7 @@ class QuotaController:
                 used[key] = used.get(key, 0) + amount
 
     def reconcile(self) -> bool:
-        """Write what changed; whether there was anything to look at."""
+        """Write changed statuses; whether there were any."""
         worked = bool(self._changed)
         while self._changed:
             namespace = next(iter(self._changed))
@@ -104,14 +104,14 @@ class QuotaController:
         limits = spec(quota)["hard"] if "hard" in spec(quota) else status(quota).get("hard")
         hard, counted = quota_amounts(limits or {}), self._used[namespace]
         given = status(quota).get("used") or {}
-        if given != self._told.get((namespace, name), {}):
+        if given != self._written.get((namespace, name), {}):
             amounts = quota_amounts(given)
             self._unseen[namespace, name] = {key: max(0, amounts[key] - counted.get(key, 0)) for key in amounts}
         unseen = self._unseen.get((namespace, name), {})
         used = {key: format_quota_amount(key, counted.get(key, 0) + unseen.get(key, 0)) for key in hard}
-        told = {"hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()}, "used": used}
-        self._told[namespace, name] = used
-        patch = {side: {**dict.fromkeys(status(quota).get(side) or ()), **amounts} for side, amounts in told.items()}
+        written = {"hard": {key: format_quota_amount(key, amount) for key, amount in hard.items()}, "used": used}
+        self._written[namespace, name] = used
+        patch = {side: {**dict.fromkeys(status(quota).get(side) or ()), **amounts} for side, amounts in written.items()}
         self._store.patch(RESOURCE_QUOTA, namespace, name, {"status": patch})
 
 
@@ -128,17 +128,17 @@ class BudgetController:
         #: Namespace to names.
         self._budgets: dict[str, set[str]] = {}
         self._changed: dict[str, None] = {}
-        #: Of each budget what was last written as allowed; and what was given, with what its rule said then.
-        self._told: dict[tuple[str, str], int] = {}
+        #: Budget to the last written value; and to the value of the input with the result of its rule at that time.
+        self._written: dict[tuple[str, str], int] = {}
         self._given: dict[tuple[str, str], tuple[int, int]] = {}
 
     def observe(self, change: Change) -> None:
-        """Take note of budgets, and of pods and what scales them where there are any."""
+        """Queue budgets; pods and their owners queue all budgets of their namespace."""
         namespace, name = change.key
         if change.kind == DISRUPTION_BUDGET:
             if change.new is None:
                 self._budgets[namespace].discard(name)
-                self._told.pop(change.key, None)
+                self._written.pop(change.key, None)
                 self._given.pop(change.key, None)
             else:
                 self._budgets.setdefault(namespace, set()).add(name)
@@ -147,7 +147,7 @@ class BudgetController:
             self._changed[namespace] = None
 
     def reconcile(self) -> bool:
-        """Write what changed; whether there was anything to look at. O(pods) per round in which any changed."""
+        """Write changed statuses; whether there were any. O(pods) per round with a change."""
         worked = bool(self._changed)
         if worked:
             pods: dict[str, list[JsonObject]] = {namespace: [] for namespace in self._changed}
@@ -177,7 +177,7 @@ class BudgetController:
         else:
             desired = _share(wanted.get("minAvailable", 1), expected)
         given = status(budget).get("disruptionsAllowed")
-        if given is not None and given != self._told.get((namespace, name)):
+        if given is not None and given != self._written.get((namespace, name)):
             starting = sum(status(pod).get("phase") != "Running" and "nodeName" in spec(pod) for pod in selected)
             self._given[namespace, name] = given, healthy + starting - desired
         allowed = _allowed(healthy - desired, self._given.get((namespace, name)))
@@ -187,11 +187,11 @@ class BudgetController:
             "expectedPods": expected,
             "disruptionsAllowed": allowed,
         }
-        self._told[namespace, name] = allowed
+        self._written[namespace, name] = allowed
         self._store.patch(DISRUPTION_BUDGET, namespace, name, {"status": found})
 
     def _expected(self, selected: list[JsonObject]) -> int:
-        """How many pods there should be: what scales them says so, each pod without such counts once."""
+        """The number of expected pods: the replicas of their owners, and one for each pod without an owner."""
         owners: dict[tuple[str, str, str], int] = {}
         alone = 0
         for pod in selected:
@@ -207,7 +207,7 @@ class BudgetController:
 
 
 def _allowed(spare: int, given: tuple[int, int] | None) -> int:
-    """Disruptions that `spare` pods above the rule allow, where `given` were allowed when so many were spare."""
+    """Disruptions allowed with `spare` pods above the rule; `given`: those of the input, and its spare pods."""
     if given is None:
         return max(0, spare)
     allowed, spare_then = given
@@ -216,7 +216,7 @@ def _allowed(spare: int, given: tuple[int, int] | None) -> int:
 
 
 def _share(written: int | str, total: int) -> int:
-    """A number of pods, or a percentage of all rounded up."""
+    """A number of pods, or a percentage of all, rounded up."""
     if isinstance(written, str) and written.endswith("%"):
         return -(-int(written[:-1]) * total // 100)
     return int(written)

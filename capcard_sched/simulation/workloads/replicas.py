@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: as many live pods as the set asks for."""
+"""The ReplicaSet controller: keeps `spec.replicas` live pods."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from capcard_sched.simulation.store import Change, Store
 
-#: Spreads consecutive numbers over the whole range of five letters, so that names look as users know them.
+#: Step between the numbers of consecutive names, so that suffixes look random as in Kubernetes.
 _STRIDE, _SUFFIX_LETTERS = 9_876_553, 5
 
 
 def is_live(pod: JsonObject) -> bool:
-    """Counts as a replica: neither ended nor leaving."""
+    """Whether a pod counts as a replica: neither ended nor terminating."""
     return status(pod).get("phase") not in ENDED_PHASES and not meta(pod).get("deletionTimestamp")
 
 
 def is_ready(pod: JsonObject) -> bool:
-    """Has the condition `Ready`."""
+    """Whether the condition `Ready` is True."""
     return any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in status(pod).get("conditions") or ()
@@ -50,11 +50,11 @@ class ReplicaSetController:
         self._store = store
         self._sets = Worklist(store, REPLICA_SET, POD)
         self._made: dict[str, int] = {}
-        #: Keys of live pods by the uids of their owners: pods that ended stay, and may be many more.
+        #: Owner uid to the keys of its live pods; pods that ended may be many more.
         self._live: dict[str, dict[tuple[str, str], None]] = {}
 
     def observe(self, change: Change) -> None:
-        """Take note of sets and of their pods."""
+        """Queue sets that changed, or whose pods did."""
         self._sets.observe(change)
         if change.kind != POD:
             return
@@ -66,7 +66,7 @@ class ReplicaSetController:
             self._live.setdefault(owner, {})[change.key] = None
 
     def reconcile(self) -> bool:
-        """Create and delete pods; whether there was anything to look at."""
+        """Reconcile the queued sets; whether there were any."""
         worked = bool(self._sets)
         for found in self._sets.drain():
             if not meta(found).get("deletionTimestamp"):
@@ -103,7 +103,7 @@ class ReplicaSetController:
                 return pod_from(spec(found)["template"], name=f"{name}-{suffix}", owner=found)
 
     def _adopt(self, found: JsonObject) -> None:
-        """Pods of the start that match the selector and belong to nobody become the set's own."""
+        """Adopt initial pods that match the selector and have no controller."""
         wanted = (spec(found).get("selector") or {}).get("matchLabels")
         if not wanted:
             return
@@ -116,14 +116,14 @@ class ReplicaSetController:
 
 
 def _owners(pod: JsonObject | None) -> set[str]:
-    """The uids of those of whom a pod is a replica."""
+    """The uids of the owners of which a pod is a replica."""
     if pod is None or not is_live(pod):
         return set()
     return {owner["uid"] for owner in meta(pod).get("ownerReferences") or () if owner.get("uid")}
 
 
 def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:
-    """Who goes first when a set shrinks: pods without a node, not running, not ready; then the youngest."""
+    """Deletion order when a set shrinks: pods without a node, not running, not ready; then the youngest."""
     created = meta(pod)["creationTimestamp"]
     return (
         1 if spec(pod).get("nodeName") else 0,
@@ -135,10 +135,10 @@ def _departure(pod: JsonObject) -> tuple[int, int, int, str, str]:
 
 
 def _backwards(text: str) -> str:
-    """A key that sorts texts of equal form from last to first."""
+    """A key that sorts texts of equal length in descending order."""
     return "".join(chr(0x10FFFF - ord(letter)) for letter in text)
 
 
 def available(pods: Iterable[JsonObject]) -> int:
-    """How many live pods are ready."""
+    """The number of live pods that are ready."""
     return sum(1 for pod in pods if is_live(pod) and is_ready(pod))

@@ -31,18 +31,18 @@ _POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 class StatefulSetController:
-    """Keeps `<name>-0` ... `<name>-<replicas-1>`; one after the other unless the policy is `Parallel`."""
+    """Keeps `<name>-0` to `<name>-<replicas-1>`; one after the other unless the policy is `Parallel`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sets = Worklist(store, STATEFUL_SET, POD)
 
     def observe(self, change: Change) -> None:
-        """Take note of sets and of their pods."""
+        """Queue sets that changed, or whose pods did."""
         self._sets.observe(change)
 
     def reconcile(self) -> bool:
-        """Create and delete pods; whether there was anything to look at."""
+        """Reconcile the queued sets; whether there were any."""
         worked = bool(self._sets)
         for found in self._sets.drain():
             self._keep(found)
@@ -68,7 +68,7 @@ class StatefulSetController:
         self._store.patch(STATEFUL_SET, *key_of(found), {"status": counts})
 
     def _scale(self, found: JsonObject, wanted: int, revision: str, *, parallel: bool) -> bool:
-        """Towards `wanted` pods; True when all of them are there and ready."""
+        """Scale towards `wanted` pods; True when all of them exist and are ready."""
         namespace = meta(found)["namespace"]
         pods = self._pods(found)
         settled = True
@@ -125,7 +125,7 @@ class StatefulSetController:
         return pod_from(spec(found)["template"], name=name, owner=found, labels=marks, spec=more)
 
     def _claims(self, found: JsonObject, pod: str) -> dict[str, str]:
-        """Make the claims of one pod that do not exist; names of volumes to names of claims. They outlive the pod."""
+        """Create the missing claims of one pod, which outlive it; returns names of volumes to names of claims."""
         claims: dict[str, str] = {}
         namespace = meta(found)["namespace"]
         for template in spec(found).get("volumeClaimTemplates") or ():

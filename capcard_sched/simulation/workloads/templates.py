@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-#: The letters of generated names: no vowels, so no words; no 0, 1 or 3.
+#: The alphabet of generated names: no vowels, so no words; no 0, 1 or 3.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 POD_TEMPLATE_HASH = "pod-template-hash"
 
 
 def spelled(number: int, length: int) -> str:
-    """`length` letters and digits that stand for a number, lowest digits last, wrapping around."""
+    """A number in the alphabet of names, `length` characters, lowest digit last, modulo the range."""
     letters = []
     for _ in range(length):
         number, digit = divmod(number, len(_LETTERS))
@@ -22,6 +22,6 @@ def spelled(number: int, length: int) -> str:
 
 
 def digest(value: Any, length: int = 10) -> str:
-    """A name for a JSON value: equal values, equal names."""
+    """A digest of a JSON value in the alphabet of names."""
     encoded = msgspec.json.encode(value, order="deterministic")
     return spelled(int.from_bytes(hashlib.sha256(encoded).digest()[:8], "big"), length)

@@ -1,8 +1,8 @@
 """Stand-ins for the volume controller, the provisioners and the controller of generic ephemeral volumes.
 
-A claim that waits for its pod is bound when the scheduler has chosen: a volume (which then names the claim) or a node
-(which then stands in the claim). Every other claim is bound as soon as there is a volume for it, or a class that makes
-one. A volume that is made for a node in a zone can be used in that zone, unless it is one for many nodes.
+A claim of a WaitForFirstConsumer class is bound when the scheduler has selected a volume (`spec.claimRef`) or a node
+(an annotation of the claim). Every other claim is bound as soon as a volume or a provisioner fits. A volume that is
+provisioned for a node in a zone is limited to that zone, unless many nodes may mount it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class VolumeController:
-    """Keeps claims and volumes together."""
+    """Binds, provisions and releases volumes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Claims that are not bound, in order of creation.
+        #: Unbound claims, in order of creation.
         self._waiting: dict[tuple[str, str], None] = {}
         self._pods: dict[tuple[str, str], None] = {}
-        #: Claims that are gone.
+        #: Deleted claims whose volumes are to be released.
         self._gone: list[JsonObject] = []
         self._again = False
 
     def observe(self, change: Change) -> None:
-        """Take note of claims, of what may serve them, and of pods with volumes of their own."""
+        """Queue claims, volumes and classes that changed, and pods with ephemeral volumes."""
         if change.kind == CLAIM:
             if change.new is None:
                 self._waiting.pop(change.key, None)
@@ -70,7 +70,7 @@ class VolumeController:
             self._pods[change.key] = None
 
     def reconcile(self) -> bool:
-        """Make, bind and release; whether there was anything to look at."""
+        """Provision, bind and release; whether there was anything to do."""
         worked = bool(self._pods or self._gone or self._again)
         for key in list(self._pods):
             del self._pods[key]
@@ -102,7 +102,7 @@ class VolumeController:
     # --- binding ----------------------------------------------------------------------------------------------------
 
     def _bind(self, obj: JsonObject) -> bool:
-        """Bind a claim if that can be done now; whether it is bound."""
+        """Bind a claim if possible; whether it is bound."""
         if _is_bound(obj):
             return True
         claim, _ = claim_facts(msgspec.convert(obj, PersistentVolumeClaimObject))
@@ -132,7 +132,7 @@ class VolumeController:
         return True
 
     def _chosen(self, claim: VolumeClaim) -> str | None:
-        """The volume that names the claim, or that the claim names and that is free."""
+        """The volume that is reserved for the claim, or that the claim names and that is free."""
         if claim.volume_name:
             named = self._store.get(VOLUME, "", claim.volume_name)
             if named is None:
@@ -152,7 +152,7 @@ class VolumeController:
         return min(fitting, key=_smallest).name if fitting else None
 
     def _make(self, obj: JsonObject, claim: VolumeClaim, of_class: JsonObject) -> str:
-        """Provision a volume; its name."""
+        """Provision a volume and return its name."""
         name = f"pvc-{claim.uid}"
         wanted: JsonObject = {
             "capacity": {"storage": spec(obj).get("resources", {}).get("requests", {}).get("storage", "0")},
@@ -175,7 +175,7 @@ class VolumeController:
         return name
 
     def _release(self, claim: JsonObject) -> None:
-        """A claim is gone: its volume goes with it, or stays for nobody, as its policy says."""
+        """Release the volume of a deleted claim: delete or retain it, by its reclaim policy."""
         for volume in list(self._store.list(VOLUME)):
             if (spec(volume).get("claimRef") or {}).get("uid") != meta(claim)["uid"]:
                 continue
@@ -186,7 +186,7 @@ class VolumeController:
 
 
 def claim_from(template: JsonObject, name: str, namespace: str, owner: JsonObject | None = None) -> JsonObject:
-    """A claim out of a claim template."""
+    """A claim from a claim template."""
     described = template.get("metadata") or {}
     metadata: JsonObject = {"name": name, "namespace": namespace}
     metadata.update({field: described[field] for field in ("labels", "annotations") if described.get(field)})
@@ -196,7 +196,7 @@ def claim_from(template: JsonObject, name: str, namespace: str, owner: JsonObjec
 
 
 def volume_refusal(store: Store, namespace: str, claim: str, volume: str) -> str:
-    """Why a claim cannot be given a volume (or have one made, with volume ""); "" when it can."""
+    """The reason why a claim cannot get a volume (a provisioned one with volume ""); "" when it can."""
     found = store.get(CLAIM, namespace, claim)
     if found is None:
         return f'persistentvolumeclaims "{claim}" not found'
@@ -212,7 +212,7 @@ def volume_refusal(store: Store, namespace: str, claim: str, volume: str) -> str
 
 
 def give_volume(store: Store, namespace: str, claim: str, volume: str, node: str) -> None:
-    """What the scheduler writes before it binds a pod: the claim into the volume, or the node into the claim."""
+    """The writes before the binding of a pod: the claim into the volume, or the node into the claim."""
     found = store.get(CLAIM, namespace, claim)
     if found is None or _is_bound(found):
         return

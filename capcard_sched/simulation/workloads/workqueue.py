@@ -1,4 +1,4 @@
-"""Which objects of a kind a controller has yet to look at: the ones that changed, and the owners of what changed."""
+"""The work queue of a stand-in controller: changed objects, and the owners of changed objects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Worklist:
-    """Keys (namespace, name) in the order they were first noted, each once."""
+    """Keys (namespace, name) in the order in which they were queued, each once."""
 
     def __init__(self, store: Store, kind: str, owned: str) -> None:
-        """`kind` is what the controller keeps, `owned` the kind of what it makes."""
+        """`kind` is reconciled, `owned` is the kind of its dependents."""
         self._store = store
         self._kind = kind
         self._owned = owned
@@ -27,11 +27,11 @@ class Worklist:
         return bool(self._keys)
 
     def note(self, key: tuple[str, str]) -> None:
-        """Look at the object of this key again."""
+        """Queue a key."""
         self._keys[key] = None
 
     def observe(self, change: Change) -> None:
-        """Note the object itself when it is there, or the owner of what changed."""
+        """Queue a changed object, or the owner of a changed dependent."""
         if change.kind == self._kind and change.new is not None:
             self.note(change.key)
         elif change.kind == self._owned:
@@ -40,7 +40,7 @@ class Worklist:
                 self.note((change.key[0], owner["name"]))
 
     def drain(self) -> Iterator[JsonObject]:
-        """The objects that still exist, until nothing is left; what is noted meanwhile comes too."""
+        """Yields the queued objects that exist, including those queued meanwhile."""
         while self._keys:
             key = next(iter(self._keys))
             del self._keys[key]

@@ -171,14 +171,14 @@ CASES = [
      "metadata.uid: is set by the API server and cannot be patched"),
     ("patch of nothing",
      operations("{at: 7s, patch: {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}, spec: {replicas: 1}}}"),
-     "patch Deployment default/d: metadata.name: there is no such object at that time"),
+     "patch Deployment default/d: metadata.name: the object does not exist at that time"),
     ("delete before create", NODE.replace("name: n", "name: other") + "---\n" + operations(
         "{at: 9s, create: {apiVersion: v1, kind: Node, metadata: {name: n}}}",
         "{at: 8s, delete: {apiVersion: v1, kind: Node, metadata: {name: n}}}"),
-     "delete Node n: metadata.name: there is no such object at that time"),
+     "delete Node n: metadata.name: the object does not exist at that time"),
     ("create what exists", NODE + "---\n" + operations(
         "{at: 9s, create: {apiVersion: v1, kind: Node, metadata: {name: n}}}"),
-     "create Node n: metadata.name: such an object exists at that time already"),
+     "create Node n: metadata.name: the object already exists at that time"),
     ("defined twice", NODE + "---\n" + NODE, "document 2: Node n: metadata.name: already defined in"),
 ]  # fmt: skip
 
@@ -207,7 +207,7 @@ FILES = [
         "a.yaml",
         b"a0: &a0 [x]\n"
         + b"".join(b"a%d: &a%d [*a%d%s]\n" % (n, n, n - 1, b", *a%d" % (n - 1) * 19) for n in range(1, 9)),
-        "aliases stand for more than 1000000 values",
+        "aliases expand to more than 1000000 values",
     ),
     ("deep nesting", "a.json", b'{"a":' + b"[" * 100_000, "nested too deeply"),
 ]

@@ -153,7 +153,7 @@ def test_a_restless_cluster_is_stopped_with_a_warning() -> None:
 
     outcome = run(Scripted(flip))
     assert outcome.sessions == 2_002
-    assert "use --until" in outcome.warnings[0]
+    assert "set the end of the run with --until" in outcome.warnings[0]
 
 
 def deployment(replicas: int, annotations: dict[str, str] | None = None) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def deployment(replicas: int, annotations: dict[str, str] | None = None) -> dict
 def test_a_deployment_whose_pods_end_again_and_again_is_stopped_with_a_warning() -> None:
     churn = deployment(1, {"simulation.capcard-sched.io/duration": "1s"})
     outcome = run(Scripted(bind_everything()), NODE, churn)
-    assert "use --until" in outcome.warnings[0]
+    assert "set the end of the run with --until" in outcome.warnings[0]
     live = [each for each in outcome.store.list("Pod") if each["status"]["phase"] != "Succeeded"]
     assert len(live) == 1
 
@@ -337,9 +337,9 @@ CONFLICTS = [
     (
         "patch",
         {"at": "3s", "patch": {**REF, "spec": {}}},
-        "patch Pod default/a: there is no such object at 3s",
+        "patch Pod default/a: the object does not exist at 3s",
     ),
-    ("delete", {"at": "1m30s", "delete": REF}, "delete Pod default/a: there is no such object at 1m30s"),
+    ("delete", {"at": "1m30s", "delete": REF}, "delete Pod default/a: the object does not exist at 1m30s"),
 ]
 
 
@@ -351,7 +351,7 @@ def test_an_impossible_operation_is_named(verb: str, operation: dict[str, Any], 
 
 
 def test_creating_what_a_controller_made_is_named() -> None:
-    with pytest.raises(InputError, match="create Pod default/a: such an object exists already at 2s"):
+    with pytest.raises(InputError, match="create Pod default/a: the object already exists at 2s"):
         run(Scripted(nothing), pod(), timeline({"at": "2s", "create": pod()}))
 
 
@@ -363,7 +363,7 @@ def test_deleting_what_is_gone_already_is_only_a_warning() -> None:
         timeline({"at": "5s", "delete": REF}),
     )
     assert outcome.warnings == (
-        "-: document 3: Scenario: spec.operations[0].delete: delete Pod default/a: it is gone already at 5s",
+        "-: document 3: Scenario: spec.operations[0].delete: delete Pod default/a: the object is already deleted at 5s",
     )
 
 
