@@ -7,6 +7,7 @@ makes new controllers and replays the cache to them.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from contextlib import AsyncExitStack
@@ -110,7 +111,7 @@ class ControllerManager:
         self._ended = asyncio.Event()
         self._term: asyncio.Task[None] | None = None
         self._election: Election | None = None
-        self._gate = LeadershipGate(lambda: self._election is None or self._election.is_leader())
+        self._gate = LeadershipGate(self._time_left)
         self._synced = False
         #: An error in the loops themselves; it ends the process.
         self._failure: BaseException | None = None
@@ -145,7 +146,7 @@ class ControllerManager:
                 self._client,
                 lambda _: None,
                 observer,
-                may_write=self._gate.may_write,
+                time_left=self._time_left,
                 binders=1,
                 scheduler_name=COMPONENT,
             )
@@ -164,6 +165,10 @@ class ControllerManager:
             self._informers = Informers(self._client, self._deliver, observer, watched_kinds(kinds))
             await self._serve(stack)
             await self._work()
+
+    def _time_left(self) -> float:
+        """Seconds until the Lease can change hands, 0.0 for a standby; infinite without leader election."""
+        return math.inf if self._election is None else self._election.time_left()
 
     def _make_election(self, client: Client) -> Election:
         options = self._options

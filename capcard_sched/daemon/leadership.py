@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -77,6 +78,24 @@ class Leadership:
         """Whether writes are allowed now; always without leader election."""
         return self._election is None or self._election.is_leader()
 
+    def time_left(self) -> float:
+        """Seconds until the Lease can change hands, 0.0 for a standby; infinite without leader election."""
+        return math.inf if self._election is None else self._election.time_left()
+
+    @property
+    def server_seconds(self) -> float | None:
+        """Seconds for which the API server may process a binding; None without leader election."""
+        return None if self._election is None else self._election.server_seconds
+
+    async def wait_for_former_leader(self) -> bool:
+        """Wait until no binding of the former leader can land any more; whether there was a wait."""
+        seconds = 0.0 if self._election is None else self._election.handover_wait()
+        if seconds <= 0.0:
+            return False
+        self._log.info("waiting for bindings of the former leader", seconds=round(seconds, 3))
+        await asyncio.sleep(seconds)
+        return True
+
     def fence_token(self) -> str | None:
         """The token that the fencing policy compares with the Lease; None without fencing."""
         if self.fence is None or self._election is None:
@@ -106,9 +125,14 @@ class Leadership:
         if self._takeover is not None:
             self._takeover.cancel()
 
-    async def release(self, within: float) -> None:
-        """Release the Lease within this number of seconds."""
-        if self._election is not None:
+    async def release(self, within: float, *, binds_in_flight: int) -> None:
+        """Release the Lease within this number of seconds, unless bindings are in flight.
+
+        They could land after the next leader began: it then waits for the expiry of the Lease.
+        """
+        if binds_in_flight and self._election is not None:
+            self._log.warning("Lease not released: bindings are in flight", count=binds_in_flight)
+        elif self._election is not None:
             await self._election.release(within)
 
     def _changed(self, leading: bool) -> None:

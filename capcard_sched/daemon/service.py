@@ -206,8 +206,8 @@ class Service:
         await asyncio.sleep(0)  # intents handed over last are submitted
         unsent = {lane: count for lane, count in (await backend.writer.drain(_DRAIN_SECONDS)).items() if count}
         if unsent:
-            self._log.warning("unsent writes at shutdown", **unsent)
-        await backend.leadership.release(_RELEASE_SECONDS)
+            self._log.warning("unsent writes at shutdown", queues=unsent)
+        await backend.leadership.release(_RELEASE_SECONDS, binds_in_flight=backend.writer.unresolved_binds)
         for task in [*parts, *self._background]:
             task.cancel()
         await asyncio.gather(*parts, *self._background, return_exceptions=True)
@@ -259,6 +259,8 @@ class Service:
         """Prepare the first session: default queues, a fresh list, the fencing probe."""
         backend, fresh = self._backend, not self._backend.informers.synced
         _ = self.spawn(self._create_queues())
+        if await backend.leadership.wait_for_former_leader():
+            fresh = False  # lists that began before the end of the wait are stale
         if not fresh:
             self._health.lists_outdated()
             await backend.informers.relist()

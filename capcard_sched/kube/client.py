@@ -62,7 +62,7 @@ class _ClientRequest(NamedTuple):
     content_type: str
     seconds: float
     limit: int
-    may_send: Callable[[], bool] | None
+    time_left: Callable[[], float] | None
 
 
 class Client:
@@ -141,19 +141,20 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 -- raises Unreachable, unlike the caller's own timeouts
         throttled: bool = True,
         limit: int = _OBJECT_BYTES,
-        may_send: Callable[[], bool] | None = None,
+        time_left: Callable[[], float] | None = None,
     ) -> bytes:
         """Send a request; return the body of a 2xx response, up to `limit` bytes.
 
-        `throttled=False` bypasses the limits on rate and connections, for the election. `may_send` is called right
-        before the request is sent, after all waiting; False withholds it. A 401 is retried once with a renewed token.
-        There are no other retries. Raises ApiError, Unreachable, RequestWithheld.
+        `throttled=False` bypasses the limits on rate and connections, for the election. `time_left` is called right
+        before the request is sent, after all waiting: the response must arrive within these seconds, and 0 or less
+        withholds the request. A 401 is retried once with a renewed token. There are no other retries. Raises ApiError,
+        Unreachable, RequestWithheld.
         """
         if throttled:
             await self._throttle.wait()
         seconds = self._timeout if timeout is None else timeout
         pool = _LIMITED if throttled else _UNLIMITED
-        request = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, may_send)
+        request = _ClientRequest(pool, method, path, params, body, content_type, seconds, limit, time_left)
         token = await self._present_token()
         try:
             return await self._attempt(request, token)
@@ -207,23 +208,26 @@ class Client:
             connect=min(_CONNECT_SECONDS, request.seconds / 2),
             limit=request.limit,
             repeatable=request.method in _REPEATABLE,
-            may_send=request.may_send,
+            time_left=request.time_left,
         )
 
     async def _send_by_proxy(self, request: _ClientRequest, token: str | None) -> HttpResponse:
-        """Send through the proxy. The connection is opened after the call of `may_send` here."""
+        """Send through the proxy. The connection is opened after the call of `time_left` here."""
         headers = _authorization(token)
         if request.body is not None:
             headers["Content-Type"] = request.content_type
-        if request.may_send is not None and not request.may_send():
-            raise RequestWithheld
+        seconds = request.seconds
+        if request.time_left is not None:
+            seconds = min(seconds, request.time_left())
+            if seconds <= 0.0:
+                raise RequestWithheld
         before = cancellations()
         async with self._open(request.pool).request(
             request.method,
             self._url(request.path, request.params),
             data=request.body,
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=request.seconds, connect=min(_CONNECT_SECONDS, request.seconds / 2)),
+            timeout=aiohttp.ClientTimeout(total=seconds, connect=min(_CONNECT_SECONDS, seconds / 2)),
             allow_redirects=False,
             proxy=self.connection.proxy,
             server_hostname=self.connection.server_name,

@@ -8,6 +8,7 @@ compares.
 import asyncio
 import contextlib
 import enum
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -106,6 +107,8 @@ class Election:
         self._observation = LeaseObservation(identity, lease_duration=lease_duration, renew_deadline=renew_deadline)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        #: Time at which the API server has ended the last binding of the former holder.
+        self._handover_until = -math.inf
         self._reported_error: ElectionEvent | None = None
         self._reported_problems = ""
         self._reported_holder = ""
@@ -115,6 +118,19 @@ class Election:
     def is_leader(self) -> bool:
         """Whether this replica may write now. Called before every write, from any thread."""
         return self._observation.is_leader(self._clock())
+
+    def time_left(self) -> float:
+        """Seconds until the Lease can change hands, 0.0 for a standby: the deadline of every write. From any thread."""
+        return self._observation.time_left(self._clock())
+
+    @property
+    def server_seconds(self) -> float:
+        """Seconds for which the API server may process a binding."""
+        return self._observation.server_seconds
+
+    def handover_wait(self) -> float:
+        """Seconds for which bindings of the former holder can still be committed; 0.0 if the Lease was released."""
+        return max(0.0, self._handover_until - self._clock())
 
     @property
     def identity(self) -> str:
@@ -228,9 +244,11 @@ class Election:
                 self._recovered()
                 return min(wait, self._retry_period)
             started = self._clock()
+            handover = observation.handover_seconds()
             written = await self._write(observation.claim(self._name, self._namespace, self._calendar()))
             self._recovered()
             if observation.acquired(written, started, self._clock()):
+                self._handover_until = started + handover
                 self._reported_holder = ""
                 self._on_report(ElectionEvent.LEADING, f"{self._lease_name()}, term {observation.term}")
                 self._on_change(True)

@@ -21,6 +21,10 @@ LABELS: Final = {"app": "capcard-sched"}
 
 #: Factor: the renew deadline exceeds this many retry periods.
 _RETRY_MARGIN: Final = 1.2
+#: Seconds of the longest server-side timeout of bindings: a failover waits for it.
+_SERVER_SECONDS: Final = 3.0
+#: Share of the time between renew deadline and lease duration in which no write is in flight.
+_MARGIN: Final = 0.1
 _MAX_NAME: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
@@ -257,6 +261,24 @@ class LeaseObservation:
     def remaining(self, now: float) -> float:
         """Seconds until the term expires unless it is renewed; 0.0 or less afterwards."""
         return self.renewed_at + self._renew_deadline - now
+
+    def time_left(self, now: float) -> float:
+        """Seconds until another replica can claim the Lease at the earliest, less a margin; 0.0 for a standby."""
+        if not self.is_leader(now):
+            return 0.0
+        return self.renewed_at + self._duration - _MARGIN * (self._duration - self._renew_deadline) - now
+
+    def handover_seconds(self) -> float:
+        """Seconds in which the API server ends bindings of the former holder that arrived in time; 0.0 if released.
+
+        Before the claim. The server-side timeout of bindings has this length, too.
+        """
+        return 0.0 if self.holder == "" else self.server_seconds
+
+    @property
+    def server_seconds(self) -> float:
+        """Server-side timeout of bindings in seconds."""
+        return min(_SERVER_SECONDS, self._duration - self._renew_deadline)
 
     def is_leader(self, now: float) -> bool:
         """Whether the last successful renewal, counted from its sending, is younger than the renew deadline."""

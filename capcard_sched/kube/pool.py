@@ -6,9 +6,11 @@ httptools parses responses, asyncio holds the sockets, aiohappyeyeballs opens th
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import struct
 import sys
 from collections import deque
-from socket import SOCK_STREAM
+from socket import SO_LINGER, SOCK_STREAM, SOL_SOCKET
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from aiohappyeyeballs import start_connection
@@ -28,6 +30,8 @@ _KEEPALIVE_SECONDS: Final = 60.0
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 #: Bytes of the longest head of a response.
 _HEAD_BYTES: Final = 2**17
+#: Value of SO_LINGER: closing resets the connection.
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 #: Headers that delimit a body. Without one it ends with its connection.
 _ENDS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
@@ -72,14 +76,14 @@ class Pool:
         connect: float,
         limit: int,
         repeatable: bool = False,
-        may_send: Callable[[], bool] | None = None,
+        time_left: Callable[[], float] | None = None,
     ) -> HttpResponse:
         """Send a request and return the complete response, whose body has at most `limit` bytes.
 
         `seconds`: for the whole exchange; `connect`: for a free slot, and again for a connection. `repeatable`: the
-        request is sent again when an idle connection turns out to be closed. `may_send` is called right before the
-        request is sent; False withholds it. Raises Unreachable, TimeoutError after sending, ApiError when the body is
-        too large, RequestWithheld.
+        request is sent again when an idle connection turns out to be closed. `time_left` is called right before the
+        request is sent; the exchange ends within these seconds, and 0 or less withholds the request. Raises
+        Unreachable, TimeoutError after sending, ApiError when the body is too large, RequestWithheld.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -95,12 +99,12 @@ class Pool:
             connection = self._pop_idle(now)
             if connection is not None:
                 try:
-                    return await self._exchange(connection, request, limit, now + seconds, may_send)
+                    return await self._exchange(connection, request, limit, now + seconds, time_left)
                 except Unreachable:
                     if not repeatable or connection.responded:
                         raise
             fresh = await self._connect(min(now + seconds, loop.time() + connect), sent=connection is not None)
-            return await self._exchange(fresh, request, limit, now + seconds, may_send)
+            return await self._exchange(fresh, request, limit, now + seconds, time_left)
         finally:
             self._slots.release()
 
@@ -114,11 +118,14 @@ class Pool:
             await asyncio.sleep(0)
 
     async def _exchange(
-        self, connection: _Connection, request: bytes, limit: int, until: float, may_send: Callable[[], bool] | None
+        self, connection: _Connection, request: bytes, limit: int, until: float, time_left: Callable[[], float] | None
     ) -> HttpResponse:
-        if may_send is not None and not may_send():
-            self._idle.append((asyncio.get_running_loop().time(), connection))
-            raise RequestWithheld
+        if time_left is not None:
+            now, left = asyncio.get_running_loop().time(), time_left()
+            if left <= 0.0:
+                self._idle.append((now, connection))
+                raise RequestWithheld
+            until = min(until, now + left)
         try:
             response = await connection.exchange(request, limit, until)
         except BaseException:
@@ -189,7 +196,7 @@ class _Connection(asyncio.Protocol):
         self._limit, self._size, self._head_size = limit, 0, 0
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
-        timer = loop.call_at(until, self._fail, TimeoutError())  # half the cost of `asyncio.timeout`
+        timer = loop.call_at(until, self._expire)  # half the cost of `asyncio.timeout`
         self._transport.write(request)
         try:
             return await self._done
@@ -202,6 +209,14 @@ class _Connection(asyncio.Protocol):
         self.reusable = False
         if self._transport is not None:
             self._transport.abort()
+
+    def _expire(self) -> None:
+        """End the exchange at its deadline; the reset discards bytes that the kernel has not sent yet."""
+        connection = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(SOL_SOCKET, SO_LINGER, _NO_LINGER)
+        self._fail(TimeoutError())
 
     def _fail(self, error: Exception) -> None:
         self.abort()

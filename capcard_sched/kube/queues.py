@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +47,7 @@ async def _ensure(
     reported, pause = "", _FIRST_PAUSE
     while wanted():
         try:
-            await client.request("POST", QUEUES, body=body, may_send=wanted)
+            await client.request("POST", QUEUES, body=body, time_left=lambda: math.inf if wanted() else 0.0)
         except ApiError as error:
             if error.status == HTTPStatus.CONFLICT:
                 return

@@ -61,11 +61,13 @@ class ApiWriter:
         client: allows `binders` + `LOW_WORKERS` connections, and a few for its other users.
         deliver: receives deltas about failed writes.
         observer: receives every outcome.
-        may_write: whether this process leads; called for every write right before it is sent.
+        time_left: seconds until the Lease can change hands, 0.0 for a standby; called for every write right before it
+            is sent, and the deadline of its response.
         binders: connections for bindings and evictions.
         scheduler_name: source of events, and part of conditions.
         use_eviction_api: evict by the eviction subresource, so that disruption budgets apply.
         fence: returns the token of a Binding for the admission policy; None without a fence.
+        server_seconds: limit for the processing of a binding on the API server, None for its default.
         pre_bind: runs before a pod with volumes is bound.
     """
 
@@ -75,11 +77,12 @@ class ApiWriter:
         deliver: Callable[[Sequence[Delta]], None],
         observer: Observer,
         *,
-        may_write: Callable[[], bool],
+        time_left: Callable[[], float],
         binders: int = 32,
         scheduler_name: str,
         use_eviction_api: bool = False,
         fence: Callable[[], str | None] = lambda: None,
+        server_seconds: float | None = None,
         pre_bind: PreBind | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -87,7 +90,7 @@ class ApiWriter:
         self._observer = observer
         self._clock = clock
         self._now = now
-        self._gate = LeadershipGate(may_write)
+        self._gate = LeadershipGate(time_left)
         self._statuses: WorkQueue[StatusKey, StatusWrite] = WorkQueue(statuses.merge)
         self._rate_limiter = StatusRateLimiter()
         self._events: WorkQueue[SeriesKey, EventWrite] = WorkQueue(events.merge, MAX_EVENTS)
@@ -103,6 +106,7 @@ class ApiWriter:
             scheduler_name=scheduler_name,
             use_eviction_api=use_eviction_api,
             fence=fence,
+            server_seconds=server_seconds,
             pre_bind=pre_bind,
             quiesce=self._quiesce,
             submit=self.submit,
@@ -173,6 +177,11 @@ class ApiWriter:
         self._rate_limiter.clear()
         self._events.clear()
         self._correlator.clear()
+
+    @property
+    def unresolved_binds(self) -> int:
+        """Number of bindings and evictions in flight, and of bindings that may have been committed."""
+        return self._bind_queue.unresolved
 
     def backlog(self) -> Mapping[str, int]:
         """Number of waiting and in-flight writes by queue."""

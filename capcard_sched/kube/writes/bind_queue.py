@@ -71,6 +71,7 @@ class BindQueue:
         scheduler_name: str,
         use_eviction_api: bool,
         fence: Callable[[], str | None],
+        server_seconds: float | None,
         pre_bind: PreBind | None,
         quiesce: Callable[[str], Awaitable[None]],
         submit: Callable[[Sequence[Intent]], None],
@@ -88,7 +89,7 @@ class BindQueue:
         self._submit = submit
         self._on_idle = on_idle
         self._clock = clock
-        self._binder = Binder(client, gate, fence, quiesce)
+        self._binder = Binder(client, gate, fence, quiesce, server_seconds)
         self._evictor = PodEvictor(
             client,
             gate,
@@ -151,7 +152,12 @@ class BindQueue:
     @property
     def open(self) -> int:
         """Number of bindings and evictions without an outcome; while closing, only those that may still get one."""
-        return self._in_flight + len(self._uncertain) if self._is_closing() else sum(self._open.values())
+        return self.unresolved if self._is_closing() else sum(self._open.values())
+
+    @property
+    def unresolved(self) -> int:
+        """Number of requests in flight, and of bindings that may have been committed."""
+        return self._in_flight + len(self._uncertain)
 
     def backlog(self) -> Mapping[str, int]:
         """Number of bindings and evictions without an outcome."""

@@ -80,7 +80,11 @@ class PreBind(Protocol):
 
 
 class Binder:
-    """Sends bindings. `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod."""
+    """Sends bindings.
+
+    `fence` returns the token of a Binding; `quiesce` waits for other writes to the same pod; `server_seconds` limits
+    the processing on the API server, so that a new leader knows when bindings of the former one have ended.
+    """
 
     def __init__(
         self,
@@ -88,11 +92,13 @@ class Binder:
         gate: LeadershipGate,
         fence: Callable[[], str | None],
         quiesce: Callable[[str], Awaitable[None]],
+        server_seconds: float | None,
     ) -> None:
         self._client = client
         self._gate = gate
         self._fence = fence
         self._quiesce = quiesce
+        self._params = None if server_seconds is None else {"timeout": f"{server_seconds:g}s"}
 
     async def attempt(self, call: BindCall) -> BindOutcome:
         """Send the binding once, after resolving the last attempt. Raises LeadershipLost."""
@@ -105,7 +111,7 @@ class Binder:
         body = requests.binding(bind, self._fence())
         path = pod_path(bind.namespace, bind.name, "binding")
         try:
-            await self._gate.send(self._client, call.term, "POST", path, body=body)
+            await self._gate.send(self._client, call.term, "POST", path, params=self._params, body=body)
         except (ApiError, Unreachable) as error:
             return await self._classify(call, error)
         return BindOutcome(BindResult.BOUND)

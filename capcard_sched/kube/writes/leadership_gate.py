@@ -23,13 +23,14 @@ class LeadershipLost(Exception):  # noqa: N818 -- ends work, signals no error
 class LeadershipGate:
     """Decides when a write may be sent.
 
-    `may_write` reads the Lease's state. While it is False, writers wait: a late renewal drops no decision. `revoke`
-    reports a loss of leadership and invalidates all earlier work, even if leadership returns at once: each piece of
-    work carries the `term` of its submission.
+    `time_left` returns the seconds until the Lease can change hands, 0.0 for a standby. While it is 0.0, writers wait:
+    a late renewal drops no decision. A request ends before the Lease can change hands, so no write of a former leader
+    meets one of its successor. `revoke` reports a loss of leadership and invalidates all earlier work, even if
+    leadership returns at once: each piece of work carries the `term` of its submission.
     """
 
-    def __init__(self, may_write: Callable[[], bool]) -> None:
-        self.may_write = may_write
+    def __init__(self, time_left: Callable[[], float]) -> None:
+        self.time_left = time_left
         self.term = 0
 
     def revoke(self) -> None:
@@ -39,7 +40,7 @@ class LeadershipGate:
     async def wait(self, term: int) -> None:
         """Return when a write of this term may be sent. Raises LeadershipLost after the end of the term."""
         while term == self.term:
-            if self.may_write():
+            if self.time_left() > 0.0:
                 return
             await asyncio.sleep(_POLL_SECONDS)
         raise LeadershipLost
@@ -68,7 +69,7 @@ class LeadershipGate:
                     params=params,
                     body=body,
                     content_type=content_type,
-                    may_send=lambda: term == self.term and self.may_write(),
+                    time_left=lambda: self.time_left() if term == self.term else 0.0,
                 )
             except RequestWithheld:
                 continue

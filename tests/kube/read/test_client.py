@@ -276,12 +276,12 @@ async def test_a_refused_token_is_renewed_once_for_all_requests(cluster: Cluster
 
 @pytest.mark.asyncio
 async def test_whether_it_may_still_be_sent_is_asked_again_when_a_new_token_repeats_it(cluster: Cluster) -> None:
-    tokens, ears, responses = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [True, False, True]
+    tokens, ears, responses = Tokens("stale", cluster.control_plane.token("admin")), Ears(), [30.0, 0.0, 30.0]
     async with Client(tokens.within(connection_of(cluster)), observer=ears) as client:
         with pytest.raises(RequestWithheld):
-            await client.request("GET", "/version", may_send=lambda: responses.pop(0))
-        assert (responses, len(ears.requests)) == ([True], 1), "what is withheld is no request"
-        await client.request("GET", "/version", may_send=lambda: responses.pop(0))
+            await client.request("GET", "/version", time_left=lambda: responses.pop(0))
+        assert (responses, len(ears.requests)) == ([30.0], 1), "what is withheld is no request"
+        await client.request("GET", "/version", time_left=lambda: responses.pop(0))
 
 
 @pytest.mark.asyncio

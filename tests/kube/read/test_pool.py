@@ -247,11 +247,11 @@ async def test_no_more_connections_are_opened_than_allowed_and_all_are_served_in
 @pytest.mark.asyncio
 async def test_what_may_not_be_sent_any_more_leaves_its_connection_to_others() -> None:
     async with scripted(OK, OK) as (server, pool):
-        responses = [True, False, False, True]
+        responses = [30.0, 0.0, 0.0, 30.0]
         fates = []
         while responses:
             try:
-                await pool.exchange(GET, seconds=8, connect=5, limit=1000, may_send=lambda: responses.pop(0))
+                await pool.exchange(GET, seconds=8, connect=5, limit=1000, time_left=lambda: responses.pop(0))
                 fates.append("sent")
             except RequestWithheld:
                 fates.append("withheld")

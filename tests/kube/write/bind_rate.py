@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ async def by_effects(client: Client, binds: Sequence[Bind], connections: int, *,
     """Seconds and CPU seconds until all are bound; with events, those are written after."""
     count = Count()
     effects = ApiWriter(
-        client, lambda deltas: None, count, may_write=lambda: True, binders=connections, scheduler_name="x"
+        client, lambda deltas: None, count, time_left=lambda: math.inf, binders=connections, scheduler_name="x"
     )
     running = asyncio.create_task(effects.run())
     started, cpu = time.perf_counter(), time.process_time()

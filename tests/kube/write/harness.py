@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -75,6 +76,8 @@ class Harness:
         qps: float = 2000,
         burst: int = 2000,
         user: str = "scheduler-a",
+        time_left: Callable[[], float] | None = None,
+        server_seconds: float | None = None,
     ) -> None:
         self.cluster = cluster
         self.proxy = proxy
@@ -94,7 +97,8 @@ class Harness:
             self.client,
             self._deliver,
             self.observer,
-            may_write=lambda: self.leads,
+            time_left=time_left or (lambda: math.inf if self.leads else 0.0),
+            server_seconds=server_seconds,
             binders=binders,
             scheduler_name="capcard-sched",
             use_eviction_api=use_eviction_api,
