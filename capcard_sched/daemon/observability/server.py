@@ -34,8 +34,6 @@ _SMALL: Final = 1024
 _ACCEPT_PAUSE_SECONDS: Final = 0.05
 #: Seconds within which a connection above the limit must send its request.
 _REFUSAL_SECONDS: Final = 1.0
-#: Seconds after which a request in progress may be aborted for a new connection, when all connections have one.
-_BUSY_SECONDS: Final = 1.0
 #: Number of connections that the kernel queues for `accept`.
 _BACKLOG: Final = 512
 
@@ -52,6 +50,8 @@ class ServerLimits(NamedTuple):
     header_seconds: float = 5.0
     #: Time to produce a response and send it.
     response_seconds: float = 10.0
+    #: Age from which a request in progress is aborted for a new connection, when all connections have one.
+    busy_seconds: float = 1.0
     #: Size of one header line. Bodies are not read.
     header_bytes: int = 8190
     headers: int = 32
@@ -224,7 +224,7 @@ class HttpServer:
 
     def _evict(self) -> bool:
         """Abort the oldest connection without a request in progress, else the oldest slow one; False without either."""
-        slow = asyncio.get_running_loop().time() - _BUSY_SECONDS
+        slow = asyncio.get_running_loop().time() - self._limits.busy_seconds
         for limit in (-math.inf, slow):
             for index, connection in enumerate(self._open):
                 if self._busy.get(connection.protocol, -math.inf) <= limit:

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import uvloop
+from aiohttp import web
 
 from capcard_sched.daemon.flag_values import AddressFlag
 from capcard_sched.daemon.observability.health import Health
@@ -301,29 +302,33 @@ async def test_a_scrape_in_progress_survives_silent_connections() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_full_server_responds_503_and_replaces_requests_of_more_than_a_second() -> None:
-    async def refresh() -> None:
-        await asyncio.sleep(0.4)
+@pytest.mark.parametrize(
+    ("busy_seconds", "expected"),
+    [(3600.0, (503, "too many connections\n")), (0.0, (200, "ok\n"))],
+    ids=["young requests stay", "old requests go"],
+)
+async def test_a_server_full_of_requests_responds_503_or_replaces_the_oldest_one(
+    health: Health, busy_seconds: float, expected: tuple[int, str]
+) -> None:
+    arrivals = asyncio.Semaphore(0)
 
-    class Big:
-        content_type = "text/plain"
+    async def wait(_: web.Request) -> web.Response:
+        arrivals.release()
+        await asyncio.sleep(60)
+        raise AssertionError
 
-        def exposition(self) -> bytes:
-            return b"x" * 50_000_000
-
-    pages = {**metrics_pages(Big()), "/slow": metrics_pages(Metrics(), refresh)["/metrics"]}
-    server = HttpServer(_LOOPBACK, pages, limits=ServerLimits(connections=3))
+    pages = {"/wait": wait, **health_pages(health)}
+    server = HttpServer(_LOOPBACK, pages, limits=ServerLimits(connections=3, busy_seconds=busy_seconds))
     await server.start()
     writers: list[asyncio.StreamWriter] = []
     try:
-        for _ in range(3):
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            writers.append(writer)
-        await asyncio.sleep(0.2)
-        assert await get(server, "/slow") == (503, "too many connections\n")
-        await asyncio.sleep(1.2)
-        assert (await get(server, "/slow"))[0] == 200, "readers that do not read are replaced"
+        async with asyncio.timeout(30):
+            for _ in range(3):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n")
+                writers.append(writer)
+                await arrivals.acquire()
+            assert await get(server, "/healthz") == expected
     finally:
         for writer in writers:
             writer.close()
