@@ -41,6 +41,7 @@ _MOST_BYTES: Final = 32 * 2**20
 _FIRST_RETRY: Final = 1.0
 #: Seconds: maximum backoff after failures, unless the interval is longer.
 _LONGEST_WAIT: Final = 60.0
+#: PromQL duration: resolution of the averages, whose samples are aligned to it.
 _STEP: Final = "30s"
 _SHOWN: Final = 200
 
@@ -71,14 +72,14 @@ _response: Final = msgspec.json.Decoder(_PrometheusResponse)
 _vector: Final = msgspec.json.Decoder(tuple[_Series, ...])
 
 
-def queries(label: str) -> tuple[str, str, str]:
+def queries(label: str, step: str = _STEP) -> tuple[str, str, str]:
     """PromQL for cpu and memory in percent, and for the age of the newest sample in seconds, each by `label`."""
     # `rate` divides by the whole range: a node first scraped seconds ago would seem busy for minutes.
     idle = f'avg by ({label}) (irate(node_cpu_seconds_total{{mode="idle"}}[5m]))'
     available = "node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes"
     return (
-        f"avg_over_time((100 - 100 * {idle})[{PERIOD}:{_STEP}])",
-        f"avg_over_time((100 - 100 * avg by ({label}) ({available}))[{PERIOD}:{_STEP}])",
+        f"avg_over_time((100 - 100 * {idle})[{PERIOD}:{step}])",
+        f"avg_over_time((100 - 100 * avg by ({label}) ({available}))[{PERIOD}:{step}])",
         f"time() - max by ({label}) (timestamp(node_memory_MemAvailable_bytes))",
     )
 
@@ -86,9 +87,10 @@ def queries(label: str) -> tuple[str, str, str]:
 class PrometheusClient:
     """Client of one Prometheus server. An async context manager."""
 
-    def __init__(self, settings: PrometheusSettings, *, timeout: float = _TIMEOUT_SECONDS) -> None:
-        """`timeout` in seconds for a whole measurement."""
+    def __init__(self, settings: PrometheusSettings, *, timeout: float = _TIMEOUT_SECONDS, step: str = _STEP) -> None:
+        """`timeout` in seconds for a whole measurement; `step`: resolution of the averages, a PromQL duration."""
         self._settings = settings
+        self._step = step
         self._url = f"{settings.address}/api/v1/query"
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
@@ -107,7 +109,7 @@ class PrometheusClient:
 
     async def measure(self, now: float) -> dict[str, NodeUsage]:
         """Usage by the value of the node label. `now`: the current time in Unix seconds. Raises UsageError."""
-        cpu_query, memory_query, age_query = queries(self._settings.node_label)
+        cpu_query, memory_query, age_query = queries(self._settings.node_label, self._step)
         try:
             async with asyncio.timeout(self._timeout):
                 # Sequential: each query may be expensive for Prometheus.
@@ -205,10 +207,12 @@ class UsageSource:
         clock: Callable[[], float] = time.time,
         timeout: float = _TIMEOUT_SECONDS,
         first_retry: float = _FIRST_RETRY,
+        step: str = _STEP,
     ) -> None:
         """`deliver` receives deltas, `nodes` returns the names of known nodes; `clock`: Unix seconds.
 
-        `first_retry`: backoff after the first failure in seconds, at most the interval.
+        `first_retry`: backoff after the first failure in seconds, at most the interval; `step`: resolution of the
+        averages, a PromQL duration.
         """
         self._registry = registry
         self._metrics = metrics
@@ -217,6 +221,7 @@ class UsageSource:
         self._clock = clock
         self._timeout = timeout
         self._first_retry = first_retry
+        self._step = step
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
         self._settings: PrometheusSettings | None = None
         self._changed = asyncio.Event()
@@ -261,7 +266,7 @@ class UsageSource:
             if settings is None:
                 await self._changed.wait()
             else:
-                async with PrometheusClient(settings, timeout=self._timeout) as client:
+                async with PrometheusClient(settings, timeout=self._timeout, step=self._step) as client:
                     await self._poll(client, settings)
 
     async def _poll(self, client: PrometheusClient, settings: PrometheusSettings) -> None:

@@ -284,6 +284,14 @@ class Cluster:
             if answer.status == 429 and b"(re)initializing" in text and time.monotonic() < deadline:
                 await asyncio.sleep(0.1)  # the server's cache of a resource that was seldom asked for
                 continue
+            if (
+                answer.status >= 500
+                and method != "POST"
+                and b"code = Unavailable" in text
+                and time.monotonic() < deadline
+            ):
+                await asyncio.sleep(0.1)  # etcd is restarting
+                continue
             if answer.status >= 400:
                 raise _failure(method, path, answer.status, text)
             decoded: Manifest = json.loads(text)

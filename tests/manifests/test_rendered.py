@@ -255,4 +255,4 @@ def test_the_page_lists_the_flags_of_the_deployment() -> None:
     listed = dict(re.findall(r"^\| `(--[a-z-]+)` \| `?([^|`]+?)`? \|", page, re.MULTILINE))
     words = deployment()["spec"]["template"]["spec"]["containers"][0]["args"][1:]
     given = {name: value for name, _, value in (word.partition("=") for word in words)}
-    assert listed == given | {"--leader-elect-resource-namespace": "the pod's own"}
+    assert listed == given | {"--leader-elect-resource-namespace": "namespace of the pod"}

@@ -22,10 +22,12 @@ OTHER = 'actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]\n'
 BAD = 'actions: 3\ntiers: [{plugins: [{name: gang, enableJobOrder: "yes"}]}]\n'
 BROKEN = 'actions: "enqueue\n'
 
-#: Longer than a change is gathered for, by far.
+#: Seconds: far longer than the debounce of a change.
 PATIENCE = 20.0
-#: Long enough for a change to be noticed and read, had it been one.
-QUIET = 1.0
+#: Seconds: debounce of the tests.
+DEBOUNCE = 0.02
+#: Seconds: longer than a change takes to be noticed and read.
+QUIET = 0.4
 
 
 class Told:
@@ -69,6 +71,7 @@ def conf_file(path: Path | None, told: Told, *, strict: bool = False, poll_secon
         on_rejected=told.rejected,
         on_unchanged=told.unchanged,
         poll_seconds=poll_seconds,
+        debounce_seconds=DEBOUNCE,
     )
 
 

@@ -1,9 +1,10 @@
-"""Measured load on a real Prometheus: what an exporter shows decides where a pod goes."""
+"""Node usage from a real Prometheus: pods avoid the busy node."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,16 +28,18 @@ from tests.controlplane.processes import end, free_port, spawn, tail
 from tests.daemon.usage.build import locate
 from tests.e2e.daemons import Daemon
 
-#: Node to the busy part of its cores and of its memory.
+#: Node to the used share of its cores and memory.
 LOADS = {"a-busy": (0.95, 0.5), "b-idle": (0.1, 0.2)}
-#: Averages are taken at whole half minutes, the first one from two samples.
-FIRST_AVERAGE = 150.0
+#: Resolution of the averages: they are aligned to it, and the first one needs two samples.
+STEP = "1s"
+#: Seconds: until the first average on a busy machine.
+FIRST_AVERAGE = 60.0
 _GIB = 2**30
 _BEGAN = time.monotonic()
 
 
 class Exporter(BaseHTTPRequestHandler):
-    """What a node exporter would show of machines of two cores and 100 GiB; a page each."""
+    """A node exporter of machines with two cores and 100 GiB; one page each."""
 
     def do_GET(self) -> None:
         busy, full = LOADS[self.path.strip("/")]
@@ -59,7 +62,7 @@ class Exporter(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +125,7 @@ def conf(address: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_node(prometheus: str) -> None:
+async def test_usage_from_an_exporter_is_measured_and_a_pod_avoids_the_busy_node(prometheus: str) -> None:
     facts: list[Any] = []
     arrived = asyncio.Event()
 
@@ -138,7 +141,7 @@ async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_no
     parsed = parse_conf(conf(prometheus), registry=registry())
     assert parsed.conf is not None
     assert parsed.problems == ()
-    source = UsageSource(registry(), Metrics(), deliver, names)
+    source = UsageSource(registry(), Metrics(), deliver, names, step=STEP)
     source.use(parsed.conf)
     task = asyncio.create_task(source.run())
     try:
@@ -166,12 +169,14 @@ async def test_what_an_exporter_shows_is_measured_and_a_pod_avoids_the_loaded_no
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_the_daemon_avoids_the_node_that_prometheus_says_is_loaded(
+async def test_the_daemon_avoids_a_node_that_is_busy_in_prometheus(
     prometheus: str, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     await cluster.create_all([node(name) for name in LOADS])
     kubeconfig = control_plane.kubeconfig_for("scheduler-a")
-    async with Daemon(kubeconfig, tmp_path, conf=conf(prometheus)) as daemon:
+    daemon = Daemon(kubeconfig, tmp_path, conf=conf(prometheus))
+    daemon.command[:1] = [sys.executable, Path(__file__).with_name("quick_usage.py"), STEP]
+    async with daemon:
         await daemon.logged("caches synced")
 
         async def measured() -> bool:
