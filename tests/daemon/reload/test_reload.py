@@ -62,7 +62,9 @@ class Told:
         return self.log[-1]
 
 
-def conf_file(path: Path | None, told: Told, *, strict: bool = False, poll_seconds: float = 60.0) -> ConfFile:
+def conf_file(
+    path: Path | None, told: Told, *, strict: bool = False, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
+) -> ConfFile:
     return ConfFile(
         path,
         registry(),
@@ -71,14 +73,16 @@ def conf_file(path: Path | None, told: Told, *, strict: bool = False, poll_secon
         on_rejected=told.rejected,
         on_unchanged=told.unchanged,
         poll_seconds=poll_seconds,
-        debounce_seconds=DEBOUNCE,
+        debounce_seconds=debounce,
     )
 
 
 @asynccontextmanager
-async def watching(path: Path, told: Told, *, poll_seconds: float = 60.0) -> AsyncIterator[ConfFile]:
+async def watching(
+    path: Path, told: Told, *, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
+) -> AsyncIterator[ConfFile]:
     """A file that is loaded and watched; by notice only, unless `poll_seconds` is short."""
-    file = conf_file(path, told, poll_seconds=poll_seconds)
+    file = conf_file(path, told, poll_seconds=poll_seconds, debounce=debounce)
     file.load()
     told.log.clear()
     told._news.clear()
@@ -237,7 +241,7 @@ async def test_a_change_is_taken_over_once_however_the_file_is_written(
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
     told = Told()
-    async with watching(path, told) as file:
+    async with watching(path, told, debounce=10 * DEBOUNCE) as file:  # longer than the pauses of the writer
         await change(path, OTHER)
         assert await told.next() == ("accepted", ("allocate",))
         assert file.conf.actions == ("allocate",)
