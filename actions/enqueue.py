@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the action."""
 
-    #: Seconds after which an admitted job without a placed pod returns to Pending when others of its queue wait, and
-    #: for which it stays there. 0 disables it, as in Volcano.
+    #: Seconds after which an admitted job without a placed pod returns to Pending when others of its queue wait. It is
+    #: admitted again after the jobs that were not tried since. 0 disables it, as in Volcano.
     inqueue_timeout_seconds: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         name="inqueueTimeoutSeconds", default=0.0
     )
@@ -30,7 +30,7 @@ class Enqueue(Action):
     """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job once per session.
 
     A refused job does not block the jobs behind it; its refusal is recorded. An admitted job without progress holds its
-    reservation against others: after a timeout it is requeued with a backoff.
+    reservation against others: after a timeout it is requeued behind them. A strict FIFO queue keeps its order.
     """
 
     name = "enqueue"
@@ -45,9 +45,13 @@ class Enqueue(Action):
         """Run the action."""
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)
-        rounds = Rounds(session)
+        rounds, requeued = Rounds(session), session.carry_over.requeued_at
+        later = []
         for job in session.in_phase_pending():
-            rounds.add(job)
+            if job.key in requeued:
+                later.append(job)
+            else:
+                rounds.add(job)
         while rounds:
             queue, waiting = rounds.pop_queue()
             if not waiting:
@@ -58,25 +62,27 @@ class Enqueue(Action):
                 session.refuse_behind_head(queue, job, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)
+        for job in sorted(later, key=lambda job: (requeued[job.key], job.key)):
+            if requeued[job.key] < session.now:
+                self._admit(session, job)
 
     def _requeue_stuck(self, session: Session) -> None:
         """Requeues admitted jobs without progress for the jobs that wait behind them."""
         memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
-        memory.backoff_until = {key: end for key, end in memory.backoff_until.items() if end > session.now}
-        waited_for = {job.queue for job in session.in_phase_pending() if job.key not in memory.backoff_until}
+        pending = {job.key: job for job in session.in_phase_pending()}
+        memory.requeued_at = {key: moment for key, moment in memory.requeued_at.items() if key in pending}
+        waited_for = {job.queue for job in pending.values() if not session.queues[job.queue].strict_fifo}
         stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
         memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in stuck}
         for key, job in stuck.items():
             if job.queue in waited_for and session.now - memory.stuck_since[key] >= timeout:
-                memory.backoff_until[key] = session.now + timeout
+                memory.requeued_at[key] = session.now
                 del memory.stuck_since[key]
                 session.requeue(job)
+                session.refuse(job, self._timeout_refusal(job))
 
     def _admit(self, session: Session, job: Job) -> None:
         try:
-            if job.key in session.carry_over.backoff_until:
-                session.refuse(job, self._backoff_refusal(job))
-                return
             admitted, refusal = session.job_enqueueable(job)
             if admitted:
                 session.enqueue(job)
@@ -86,7 +92,7 @@ class Enqueue(Action):
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             session.record_hook_error(job, error)
 
-    def _backoff_refusal(self, job: Job) -> Refusal:
+    def _timeout_refusal(self, job: Job) -> Refusal:
         row = reasons.INQUEUE_TIMEOUT
         message = row.render(seconds=f"{self.arguments.inqueue_timeout_seconds:g}", queue=job.queue)
         return Refusal("job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True)

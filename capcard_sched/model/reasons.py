@@ -52,6 +52,11 @@ EMPTY_QUEUE_CAPABILITY = Reason(
     "Warning",
     "Queue <{queue}> capability <{capability}> is empty, deny it to {verb}",
 )
+CAN_NEVER_START = Reason(
+    "CanNeverStart",
+    "Warning",
+    "can never start: needs {needed}, quota is {limit} (<{resource}> of Queue <{queue}>); nothing is reserved for it",
+)
 GET_TASK_REQUEST_RESOURCE_FAILED = Reason(
     "GetTaskRequestResourceFailed",
     "Warning",

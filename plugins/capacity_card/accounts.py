@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.plugins.capacity_card.charge import Charge
+    from capcard_sched.plugins.capacity_card.feasibility import Shortage
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities
     from capcard_sched.plugins.capacity_card.quota import QueueQuota
     from capcard_sched.plugins.capacity_card.service_type import ServiceType
@@ -78,6 +80,7 @@ class JobAccount:
         "allocated",
         "by_service",
         "charges",
+        "impossible",
         "job",
         "phase",
         "quantities",
@@ -104,17 +107,23 @@ class JobAccount:
         self.phase = job.phase
         #: None until computed.
         self.quantities: JobQuantities | None = None
+        #: The limit of the queue that the minimum of the job exceeds, whatever the usage; None for no such limit.
+        self.impossible: Shortage | None = None
         #: The job's part of the queue's `inqueue`.
         self.reserved = ChargeSum()
 
-    def assess(self, quantities: JobQuantities) -> None:
-        """Replace the job's quantities and update the sums of its queue."""
+    def assess(self, quantities: JobQuantities, impossible: Shortage | None) -> None:
+        """Replace the job's quantities and update the sums of its queue. `impossible`: its need exceeds a quota."""
         self.retract()
+        self.impossible = impossible
         self.quantities = quantities
-        phase = self.phase = self.job.phase
-        if self.admitted or phase is PodGroupPhase.INQUEUE:
+        job = self.job
+        phase = self.phase = job.phase
+        if self.impossible is not None:
+            pass  # it can never start: it would hold its reservation forever
+        elif self.admitted or (phase is PodGroupPhase.INQUEUE and awaits_pods(job)):
             self.reserved = quantities.want.without(quantities.gated).without(self.allocated)
-        elif phase is PodGroupPhase.RUNNING:
+        elif phase is PodGroupPhase.RUNNING and awaits_pods(job):
             self.reserved = quantities.need.without(quantities.gated).without(self.allocated)
         self._post(quantities, 1)
         self.queue.seen.update(quantities.pending.cards, self.reserved.cards)

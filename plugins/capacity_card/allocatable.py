@@ -12,7 +12,7 @@ from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
 from capcard_sched.model.refusal import Figures
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.refusals import Shortage
+from capcard_sched.plugins.capacity_card.feasibility import Shortage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

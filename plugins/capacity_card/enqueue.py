@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
+from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA
 from capcard_sched.model.refusal import Figures
 from capcard_sched.model.resources import CPU, MEMORY
-from capcard_sched.plugins.capacity_card.charge import ChargeSum, alternatives_of
-from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission
-from capcard_sched.plugins.capacity_card.refusals import Shortage
+from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.feasibility import QueueUsage, Shortage
 
 if TYPE_CHECKING:
     from capcard_sched.model.job import Job
@@ -26,10 +25,11 @@ class EnqueueCheck:
 
     def __init__(self, arguments: CapacityCardArguments, ledger: Ledger, refusals: QuotaRefusals) -> None:
         self._arguments = arguments
+        self._same_card = arguments.multi_card_job_mode == "single"
         self._ledger = ledger
         self._refusals = refusals
         #: Usage of each queue as of its last change, shared by jobs that hold nothing.
-        self._kept: dict[str, QueueUsage] = {}
+        self._kept: dict[str, tuple[QueueAccount, int, QueueUsage]] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """The refusal of a job, or None. Equality with the limit passes; a job that requests nothing passes."""
@@ -68,15 +68,18 @@ class EnqueueCheck:
         holds = account.allocated.is_empty and account.reserved.is_empty
         if holds and (own is None or own.elastic.is_empty):
             kept = self._kept.get(queue.name)
-            if kept is None or kept.account is not queue or kept.version != queue.version:
-                kept = self._kept[queue.name] = QueueUsage(queue, _used(queue), self._arguments)
-            return kept
+            if kept is None or kept[:2] != (queue, queue.version):
+                kept = self._kept[queue.name] = queue, queue.version, self._usage_of(queue, _used(queue))
+            return kept[2]
         used = _used(queue)
         used.merge(account.allocated, -1)
         if own is not None:
             used.merge(own.elastic)
         used.merge(account.reserved, -1)
-        return QueueUsage(queue, used, self._arguments)
+        return self._usage_of(queue, used)
+
+    def _usage_of(self, queue: QueueAccount, used: ChargeSum) -> QueueUsage:
+        return QueueUsage(used, lambda card: self._arguments.overcommitted(queue.limit(card)))
 
     def _shortage(self, account: JobAccount, need: ChargeSum) -> Shortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order."""
@@ -88,58 +91,7 @@ class EnqueueCheck:
         total, limit = usage.used.memory + need.memory, overcommitted(quota.memory.limit)
         if need.memory > 0 and total > limit:
             return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, total, limit))
-        requests = {key: amount for key, amount in need.cards.items() if amount > 0}
-        return self._card_shortage(usage, requests) if requests else None
-
-    def _card_shortage(self, usage: QueueUsage, requests: dict[str, int]) -> Shortage | None:
-        """The first requested card or claim that does not fit together with all others of the queue."""
-        limit, used = usage.limit, usage.used.cards
-        admission: MultiCardAdmission | None = None
-        for key in sorted(requests):
-            requested, alternatives = requests[key], alternatives_of(key)
-            total = used.get(key, 0) + requested
-            if len(alternatives) == 1:
-                if total > limit(key):
-                    return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(key, requested, total, limit(key)))
-                if not usage.admission.has_claims and len(requests) == 1:
-                    return None
-            elif self._arguments.multi_card_job_mode == "single":
-                options = tuple(
-                    Figures(card, requested, used.get(card, 0) + requests.get(card, 0) + requested, limit(card))
-                    for card in alternatives
-                )
-                if all(option.total > option.limit for option in options):
-                    return _of_alternatives(key, options)
-            if admission is None:
-                admission = usage.admission.with_more(requests)
-            found = admission.overdraft(alternatives)
-            if found is not None:
-                figures = Figures(key, requested, found.total, found.limit)
-                options = tuple(
-                    Figures(card, requested, used.get(card, 0) + requests.get(card, 0), limit(card))
-                    for card in sorted(found.cards)
-                )
-                return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, options)
-        return None
-
-
-class QueueUsage:
-    """Allocated and reserved amounts of a queue at one moment, prepared for the admission check."""
-
-    def __init__(self, account: QueueAccount, used: ChargeSum, arguments: CapacityCardArguments) -> None:
-        self.account = account
-        self.version = account.version
-        self.used = used
-        self._arguments = arguments
-        self._limits: dict[str, int] = {}
-        self.admission = MultiCardAdmission.of(used.cards, self.limit)
-
-    def limit(self, card: str) -> int:
-        """Quota x overCommitFactor."""
-        found = self._limits.get(card)
-        if found is None:
-            found = self._limits[card] = self._arguments.overcommitted(self.account.limit(card))
-        return found
+        return usage.card_shortage(need.cards, same_card=self._same_card) if need.cards else None
 
 
 def _used(queue: QueueAccount) -> ChargeSum:
@@ -150,9 +102,3 @@ def _used(queue: QueueAccount) -> ChargeSum:
         used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
     used.merge(queue.inqueue)
     return used
-
-
-def _of_alternatives(key: str, options: tuple[Figures, ...]) -> Shortage:
-    """No alternative covers the claim alone: reported with the figures of the last one."""
-    last = options[-1]
-    return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(key, last.requested, last.total, last.limit), options)

@@ -13,6 +13,7 @@ from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
 from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
 from capcard_sched.plugins.capacity_card.charge import alternatives_of
+from capcard_sched.plugins.capacity_card.feasibility import impossible_need
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
 
@@ -135,6 +136,8 @@ class Ledger:
         account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota)
+        if quota.own_limits != account.quota.own_limits:
+            self._stale |= account.jobs
         account.quota = quota
         account.seen.update(quota.cards)
         account.invalidate()
@@ -258,7 +261,7 @@ class Ledger:
         account.admitted = True
         self._touched.add(job.key)
         if account.quantities is not None and job.key not in self._stale:
-            account.assess(account.quantities)  # only the reservation follows from being admitted
+            account.assess(account.quantities, account.impossible)  # only the reservation follows from being admitted
         else:
             self._stale.add(job.key)
 
@@ -317,7 +320,8 @@ class Ledger:
         """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs)."""
         while self._stale:
             account = self.jobs[self._stale.pop()]
-            account.assess(self._minimum.quantities(account.job, account.charges))
+            quantities = self._minimum.quantities(account.job, account.charges)
+            account.assess(quantities, impossible_need(account.queue.quota, quantities.need, same_card=self._same_card))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
 from capcard_sched.framework.session.session import reference
 from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.reasons import CAN_NEVER_START
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity_card import metrics
 from capcard_sched.plugins.capacity_card.allocatable import AllocatableCheck
@@ -89,8 +90,20 @@ class CapacityCard(Plugin):
 
     def close(self, session: Session) -> None:
         self.evictions.count(session, self.ledger)
+        self._report_impossible(session)
         if self.arguments.publish_card_usage:
             publish_card_usage(session, self.ledger)
+
+    def _report_impossible(self, session: Session) -> None:
+        """Event and condition of each touched job whose minimum exceeds a quota of its queue."""
+        self.ledger.recompute()
+        for key in sorted(session.touched_jobs):
+            account = self.ledger.jobs.get(key)
+            if account is None or account.impossible is None or account.job.is_ready():
+                continue
+            message = self.refusals.impossible(account.queue.name, account.impossible)
+            session.notice(account.job, CAN_NEVER_START, message)
+            session.set_condition(account.job, CAN_NEVER_START.code, CAN_NEVER_START.code, message)
 
     def metrics(self) -> Iterator[Sample]:
         return metrics.samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)

@@ -84,6 +84,11 @@ class QueueQuota(NamedTuple):
         """No cpu or memory capability and no valid card quota entry."""
         return not self.cards and self.cpu.capability is None and self.memory.capability is None
 
+    @property
+    def own_limits(self) -> tuple[Mapping[str, int], int | None, int | None]:
+        """The limits that do not depend on the cluster."""
+        return self.cards, self.cpu.capability, self.memory.capability
+
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
         shares = [allocated.cards.get(card, 0) / quota for card, quota in self.cards.items() if quota > 0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
 from capcard_sched.model.reasons import (
+    CAN_NEVER_START,
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
     INSUFFICIENT_MEMORY_QUOTA,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.refusal import Figures
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+    from capcard_sched.plugins.capacity_card.feasibility import Shortage
 
 #: The hooks of this plugin that may refuse.
 RefusingHook: TypeAlias = Literal["job_enqueueable", "allocatable", "preemptive"]
@@ -40,20 +42,20 @@ _EMPTY: Final = "cpu 0.00, memory 0.00"
 _MEBIBYTE: Final = Decimal(1048576)
 
 
-class Shortage(NamedTuple):
-    """A failed check: its dimension, the figures, and for a claim those of every alternative."""
-
-    reason: Reason
-    figures: Figures
-    alternatives: tuple[Figures, ...] = ()
-
-
 def mebibytes(amount: int) -> str:
     """Bytes as Mi: a plain decimal in its shortest form, never with an exponent."""
     whole, rest = divmod(amount, 1048576)
     if not rest:
         return str(whole)
     return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
+
+
+def _card_count(amount: int) -> str:
+    return f"{Decimal(amount) / 1000:f}".removesuffix(".000") if amount % 1000 else str(amount // 1000)
+
+
+def _mebibyte_count(amount: int) -> str:
+    return f"{mebibytes(amount)}Mi"
 
 
 def without_event(refusal: Refusal) -> Refusal:
@@ -87,6 +89,17 @@ class QuotaRefusals:
             text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])
             also = ((EMPTY_QUEUE_CAPABILITY.code, text),)
         return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
+
+    @staticmethod
+    def impossible(queue: str, found: Shortage) -> str:
+        """The text of CanNeverStart: amounts in cards, cores or Mi."""
+        figures = found.figures
+        shown = _card_count
+        if found.reason is INSUFFICIENT_MEMORY_QUOTA:
+            shown = _mebibyte_count
+        return CAN_NEVER_START.render(
+            queue=queue, needed=shown(figures.requested), resource=figures.resource, limit=shown(figures.limit)
+        )
 
     def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
         """The request of a pod cannot be computed."""

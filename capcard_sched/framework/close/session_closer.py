@@ -216,6 +216,9 @@ class SessionCloser:
             if opposite in slots:
                 old = slots[opposite]
                 self._set(slots, opposite, "False", old.reason, old.message, session.uid, stamp)
+        never = slots.get(reasons.CAN_NEVER_START.code)
+        if never is not None and all(condition.type != never.type for condition in wanted):
+            self._set(slots, never.type, "False", never.reason, never.message, session.uid, stamp)
         return tuple(slots.values())
 
     @staticmethod
@@ -316,6 +319,8 @@ class SessionCloser:
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:
     """The phase of a job at close. Completed requires that no live member remains."""
     counts = job.counts
+    if job.phase is PodGroupPhase.COMPLETED and job.count(COMPLETED_STATUSES) == len(job.tasks):
+        return PodGroupPhase.COMPLETED  # also when its finished pods are deleted
     if counts[TaskStatus.RUNNING] and unschedulable:
         return PodGroupPhase.UNKNOWN
     scheduled = job.count(SCHEDULED_STATUSES) + counts[TaskStatus.RELEASING]

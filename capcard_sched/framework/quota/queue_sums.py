@@ -195,13 +195,20 @@ def reservation(job: Job, resources: ResourceColumns) -> Vector:
     return vector
 
 
+def awaits_pods(job: Job) -> bool:
+    """Whether an admitted job has pods to place: pending ones, or some of its minimum that are not created yet."""
+    if job.counts[TaskStatus.PENDING]:
+        return True
+    return job.phase is PodGroupPhase.INQUEUE and len(job.tasks) < max(job.min_available, 1)
+
+
 def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
     """`reservation` of an admitted job, else None.
 
     Admitted are groups in phase Inqueue, and Running ones that have their minimum of members placed. Both count the
     unplaced part: placed tasks count as allocated.
     """
-    if job.min_resources is None:
+    if job.min_resources is None or not awaits_pods(job):
         return None
     if job.phase is PodGroupPhase.INQUEUE or (
         job.phase is PodGroupPhase.RUNNING and job.allocated_tasks >= job.min_available

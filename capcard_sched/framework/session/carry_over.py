@@ -41,8 +41,8 @@ class CarryOver:
 
         #: Unix seconds since which an admitted job has had no pod placed, by job key; kept by the enqueue action.
         self.stuck_since: dict[str, float] = {}
-        #: Unix seconds until which a job without progress is not admitted again, by job key.
-        self.backoff_until: dict[str, float] = {}
+        #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
+        self.requeued_at: dict[str, float] = {}
 
         #: Nominations by pod uid: the capacity stays reserved until the pod is bound, gone or out of time.
         self.nominations: dict[str, Nomination] = {}

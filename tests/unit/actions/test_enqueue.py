@@ -55,16 +55,43 @@ def test_a_job_without_progress_backs_off_and_the_next_one_is_admitted() -> None
     assert TOLD in h.event_messages("Pod", "big-w-0")
 
 
-def test_a_job_that_stood_back_is_asked_again_after_the_same_time() -> None:
+def test_a_requeued_job_is_admitted_again_when_quota_is_free() -> None:
     h = blocked(60)
     h.step(h.now + 62)
+    h.settle_for(2)
+    assert h.job("big").phase == "Pending"
     h.delete_pod("small-w-0")
     h.delete_group("small")
-    h.step(h.now + 30)
-    assert h.job("big").phase == "Pending"
-    h.step(h.now + 61)
     h.settle_for(2)
     assert h.job("big").phase == "Inqueue"
+
+
+def test_a_requeued_job_goes_behind_the_jobs_that_were_not_tried_since() -> None:
+    h = blocked(60)
+    for name in ("third", "fourth"):
+        h.group(name, phase="Pending")
+        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=8)
+    h.delete_pod("small-w-0")
+    h.delete_group("small")
+    order = []
+    for _ in range(4):
+        h.step(h.now + 62)
+        h.settle_for(3)
+        order += [name for name in ("big", "third", "fourth") if h.job(name).phase == "Inqueue"]
+    assert order == ["third", "fourth", "big", "third"]
+
+
+def test_the_head_of_a_strict_fifo_queue_keeps_its_reservation() -> None:
+    h = Harness(CONF.format(seconds=60))
+    h.gpu_node("n1", count=4)
+    h.queue("q", cards={"NVIDIA-H200": 8}, dequeue="fifo")
+    for name, cards in (("first", 8), ("second", 4)):
+        h.group(name, phase="Pending")
+        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=cards)
+    h.settle_for(3)
+    h.step(h.now + 600)
+    h.settle_for(2)
+    assert (h.job("first").phase, h.job("second").phase) == ("Inqueue", "Pending")
 
 
 def test_a_job_waits_again_in_the_very_session_its_time_is_over() -> None:

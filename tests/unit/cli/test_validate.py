@@ -157,6 +157,23 @@ def test_files_are_judged_together(tmp_path: Path, capsys: pytest.CaptureFixture
     assert report(capsys, str(tmp_path)) == (0, {"objects": 1, "schedulerConfs": 0, "errors": 0, "findings": []})
 
 
+def test_a_minimum_above_the_quota_of_its_queue_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "1.yaml", QUEUE % '{"A": 8}')
+    task = """
+    - replicas: 2
+      template:
+        metadata: {annotations: {volcano.sh/card.name: A}}
+        spec: {containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpu: 8}}}]}
+"""
+    job = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: %s}\nspec:\n  queue: q\n"
+    write(tmp_path, "2.yaml", job % "dead" + f"  tasks:{task}")
+    write(tmp_path, "3.yaml", job % "elastic" + f"  minAvailable: 1\n  tasks:{task}")
+    status, found = report(capsys, str(tmp_path))
+    assert status == 2
+    errors = [(row["object"], row["message"]) for row in found["findings"] if row["severity"] == "error"]
+    assert errors == [("Job dead", "can never start: needs 16, quota is 8 (A of queue q)")]
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Stream:
         buffer = io.BytesIO((QUEUE % "x").encode())

@@ -98,6 +98,7 @@ def test_reservations_of_partly_placed_jobs_count_cards_in_the_same_unit_as_requ
     h = _cluster(used="0", **{"nvidia.com/gpu": 10})
     h.group("partly", phase="Running", min_member=1, min_resources={"nvidia.com/gpu": "8"})
     h.pod("p0", group="partly", node="n1", requests={"nvidia.com/gpu": 2})
+    h.pod("p1", group="partly", requests={"nvidia.com/gpu": 6})
     _ask(h, "fits", {"nvidia.com/gpu": "4"})
     _ask(h, "too-much", {"nvidia.com/gpu": "5"})
     h.session()

@@ -382,6 +382,7 @@ def test_reservations_count_cards_in_the_same_unit_as_requests() -> None:
     h.queue("q")
     h.group("partly", phase="Running", min_resources={"nvidia.com/gpu": "6"})
     h.pod("p0", group="partly", node="n1", requests={"nvidia.com/gpu": 2})
+    h.pod("p1", group="partly", requests={"nvidia.com/gpu": 4})
     h.group("a", phase="Pending", min_resources={"nvidia.com/gpu": "3"})
     h.session()
     refusal = h.plugin("proportion").job_enqueueable(h.job("a"))

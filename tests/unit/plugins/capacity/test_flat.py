@@ -314,6 +314,7 @@ def test_reservations_count_cards_in_the_same_unit_as_requests() -> None:
     h.queue("q")
     h.group("partly", phase="Running", min_resources={GPU: "6"})
     h.pod("p0", group="partly", node="n1", requests={GPU: 2})
+    h.pod("p1", group="partly", requests={GPU: 4})
     h.group("a", phase="Pending", min_resources={GPU: "3"})
     h.session()
     assert capacity(h).job_enqueueable(h.job("a")) == insufficient(
