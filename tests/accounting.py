@@ -94,7 +94,11 @@ def rebuilt(state: ClusterState) -> Sums:
                 sum(task.cls.nonzero_cpu_milli for task in holding),
                 sum(task.cls.nonzero_memory_bytes for task in holding),
             ],
-            "allocatable": {resource: amount for resource, amount in node.allocatable.items() if amount},
+            "allocatable": {
+                resource: amount
+                for resource, amount in node.allocatable.items()
+                if amount and not node.undecodable_pods
+            },
         }
     return {
         "jobs": jobs,

@@ -41,6 +41,8 @@ class UndecodableObject(msgspec.Struct, frozen=True):
     type: str
     metadata: ObjectMeta
     problem: str
+    #: Node of a bound and unfinished pod, else "".
+    node: str = ""
 
 
 class DecodeFailure(msgspec.Struct, frozen=True):
@@ -67,8 +69,27 @@ class _Identity(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
+class _Binding(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
+
+
+class _Phase(msgspec.Struct, frozen=True):
+    phase: str | None = None
+
+
 class _Anonymous(msgspec.Struct, frozen=True):
     metadata: _Identity = _Identity()
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def node(self) -> str:
+        """`spec.nodeName` of an unfinished pod, "" when unset or undecodable."""
+        try:
+            phase = _PHASE.decode(self.status).phase
+            return "" if phase in {"Succeeded", "Failed"} else _BINDING.decode(self.spec).node_name or ""
+        except msgspec.DecodeError:
+            return ""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -89,6 +110,8 @@ _LINE = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 _METADATA = msgspec.json.Decoder(_Metadata)
 _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
+_BINDING = msgspec.json.Decoder(_Binding)
+_PHASE = msgspec.json.Decoder(_Phase)
 
 
 class LineBuffer:
@@ -186,11 +209,12 @@ class KindDecoder(Generic[T]):
         try:
             return self._object.decode(data)
         except msgspec.ValidationError as error:
-            found = _ANONYMOUS.decode(data).metadata
+            anonymous = _ANONYMOUS.decode(data)
+            found = anonymous.metadata
             metadata = ObjectMeta(
                 name=found.name, namespace=found.namespace, uid=found.uid, resource_version=found.resource_version
             )
-            return UndecodableObject(kind, metadata, describe(error))
+            return UndecodableObject(kind, metadata, describe(error), anonymous.node)
 
 
 def describe(error: msgspec.DecodeError) -> str:

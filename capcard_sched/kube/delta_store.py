@@ -89,10 +89,12 @@ class DeltaStore(Generic[T]):
     def undecodable(self, item: UndecodableObject, out: list[Delta]) -> None:
         """Process an object that cannot be decoded; reported again only when its problem changes."""
         meta, kind = item.metadata, self._kind
-        if self._differs(meta, hash((meta.uid, item.problem))):
+        if self._differs(meta, hash((meta.uid, item.problem, item.node))):
             shown = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
             self._observer.watch(kind.resource, "undecodable", f"{kind.name} {shown}: {item.problem}")
-            out.append(kind.undecodable(meta, item.problem))
+            delta = kind.undecodable(meta, item.problem, item.node)
+            if delta is not None:
+                out.append(delta)
 
     def gone(self, meta: ObjectMeta, out: list[Delta]) -> None:
         """Process an object that was deleted or is no longer selected."""

@@ -83,12 +83,12 @@ class WatchedKind(Generic[T]):
     #: The scheduler emits an event on an object of this kind that it cannot decode.
     explained: bool = True
 
-    def undecodable(self, meta: ObjectMeta, problem: str) -> deltas.Delta:
-        """The delta for an object with a field of a wrong type; it counts as gone."""
+    def undecodable(self, meta: ObjectMeta, problem: str, node: str) -> deltas.Delta | None:
+        """The delta for an object with a field of a wrong type; it keeps its last known facts. None: only logged."""
         if not self.explained:
-            return self.gone(meta)
+            return None
         ref: Any = self.name  # checked by the tests for every row
-        return deltas.ObjectUnreadable(ObjectRef(ref, meta.namespace or "", meta.name, meta.uid), problem)
+        return deltas.ObjectUnreadable(ObjectRef(ref, meta.namespace or "", meta.name, meta.uid), problem, node)
 
 
 def _by_name(gone: Callable[[str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:

@@ -189,10 +189,12 @@ class ConfigMapGone(_Delta, frozen=True):
 
 
 class ObjectUnreadable(_Delta, frozen=True):
-    """An object has a field of a wrong type; the scheduler emits an event on it."""
+    """An object has a field of a wrong type: it keeps its last known facts, and the scheduler emits an event on it."""
 
     object: ObjectRef
     problem: str
+    #: Node of a bound and unfinished pod, else "".
+    node: str = ""
 
 
 class BindFailed(_Delta, frozen=True):

@@ -52,6 +52,8 @@ class Node:
     resource_version: str = ""
     #: Tasks that occupy the node, of any scheduler, by uid.
     tasks: dict[str, Task] = field(default_factory=dict)
+    #: Keys of bound pods whose requests are unknown: the node accepts no new pods.
+    undecodable_pods: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return f"Node({self.name}, row={self.row})"

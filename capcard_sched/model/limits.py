@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.objects import RawQuantity
 
+#: Characters. Lists with a longer quantity are not cached.
+_LONGEST_CACHED = 64
 _SIDES = ("requests.", "limits.")
 
 
@@ -127,7 +129,8 @@ def quota_amounts(raw: Mapping[str, RawQuantity]) -> Mapping[str, int]:
 
     Equal lists share one mapping: there is one per PodGroup, and most are equal.
     """
-    return _amounts(tuple(raw.items()))
+    cached = all(not isinstance(value, str) or len(value) <= _LONGEST_CACHED for value in raw.values())
+    return (_amounts if cached else _amounts.__wrapped__)(tuple(raw.items()))
 
 
 def quota_facts(obj: ResourceQuotaObject) -> Quota:

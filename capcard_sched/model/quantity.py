@@ -2,8 +2,9 @@
 
 No floats. Remainders round away from zero, as Kubernetes rounds `Value()` and `MilliValue()`. Results are capped at
 +-`MAX_AMOUNT`, so that sums over a cluster fit an int64 column.
-Text longer than `MAX_TEXT` and exponents beyond `MAX_EXPONENT` are errors: their cost would be proportional to the
-input.
+Text of any length and exponents of any size are accepted, as the API server stores them: what exceeds the cap is
+clamped to it, and digits beyond `_EXACT_DIGITS` are rounded up. Only `parse_quantity`, which neither rounds nor caps,
+limits both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 
@@ -26,12 +27,19 @@ MAX_AMOUNT = 2**53
 #: Base units. The largest request of a pod; larger requests are clamped to it: it exceeds every node (64 TiB), and the
 #: sum of a hundred thousand such requests fits 64 bits.
 MAX_POD_AMOUNT = 2**46
+#: Characters, and decimal exponent. Limits of `parse_quantity`.
 MAX_TEXT = 512
 MAX_EXPONENT = 400
+#: Significant digits that count exactly.
+_EXACT_DIGITS = 640
+#: Decimal digits. A value with more digits before the point exceeds MAX_AMOUNT, whatever the suffix; a value with more
+#: zeros after the point is below 1.
+_DECISIVE_DIGITS = 20
+#: Characters. Longer texts are not cached.
+_LONGEST_CACHED = 64
 
 _NUMBER = re.compile(r"([+-]?)(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(.*)", re.DOTALL)
-_EXPONENT = re.compile(r"[eE]([+-]?)0*([0-9]{1,4})")
-_LONG_EXPONENT = re.compile(r"[eE][+-]?[0-9]+")
+_EXPONENT = re.compile(r"[eE]([+-]?)0*([0-9]+)")
 #: Suffix to (numerator, power of ten).
 _SUFFIXES: dict[str, tuple[int, int]] = {
     "n": (1, -9),
@@ -65,10 +73,17 @@ def _shown(text: str) -> str:
     return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...' ({len(text)} characters)"
 
 
-def _split(text: str) -> tuple[int, int]:
-    """A quantity as (n, e) with value n * 10**e. Raises QuantityError."""
-    if len(text) > MAX_TEXT:
-        raise QuantityError(f"{_shown(text)} is not a quantity: longer than {MAX_TEXT} characters")
+class _Parts(NamedTuple):
+    """A quantity of value +-`digits` * `factor` * 10**`exponent`."""
+
+    negative: bool
+    digits: str
+    factor: int
+    exponent: int
+
+
+def _parts(text: str) -> _Parts:
+    """Parse a quantity. Cost: linear in the length. Raises QuantityError."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise QuantityError(
@@ -77,33 +92,43 @@ def _split(text: str) -> tuple[int, int]:
         )
     sign, whole, fraction, only_fraction, suffix = match.groups()
     fraction = only_fraction or fraction or ""
-    digits = int((whole or "") + fraction)
-    if sign == "-":
-        digits = -digits
+    digits = (whole or "") + fraction
     known = _SUFFIXES.get(suffix)
     if known is not None:
         factor, power = known
-        return digits * factor, power - len(fraction)
+        return _Parts(sign == "-", digits, factor, power - len(fraction))
     exponent = _EXPONENT.fullmatch(suffix)
-    if exponent is not None and int(exponent[2]) <= MAX_EXPONENT:
-        power = int(exponent[2])
-        return digits, (-power if exponent[1] == "-" else power) - len(fraction)
-    if _LONG_EXPONENT.fullmatch(suffix):
-        raise QuantityError(f"{_shown(text)} is not a quantity: exponent beyond {MAX_EXPONENT}")
-    raise QuantityError(
-        f"{_shown(text)} is not a quantity: unknown suffix {_shown(suffix)}; known are n, u, m, k, M, G, T, P, E, "
-        "Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
-    )
+    if exponent is None:
+        raise QuantityError(
+            f"{_shown(text)} is not a quantity: unknown suffix {_shown(suffix)}; known are n, u, m, k, M, G, T, P, E, "
+            "Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
+        )
+    # 10**12 exceeds the length of any text, so that a longer exponent decides the value.
+    power = int(exponent[2]) if len(exponent[2]) <= 12 else 10**12
+    return _Parts(sign == "-", digits, 1, (-power if exponent[1] == "-" else power) - len(fraction))
 
 
 def _scaled(text: str, power: int) -> int:
     """The value times 10**power, rounded away from zero and capped."""
-    digits, exponent = _split(text)
+    negative, digits, factor, exponent = _parts(text)
+    digits = digits.lstrip("0")
     exponent += power
-    factor: int = 10 ** abs(exponent)
-    magnitude = abs(digits) * factor if exponent >= 0 else -(-abs(digits) // factor)
-    magnitude = min(magnitude, MAX_AMOUNT)
-    return -magnitude if digits < 0 else magnitude
+    size = len(digits) + exponent
+    if not digits:
+        return 0
+    if size > _DECISIVE_DIGITS:
+        magnitude = MAX_AMOUNT
+    elif size < -_DECISIVE_DIGITS:
+        magnitude = 1
+    else:
+        number = int(digits[:_EXACT_DIGITS])
+        if len(digits) > _EXACT_DIGITS:
+            number += bool(digits[_EXACT_DIGITS:].strip("0"))
+            exponent += len(digits) - _EXACT_DIGITS
+        number *= factor
+        scale: int = 10 ** abs(exponent)
+        magnitude = min(number * scale if exponent >= 0 else -(-number // scale), MAX_AMOUNT)
+    return -magnitude if negative else magnitude
 
 
 def _text(raw: object) -> str:
@@ -112,9 +137,8 @@ def _text(raw: object) -> str:
         return raw
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
         raise QuantityError(f"{_shown(repr(raw)[: _SHOWN + 1])} is not a quantity: expected text or a number")
-    if isinstance(raw, int) and raw.bit_length() > 1024:
-        # Above the interpreter's limit for int to text, and far above the cap.
-        raise QuantityError(f"an integer of {raw.bit_length()} bits is not a quantity: longer than 1024 bits")
+    if isinstance(raw, int) and raw.bit_length() > 1024:  # above the interpreter's limit for int to text, and the cap
+        return "-1e400" if raw < 0 else "1e400"
     return repr(raw)
 
 
@@ -129,19 +153,33 @@ def _units_text(text: str) -> int:
 
 
 def parse_quantity(raw: RawQuantity) -> Fraction:
-    """The exact value, neither rounded nor capped. Raises QuantityError."""
-    digits, exponent = _split(_text(raw))
-    return Fraction(digits) * Fraction(10) ** exponent
+    """The exact value, neither rounded nor capped. Raises QuantityError, also beyond MAX_TEXT and MAX_EXPONENT."""
+    text = _text(raw)
+    if len(text) > MAX_TEXT:
+        raise QuantityError(f"{_shown(text)} is not a quantity: longer than {MAX_TEXT} characters")
+    negative, digits, factor, exponent = _parts(text)
+    if abs(exponent) > MAX_EXPONENT + MAX_TEXT:
+        raise QuantityError(f"{_shown(text)} is not a quantity: exponent beyond {MAX_EXPONENT}")
+    value = Fraction(int(digits) * factor) * Fraction(10) ** exponent
+    return -value if negative else value
+
+
+def _milli(text: str) -> int:
+    return _milli_text(text) if len(text) <= _LONGEST_CACHED else _scaled(text, 3)
+
+
+def _units(text: str) -> int:
+    return _units_text(text) if len(text) <= _LONGEST_CACHED else _scaled(text, 0)
 
 
 def milli(raw: RawQuantity) -> int:
     """Thousandths, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
-    return _milli_text(raw if type(raw) is str else _text(raw))
+    return _milli(raw if type(raw) is str else _text(raw))
 
 
 def units(raw: RawQuantity) -> int:
     """Whole units, rounded away from zero, within +-MAX_AMOUNT. Raises QuantityError."""
-    return _units_text(raw if type(raw) is str else _text(raw))
+    return _units(raw if type(raw) is str else _text(raw))
 
 
 def is_scalar(resource: str) -> bool:
@@ -162,13 +200,15 @@ def is_in_bytes(resource: str) -> bool:
     return resource in (MEMORY, "ephemeral-storage") or resource.startswith("hugepages-")
 
 
-@lru_cache(maxsize=16384)
-def _base_text(resource: str, text: str) -> int | None:
+def _base(resource: str, text: str) -> int | None:
     if resource == CPU:
-        return _milli_text(text)
+        return _milli(text)
     if resource == PODS or is_in_bytes(resource):
-        return _units_text(text)
-    return _milli_text(text) if is_scalar(resource) else None
+        return _units(text)
+    return _milli(text) if is_scalar(resource) else None
+
+
+_base_cached = lru_cache(maxsize=16384)(_base)
 
 
 def base_amount(resource: str, raw: RawQuantity) -> int | None:
@@ -178,10 +218,12 @@ def base_amount(resource: str, raw: RawQuantity) -> int | None:
     thousandths. Raises QuantityError; the quantity of a resource that is not scheduled is not parsed.
     """
     if type(raw) is str:
-        return _base_text(resource, raw)
-    if resource in (CPU, MEMORY, PODS) or is_scalar(resource):
-        return _base_text(resource, _text(raw))
-    return None
+        text = raw
+    elif resource in (CPU, MEMORY, PODS) or is_scalar(resource):
+        text = _text(raw)
+    else:
+        return None
+    return _base_cached(resource, text) if len(text) <= _LONGEST_CACHED else _base(resource, text)
 
 
 def amounts(raw: Mapping[str, RawQuantity] | None) -> dict[str, int]:

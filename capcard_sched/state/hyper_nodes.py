@@ -65,6 +65,11 @@ class HyperNodeTable:
         self._stale = True
         self._changes.hyper_nodes.add(meta.name)
 
+    def set_problem(self, ref: ObjectRef, problem: str) -> None:
+        """Set the problem of a HyperNode that keeps its last known facts."""
+        if ref.name in self._read:
+            self._read[ref.name] = ref, problem
+
     def _drop(self, name: str) -> None:
         self._invalid.forget("HyperNode", "", name)
         if self._read.pop(name, None) is None:

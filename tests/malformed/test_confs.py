@@ -278,7 +278,7 @@ def test_an_error_stops_the_simulation_and_a_warning_does_not(
     captured = capsys.readouterr()
     if rejected:
         assert captured.out == ""
-        assert captured.err.splitlines() == [*expected, f"error: {conf}: this scheduler-conf cannot be used"]
+        assert captured.err.splitlines() == [*expected, f"error: {conf}: invalid scheduler-conf"]
         return
     assert captured.err.splitlines() == expected
     pods = [item for item in json.loads(captured.out)["items"] if item["kind"] == "Pod"]

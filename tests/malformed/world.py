@@ -53,13 +53,6 @@ BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
     ("an underscore", "1_000", f"'1_000' is not a quantity: {no_suffix('_000')}"),
     ("an exponent without digits", "1e", f"'1e' is not a quantity: {no_suffix('e')}"),
     ("exponent and suffix", "1e3Ki", f"'1e3Ki' is not a quantity: {no_suffix('e3Ki')}"),
-    ("an exponent too large", "1e999999999", "'1e999999999' is not a quantity: exponent beyond 400"),
-    ("an exponent too small", "1e-999999999", "'1e-999999999' is not a quantity: exponent beyond 400"),
-    (
-        "too many digits",
-        "9" * 600,
-        f"'{'9' * 64}...' (600 characters) is not a quantity: longer than 512 characters",
-    ),
 )
 
 

@@ -361,7 +361,15 @@ def test_what_is_all_deleted_leaves_nothing_behind(changes: list[Any]) -> None:
     assert not any(left)
     assert not state.groups_missing
     table = state._job_table
-    assert not any((state._node_objects, state._by_name, table._groupless, table._oldest, state._accounting._former))
+    assert not any(
+        (
+            state._node_cache._nodes,
+            state._pod_table._by_name,
+            table._groupless,
+            table._oldest,
+            state._accounting._former,
+        )
+    )
     assert not state._invalid._refs
     assert not state.nodes.total_used.any()
     assert not state.nodes.total_allocatable.any()

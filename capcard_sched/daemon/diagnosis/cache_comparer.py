@@ -177,7 +177,7 @@ def _bind(fresh: ClusterState, task: Task, node_name: str) -> bool:
     if task.status is not TaskStatus.PENDING and not (task.status in _BOUND and _node_name(task) == node_name):
         return False
     # As the state moves tasks: also to a node without a Node object.
-    fresh._accounting.move(task, TaskStatus.BINDING, fresh._node(node_name))
+    fresh._accounting.move(task, TaskStatus.BINDING, fresh.node_named(node_name))
     return True
 
 

@@ -120,3 +120,24 @@ def test_what_is_no_list_is_refused(body: bytes) -> None:
 )
 def test_problems_name_the_field_first(text: str, shown: str) -> None:
     assert describe(msgspec.ValidationError(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "spec, status, node",
+    [
+        ({"nodeName": "n", "priority": "x"}, {"phase": "Running"}, "n"),
+        ({"nodeName": "n", "priority": "x"}, {}, "n"),
+        ({"nodeName": "n", "priority": "x"}, {"phase": "Succeeded"}, ""),
+        ({"nodeName": "n", "priority": "x"}, {"phase": "Failed"}, ""),
+        ({"priority": "x"}, {"phase": "Pending"}, ""),
+        ({"nodeName": 1}, {"phase": "Running"}, ""),
+        ("x", {"phase": "Running"}, ""),
+    ],
+)
+def test_an_undecodable_pod_has_the_node_it_is_bound_to_while_it_is_unfinished(
+    spec: object, status: object, node: str
+) -> None:
+    obj = {"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": spec, "status": status}
+    (event,) = KindDecoder(POD).events(line("MODIFIED", obj))
+    assert isinstance(event, UndecodableObject)
+    assert (event.metadata.uid, event.node) == ("u", node)

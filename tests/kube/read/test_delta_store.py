@@ -180,10 +180,11 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
 def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
     namespace = getattr(kind.gone(ObjectMeta(name="x", namespace="a")), "namespace", None)
     meta = ObjectMeta(name="x", namespace=namespace, uid="u")
-    reported = kind.undecodable(meta, "spec: bad")
-    if not isinstance(reported, deltas.ObjectUnreadable):
-        assert reported == kind.gone(meta)
+    reported = kind.undecodable(meta, "spec: bad", "n")
+    if reported is None:
+        assert not kind.explained
         return
+    assert isinstance(reported, deltas.ObjectUnreadable)
     assert (reported.object.kind, reported.object.name, reported.object.uid) == (kind.name, "x", "u")
     assert msgspec.convert(msgspec.to_builtins(reported.object), ObjectRef) == reported.object, (
         "a kind that a ref may have"

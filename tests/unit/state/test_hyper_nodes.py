@@ -274,11 +274,13 @@ def test_a_node_named_in_a_hyper_node_and_in_one_above_it_is_in_both() -> None:
     assert problems(h) == {}
 
 
-def test_an_object_that_cannot_be_decoded_counts_as_gone_and_is_told() -> None:
+def test_an_object_that_cannot_be_decoded_keeps_its_last_known_facts_and_has_a_problem() -> None:
     h = two_tiers()
     h.step()
+    before = below(tree(h))
     h.apply(deltas.ObjectUnreadable(ObjectRef("HyperNode", "", "leaf-a", "u"), "spec.tier: expected a whole number"))
-    assert below(tree(h)) == {"leaf-b": "spine", "spine": ""}
+    h.hyper_node("leaf-c", 1)
+    assert below(tree(h)) == {**before, "leaf-c": ""}
     assert problems(h)["leaf-a"] == "spec.tier: expected a whole number"
 
 

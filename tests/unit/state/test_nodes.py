@@ -61,7 +61,7 @@ def test_placeholders_go_with_the_last_pod_that_names_them() -> None:
     state = _state(pod("a", node="x"), pod("b", node="x"), node("y"), pod("c", node="y"), deltas.NodeGone("y"))
     for name in ("a", "b", "c"):
         state.apply(deltas.PodGone("default", name))
-    assert not state._node_objects
+    assert not state._node_cache._nodes
 
 
 def test_rows_are_in_order_of_name_whatever_the_order_of_arrival() -> None:
@@ -210,13 +210,6 @@ def test_a_problem_goes_when_another_object_takes_the_name() -> None:
     state.apply(group("bad", phase="x"))
     state.apply(group("bad", uid="second", phase="y"))
     assert [ref.uid for ref in state.problems] == ["second"]
-
-
-def test_a_pod_that_becomes_unreadable_holds_nothing_any_more() -> None:
-    state = _state(node("n1"), group("g"), pod("p", group="g", node="n1"))
-    state.apply(pod("p", group="g", node="n1", requests={"cpu": "x"}))
-    assert not state.tasks
-    assert recorded(state) == rebuilt(state)
 
 
 def test_an_unreadable_limit_of_a_queue_closes_the_gate() -> None:

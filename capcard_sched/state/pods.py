@@ -1,0 +1,313 @@
+"""Pods as tasks: their objects, bindings and evictions in flight, and the facts that a binding fixes."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capcard_sched.model import deltas
+from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
+from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.pods import facts_of
+from capcard_sched.model.quantity import QuantityError
+from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
+from capcard_sched.state.ignored_edits import describe_edits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capcard_sched.model.objects import PodObject
+    from capcard_sched.model.pods import PodFacts
+    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.state.accounting import Accounting
+    from capcard_sched.state.changes import Changes
+    from capcard_sched.state.classes import ClassTable
+    from capcard_sched.state.ignored_edits import IgnoredEdits
+    from capcard_sched.state.invalid_objects import InvalidObjects
+    from capcard_sched.state.jobs import JobTable
+    from capcard_sched.state.node_cache import NodeCache
+
+#: Prefix of the PodGroups that controllers create for pods without one; a uid follows.
+_AUTOMATIC_GROUP = "podgroup-"
+#: Unused label sets that may stay cached, beyond twice the number of pods.
+_SPARE = 1024
+_NO_LABELS: Mapping[str, str] = {}
+#: Statuses of an evicted pod's object before its deletion timestamp arrives.
+_LIVE = frozenset({TaskStatus.PENDING, TaskStatus.BOUND, TaskStatus.RUNNING})
+
+
+class PodTable:
+    """Tasks by uid, and by namespace and name. The first sight of a bound pod fixes its account for its lifetime."""
+
+    def __init__(
+        self,
+        scheduler_names: frozenset[str],
+        *,
+        classes: ClassTable,
+        nodes: NodeCache,
+        jobs: JobTable,
+        accounting: Accounting,
+        changes: Changes,
+        invalid: InvalidObjects,
+        ignored_edits: IgnoredEdits,
+        match_width: Callable[[], None],
+    ) -> None:
+        self._scheduler_names = scheduler_names
+        self._classes = classes
+        self._nodes = nodes
+        self._jobs = jobs
+        self._accounting = accounting
+        self._changes = changes
+        self._invalid = invalid
+        self._ignored_edits = ignored_edits
+        self._match_width = match_width
+        self.tasks: dict[str, Task] = {}
+        #: Tasks whose binding the watch has confirmed since the last read of this list.
+        self.confirmed: list[Task] = []
+        self._by_name: dict[str, dict[str, Task]] = {}
+        self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        #: Latest objects of pods that changed while their binding was in flight, by uid.
+        self._deferred: dict[str, PodObject] = {}
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            deltas.PodChanged: lambda delta: self.apply(delta.pod),
+            deltas.PodGone: lambda delta: self.drop(delta.namespace, delta.name, delta.uid),
+            deltas.BindFailed: self._bind_failed,
+            deltas.BindRetry: self._bind_retry,
+            deltas.EvictFailed: self._evict_failed,
+        }
+
+    def apply(self, pod: PodObject) -> None:
+        """Apply an added or updated pod."""
+        meta = pod.metadata
+        namespace, name, uid = intern(meta.namespace or "default"), meta.name, meta.uid
+        known = self._by_name.get(namespace, {}).get(name)
+        if known is not None and known.uid != uid:
+            self.drop(namespace, name, known.uid)
+            known = None
+        ours = (pod.spec.scheduler_name or "default-scheduler") in self._scheduler_names
+        if known is None and not ours and not pod.spec.node_name:
+            return
+        ref = ObjectRef("Pod", namespace, name, uid)
+        facts = facts_of(pod)
+        own_group = f"{_AUTOMATIC_GROUP}{facts.controller_uid or uid}" if ours else ""
+        group = facts.group_name or own_group
+        job_key = f"{namespace}/{group}" if group else ""
+        # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
+        requested_queue = facts.queue_name if ours and group == own_group else None
+        if known is not None and self._jobs.live and (known.bound or known.status is TaskStatus.BINDING):
+            facts, job_key, requested_queue = self._keep_bound_facts(known, pod, facts, job_key, requested_queue)
+        cls = self._class_of(pod, facts, known, ref)
+        if cls is None:
+            return
+        self._match_width()
+        status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
+        labels = self._share(meta.labels or {})
+        after = (
+            cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
+            facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue, facts.cooldown,
+            facts.device_notes,
+        )  # fmt: skip
+        former_job: Job | None = None
+        former_node: Node | None = None
+        if known is not None:
+            former_job, former_node = known.job, known.node
+            before = (
+                known.cls, known.status, known.node.name if known.node is not None else "",
+                known.job.key if known.job is not None else "", known.role, known.priority, known.preemptable,
+                known.gated, known.deleting, known.ours, known.nominated_node, known.assigned_card, known.labels,
+                self._jobs.requested_queue(known), known.cooldown, known.device_notes,
+            )  # fmt: skip
+            if before == after:
+                return
+            if (
+                known.status is TaskStatus.BINDING
+                and status in (TaskStatus.BOUND, TaskStatus.RUNNING)
+                and known.node is not None
+                and known.node.name == node_name  # else another scheduler bound it
+            ):
+                self.confirmed.append(known)
+            self._accounting.subtract(known)
+            task = known
+        else:
+            task = Task(uid, namespace, name, cls)
+            self.tasks[uid] = task
+            self._by_name.setdefault(namespace, {})[name] = task
+        task.cls = cls
+        task.status = status
+        task.node = self._nodes.get(node_name) if node_name else None
+        task.role = facts.role
+        task.priority = facts.priority
+        task.preemptable = facts.preemptable
+        task.gated = facts.gated
+        task.bound = bool(pod.spec.node_name)
+        task.deleting = facts.deleting
+        task.cooldown = facts.cooldown
+        task.grace = facts.grace
+        task.ours = ours
+        task.created = facts.created
+        task.index = facts.index
+        task.nominated_node = facts.nominated_node
+        task.assigned_card = facts.assigned_card
+        if status is not TaskStatus.BINDING:  # a pod in binding has the annotations that its binding writes
+            task.device_notes = facts.device_notes
+        task.labels = labels
+        task.job = self._jobs.get_or_create(job_key) if job_key else None
+        self._jobs.set_requested_queue(task, requested_queue)
+        self._accounting.add(task)
+        self._nodes.drop_placeholder(former_node)
+        if task.bound:
+            self._deferred.pop(uid, None)
+        if former_job is not None and former_job is not task.job:
+            self._jobs.task_removed(former_job, task)
+        if task.job is not None:
+            self._jobs.task_added(task.job, task)
+
+    def _class_of(self, pod: PodObject, facts: PodFacts, known: Task | None, ref: ObjectRef) -> TaskClass | None:
+        """The class of a pod; the last known one of a bound pod with an invalid quantity. None: not a task."""
+        try:
+            cls = self._classes.of(pod, facts, ref.namespace)
+        except QuantityError as error:
+            self._invalid.note(ref, str(error))
+            if known is not None and known.node is not None:
+                return known.cls
+            if known is not None:
+                self._forget(known)
+            self._nodes.close(ref, "" if facts.status in COMPLETED_STATUSES else pod.spec.node_name or "")
+            return None
+        self._invalid.note(ref, "")
+        if self._nodes.is_closed_by(ref.namespace, ref.name):
+            self._nodes.close(ref, "")
+        return cls
+
+    def _keep_bound_facts(
+        self, known: Task, pod: PodObject, facts: PodFacts, job_key: str, requested_queue: str | None
+    ) -> tuple[PodFacts, str, str | None]:
+        """Replace the facts that the binding of a pod fixes: job, requested queue, card annotations, owner."""
+        fixed = msgspec.structs.replace(
+            facts,
+            class_annotations=dict(known.cls.annotations),
+            owner_kind=known.cls.owner_kind,
+            assigned_card=known.assigned_card if known.bound else facts.assigned_card,
+        )
+        fixed_key = known.job.key if known.job is not None else ""
+        fixed_queue = self._jobs.requested_queue(known)
+        if (fixed, fixed_key, fixed_queue) == (facts, job_key, requested_queue):
+            self._deferred.pop(known.uid, None)
+            return facts, job_key, requested_queue
+        detail = describe_edits(fixed, facts, (fixed_key, fixed_queue), (job_key, requested_queue))
+        if detail:
+            self._ignored_edits.note(ObjectRef("Pod", known.namespace, known.name, known.uid), detail)
+        if not pod.spec.node_name:
+            self._deferred[known.uid] = pod
+        return fixed, fixed_key, fixed_queue
+
+    def _unbind(self, task: Task) -> None:
+        """Return a task whose binding failed to PENDING, with the edits made during the binding."""
+        former = task.node
+        self._accounting.move(task, TaskStatus.PENDING, None)
+        self._nodes.drop_placeholder(former)
+        if task.job is not None:
+            self._jobs.bound_changed(task.job)
+        pod = self._deferred.pop(task.uid, None)
+        if pod is not None:
+            self.apply(pod)
+
+    @staticmethod
+    def assume_device_notes(task: Task, annotations: Mapping[str, str]) -> None:
+        """Assume the device annotations that the binding of a pod writes."""
+        found = DEVICE_ANNOTATIONS & annotations.keys()
+        task.device_notes = {key: annotations[key] for key in sorted(found)} if found else {}
+
+    def drop(self, namespace: str, name: str, uid: str) -> None:
+        """Apply the deletion of a pod; an empty uid matches any pod of the name."""
+        task = self._by_name.get(namespace, {}).get(name)
+        if task is not None and (not uid or task.uid == uid):
+            self._forget(task)
+        self._invalid.forget("Pod", namespace, name, uid)
+        if self._nodes.is_closed_by(namespace, name):
+            self._nodes.close(ObjectRef("Pod", namespace, name), "")
+
+    def _forget(self, task: Task) -> None:
+        job, node = task.job, task.node
+        self._accounting.remove(task)
+        self._deferred.pop(task.uid, None)
+        self._ignored_edits.forget("Pod", task.key)
+        self._jobs.set_requested_queue(task, None)
+        task.job, task.node = None, None
+        del self.tasks[task.uid]
+        named = self._by_name[task.namespace]
+        del named[task.name]
+        if not named:
+            del self._by_name[task.namespace]
+        self._nodes.drop_placeholder(node)
+        if job is not None:
+            self._jobs.task_removed(job, task)
+
+    def _bind_failed(self, delta: deltas.BindFailed) -> None:
+        task = self.tasks.get(delta.uid)
+        if task is not None and task.status is TaskStatus.BINDING:
+            self._unbind(task)
+            if delta.retry_after > 0:
+                self._accounting.hold(task, held=True)
+
+    def _bind_retry(self, delta: deltas.BindRetry) -> None:
+        task = self.tasks.get(delta.uid)
+        if task is not None and task.held:
+            self._accounting.hold(task, held=False)
+
+    def end_term(self) -> None:
+        """Drop bindings, evictions and backoffs of an earlier term that the watch has not confirmed."""
+        self._changes.everything = True
+        for task in list(self.tasks.values()):
+            if task.status is TaskStatus.BINDING:
+                self._unbind(task)
+            elif task.status is TaskStatus.RELEASING and not task.deleting:
+                self._accounting.restore(task)
+            if task.held:
+                self._accounting.hold(task, held=False)
+
+    def _evict_failed(self, delta: deltas.EvictFailed) -> None:
+        task = self.tasks.get(delta.uid)
+        if task is not None and task.status is TaskStatus.RELEASING and not task.deleting:
+            self._accounting.restore(task)
+
+    def _share(self, labels: dict[str, str]) -> Mapping[str, str]:
+        if not labels:
+            return _NO_LABELS
+        sets = self._label_sets
+        if len(sets) > 2 * len(self.tasks) + _SPARE:
+            self._label_sets = sets = {
+                tuple(sorted(task.labels.items())): task.labels for task in self.tasks.values() if task.labels
+            }
+        return sets.setdefault(tuple(sorted(labels.items())), labels)
+
+    def keep_undecodable(self, ref: ObjectRef, node_name: str) -> None:
+        """Exclude a pending pod from scheduling, and the node of a bound one."""
+        known = self._by_name.get(ref.namespace, {}).get(ref.name)
+        if known is not None and known.uid != ref.uid:
+            self._forget(known)
+            known = None
+        self._nodes.close(ref, node_name)
+        if known is not None and known.status is TaskStatus.PENDING:
+            self._accounting.subtract(known)
+            known.gated = True
+            if node_name:
+                known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
+            self._accounting.add(known)
+
+
+def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:
+    """Status and node after an update: those of the pod object, unless a binding or an eviction is in flight."""
+    status = facts.status
+    if status in COMPLETED_STATUSES:
+        return status, ""
+    if known is not None:
+        here = known.node.name if known.node is not None else ""
+        if not node_name and known.status in ALLOCATED_STATUSES and status is TaskStatus.PENDING:
+            return known.status, here
+        if known.status is TaskStatus.RELEASING and not known.deleting and status in _LIVE:
+            return known.status, here
+    return status, node_name
