@@ -69,11 +69,11 @@ class _Identity(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
-class _Binding(msgspec.Struct, frozen=True, rename="camel"):
+class _NodeNameSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
 
 
-class _Phase(msgspec.Struct, frozen=True):
+class _PhaseStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
 
 
@@ -87,7 +87,7 @@ class _Anonymous(msgspec.Struct, frozen=True):
         """`spec.nodeName` of an unfinished pod, "" when unset or undecodable."""
         try:
             phase = _PHASE.decode(self.status).phase
-            return "" if phase in {"Succeeded", "Failed"} else _BINDING.decode(self.spec).node_name or ""
+            return "" if phase in {"Succeeded", "Failed"} else _NODE_NAME.decode(self.spec).node_name or ""
         except msgspec.DecodeError:
             return ""
 
@@ -110,8 +110,8 @@ _LINE = msgspec.json.Decoder(WatchEvent[msgspec.Raw])
 _RAW_LIST = msgspec.json.Decoder(_List[msgspec.Raw])
 _METADATA = msgspec.json.Decoder(_Metadata)
 _ANONYMOUS = msgspec.json.Decoder(_Anonymous)
-_BINDING = msgspec.json.Decoder(_Binding)
-_PHASE = msgspec.json.Decoder(_Phase)
+_NODE_NAME = msgspec.json.Decoder(_NodeNameSpec)
+_PHASE = msgspec.json.Decoder(_PhaseStatus)
 
 
 class LineBuffer:
