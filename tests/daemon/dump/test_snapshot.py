@@ -257,7 +257,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
         "terms": "terms",
     }
     #: How the state works, not what it knows.
-    inner = {"active", "classes", "columns", "confirmed", "changes"}
+    inner = {"active", "classes", "columns", "confirmed", "changes", "term_limits"}
     h = cluster()
     tables = {name for name, value in vars(h.state).items() if not name.startswith("_") and not callable(value)}
     assert tables - inner == set(places)
