@@ -88,6 +88,10 @@ class SchedulerThread:
         """Start the thread as a standby."""
         self._thread.start()
 
+    def config_maps(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps that plugins read; to be called before `start`."""
+        return self._core.config_maps
+
     def deliver(self, deltas: Sequence[Delta]) -> None:
         """Enqueue deltas."""
         self._inbox.put(deltas)

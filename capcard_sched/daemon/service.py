@@ -132,6 +132,7 @@ class Service:
             timer=time.perf_counter,
             term_limits=limits,
         )
+        self._config_maps = core.config_maps
         if options.record is not None:
             self._recording = Recording(
                 options.record,
@@ -361,6 +362,10 @@ class Service:
 
         def use(core: Core) -> None:
             core.reconfigure(conf)
+            unwatched = core.config_maps - self._config_maps
+            if unwatched:
+                names = sorted("/".join(key) for key in unwatched)
+                self._log.warning("ConfigMaps are read after a restart only", config_maps=names)
             if self._recording is not None:
                 self._recording.conf(conf)
 

@@ -14,6 +14,7 @@ from capcard_sched.kube import volumes
 from capcard_sched.kube.client import Client
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.kinds import chosen_kinds
+from capcard_sched.kube.node_locks import NodeLocks
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.scheduler_thread import SchedulerThread
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.kinds import WatchedKind
+    from capcard_sched.kube.writes.binder import PreBind
+    from capcard_sched.model.intents import Bind
 
 #: Connections: for reads, in addition to those of writers.
 _READERS: Final = 8
@@ -78,13 +81,26 @@ async def open_backend(
         scheduler_name=options.component,
         use_eviction_api=options.use_eviction_api,
         fence=leadership.fence_token,
-        pre_bind=volumes.bind_volumes,
+        pre_bind=_pre_bind(NodeLocks()),
     )
     kinds = chosen_kinds(
         node_selector=[(match.label, match.value) for match in options.node_selector],
         priority_classes=options.priority_class,
+        config_maps=thread.config_maps(),
     )
     return Backend(client, kinds, Informers(client, thread.deliver, observer, kinds), writer, leadership)
+
+
+def _pre_bind(locks: NodeLocks) -> PreBind:
+    """Bind the claims of a pod, then take the lock of its node."""
+
+    async def run(client: Client, bind: Bind) -> None:
+        if bind.volumes:
+            await volumes.bind_volumes(client, bind)
+        if bind.node_lock:
+            await locks.acquire(client, bind)
+
+    return run
 
 
 async def open_servers(

@@ -107,6 +107,11 @@ class Core:
         self.state.changes.everything = True
         self._memory = self._memory.successor()
 
+    @property
+    def config_maps(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps that the plugins read."""
+        return frozenset().union(*(plugin.config_maps for plugin in self.dispatch.plugins))
+
     def step(
         self, deltas: Sequence[Delta], now: float, on_commit: Callable[[list[Bind]], None] | None = None
     ) -> StepResult:

@@ -99,7 +99,7 @@ async def list_all(
     for kind in kinds:
         store = DeltaStore(kind, watch_observer)
         try:
-            async for page in pages(client, kind.path, KindDecoder(kind)):
+            async for page in pages(client, kind.path, KindDecoder(kind), field_selector=kind.field_selector):
                 store.items(page.items, out)
         except ApiError as error:
             if kind.required or error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}:

@@ -14,6 +14,7 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
+    ConfigMapObject,
     NamespaceObject,
     NodeObject,
     ObjectMeta,
@@ -68,6 +69,8 @@ class WatchedKind(Generic[T]):
     derives: Callable[[T], object] | None = None
     #: Whether an object is delivered at all; one that is no longer selected counts as gone. None: all are.
     selects: Callable[[T], bool] | None = None
+    #: Field selector of lists and watches, "" for all objects of the path.
+    field_selector: str = ""
     #: The scheduler writes such objects and keeps its assumed version, so `Reflector.relist` delivers all of them,
     #: changed or not.
     written: bool = False
@@ -245,17 +248,37 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
 
 
 def chosen_kinds(
-    *, node_selector: Iterable[tuple[str, str]] = (), priority_classes: bool = True
+    *,
+    node_selector: Iterable[tuple[str, str]] = (),
+    priority_classes: bool = True,
+    config_maps: Iterable[tuple[str, str]] = (),
 ) -> tuple[WatchedKind[Any], ...]:
-    """`KINDS` under the flags: nodes with one of these labels (all without labels), PriorityClasses or not."""
+    """`KINDS` under the flags: nodes with one of these labels (all without labels), PriorityClasses or not.
+
+    `config_maps`: namespace and name of each ConfigMap that a plugin reads.
+    """
     wanted = tuple(node_selector)
 
     def selected(node: NodeObject) -> bool:
         labels = node.metadata.labels or {}
         return any(labels.get(key) == value for key, value in wanted)
 
-    return tuple(
+    chosen = [
         replace(kind, selects=selected) if kind.name == "Node" and wanted else kind
         for kind in KINDS
         if priority_classes or kind.name != "PriorityClass"
+    ]
+    return (*chosen, *(_config_map(namespace, name) for namespace, name in sorted(set(config_maps))))
+
+
+def _config_map(namespace: str, name: str) -> WatchedKind[ConfigMapObject]:
+    """One ConfigMap."""
+    return WatchedKind(
+        "ConfigMap",
+        paths.config_maps(namespace),
+        ConfigMapObject,
+        deltas.ConfigMapChanged,
+        _by_namespace(deltas.ConfigMapGone),
+        reads=("data",),
+        field_selector=f"metadata.name={name}",
     )

@@ -29,6 +29,7 @@ async def pages(
     *,
     size: int = PAGE,
     timeout: float = 60.0,  # noqa: ASYNC109 -- passed to the client
+    field_selector: str = "",
 ) -> AsyncGenerator[ListPage[T]]:
     """Yield the pages of one list, all of the same version; `size` 0 lists everything at once.
 
@@ -38,6 +39,8 @@ async def pages(
     following = ""
     while True:
         params = {"limit": str(size)} if size else {}
+        if field_selector:
+            params["fieldSelector"] = field_selector
         if following:
             params["continue"] = following
         body = await client.request("GET", path, params=params, timeout=timeout, limit=_PAGE_BYTES)

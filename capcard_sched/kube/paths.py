@@ -67,6 +67,11 @@ def queue_path(name: str, sub: str = "") -> str:
     return object_path(SCHEDULING, "queues", name, sub=sub)
 
 
+def config_maps(namespace: str) -> str:
+    """The ConfigMaps of a namespace."""
+    return f"{CORE}/namespaces/{_segment(namespace)}/configmaps"
+
+
 def claim_path(namespace: str, name: str) -> str:
     """A PersistentVolumeClaim."""
     return object_path(CORE, "persistentvolumeclaims", name, namespace=namespace)

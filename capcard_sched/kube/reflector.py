@@ -212,7 +212,14 @@ class Reflector(Generic[T]):
         """List in pages; each page is delivered before the next one is requested."""
         self._store.begin_list()
         version = ""
-        found = pages(self._client, self.kind.path, self._decoder, size=self._page_size, timeout=self._settings.timeout)
+        found = pages(
+            self._client,
+            self.kind.path,
+            self._decoder,
+            size=self._page_size,
+            timeout=self._settings.timeout,
+            field_selector=self.kind.field_selector,
+        )
         try:
             async with aclosing(found):
                 async for page in found:
@@ -253,6 +260,8 @@ class Reflector(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(self._rng.randint(*settings.lifetime)),
         }
+        if self.kind.field_selector:
+            params["fieldSelector"] = self.kind.field_selector
         if self._version:
             params["resourceVersion"] = self._version
         else:

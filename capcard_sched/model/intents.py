@@ -35,6 +35,8 @@ class Bind(_Intent, frozen=True):
     annotations: dict[str, str] = {}
     #: Claims to bind before the pod.
     volumes: tuple[ClaimBinding, ...] = ()
+    #: Annotation of the node that the pod holds as a lock until it has its devices; "" for none.
+    node_lock: str = ""
 
 
 class Evict(_Intent, frozen=True):
@@ -75,6 +77,13 @@ class UpdateQueueStatus(_Intent, frozen=True):
 
 class AnnotateQueue(_Intent, frozen=True):
     """Merge annotations into a queue; None removes a key."""
+
+    name: str
+    annotations: dict[str, str | None]
+
+
+class AnnotateNode(_Intent, frozen=True):
+    """Merge annotations into a node; None removes a key."""
 
     name: str
     annotations: dict[str, str | None]
@@ -141,6 +150,7 @@ Intent: TypeAlias = (
     | AnnotatePodGroup
     | UpdateQueueStatus
     | AnnotateQueue
+    | AnnotateNode
     | UpdatePodCondition
     | EmitEvent
 )

@@ -73,8 +73,9 @@ class IntentExecutor:
             self._update_queue(intent)
         elif isinstance(intent, AnnotatePodGroup):
             self._annotate_group(intent)
-        else:
+        elif isinstance(intent, AnnotateQueue):
             self._annotate_queue(intent)
+        # AnnotateNode: no device plugin takes part in a handshake here.
 
     def _bind(self, intent: Bind) -> None:
         pod = self._store.get(POD, intent.namespace, intent.name)

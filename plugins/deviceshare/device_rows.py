@@ -12,7 +12,7 @@ from capcard_sched.plugins.deviceshare.card_ledger import CardLedger
 from capcard_sched.plugins.deviceshare.device_states import DeviceStates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -31,7 +31,7 @@ _MOST_EMPTY = 65536
 class NodeDevices:
     """What one node has and who holds it."""
 
-    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "until", "warnings")
+    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "until", "warnings", "written")
 
     def __init__(self, kinds: int) -> None:
         #: By kind; None where the node has none.
@@ -47,6 +47,8 @@ class NodeDevices:
         self.problems: dict[str, tuple[str, ...]] = {}
         #: Order number of the pod that was bound last.
         self.last_order = 0
+        #: Unix seconds of the last write of annotations on the node.
+        self.written = 0.0
 
     @property
     def cards(self) -> NodeCards:
@@ -66,6 +68,8 @@ class DeviceRows:
         self.types = types
         self.by_node: dict[str, NodeDevices] = {}
         self.states = DeviceStates()
+        #: Annotations to write on nodes; emptied by the reader.
+        self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, str]] = []
         #: By kind, how many cards there are of each memory size.
@@ -155,6 +159,10 @@ class DeviceRows:
         warnings: list[str] = []
         devices.until = None
         for index, kind in enumerate(self.types):
+            notes = kind.node_write(node, now, devices.written)
+            if notes is not None:
+                devices.written = now
+                self.node_writes.append((node, notes))
             offer = kind.offer_of(node, now)
             if offer is not None:
                 warnings += offer.warnings

@@ -32,6 +32,8 @@ class DeviceType(ABC):
 
     #: As in messages.
     name: ClassVar[str]
+    #: Annotation by which its device plugin locks a node, "" for none.
+    lock: ClassVar[str] = ""
 
     def use(self, config: DeviceConfig) -> None:  # noqa: B027 -- only some kinds have settings
         """Take other settings; every offer and every request is read again."""
@@ -74,6 +76,10 @@ class DeviceType(ABC):
     @abstractmethod
     def offer_of(self, node: Node, now: float) -> NodeOffer | None:
         """The devices of a node at `now` (Unix seconds); None when it has none. Warnings may come without cards."""
+
+    def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
+        """Annotations to write on a node. `written`: when that happened last, Unix seconds."""
+        return None
 
     @abstractmethod
     def choose(self, cards: Cards, request: Any, closed: Mapping[int, Cause]) -> DeviceChoice | NoChoice:

@@ -39,6 +39,7 @@ class GpuShareDevices(DeviceType):
     """See the module docstring. A card is known by its index; `by_number`: whole cards instead of memory."""
 
     name: ClassVar[str] = "GpuShare"
+    lock: ClassVar[str] = "gpu"
 
     def __init__(self, states: CardStates, *, by_number: bool) -> None:
         self._states = states

@@ -125,9 +125,8 @@ class DeviceShare(Plugin):
         return found
 
     @property
-    def config_maps(self) -> tuple[tuple[str, str], ...]:
-        """Namespace and name of the ConfigMap that the plugin reads."""
-        return ((self.arguments.config_namespace, self.arguments.config_map),) if self.types else ()
+    def config_maps(self) -> frozenset[tuple[str, str]]:
+        return frozenset({(self.arguments.config_namespace, self.arguments.config_map)})
 
     def _forget(self) -> None:
         self._by_class.clear()
@@ -139,6 +138,9 @@ class DeviceShare(Plugin):
             row = DEVICE_ANNOTATION if isinstance(subject, Task) else DEVICE_REGISTRATION
             session.notice(subject, row, row.render(detail=text))
         self.rows.news.clear()
+        for node, notes in self.rows.node_writes:
+            session.annotate_node(node, notes)
+        self.rows.node_writes.clear()
         self._warnings.report_pods(session, self._problem_of)
 
     def _problem_of(self, task: Task) -> str:
@@ -318,6 +320,15 @@ class DeviceShare(Plugin):
                 if ledger is not None:
                     ledger.set_leaving(task.uid, leaving=leaving)
             self.rows.write(node)
+
+    def node_lock(self, placement: Placement) -> dict[str, str] | None:
+        answers = self.answers(placement.cls) if self.arguments.node_lock else None
+        if answers is None:
+            return None
+        for kind, request in zip(self.types, answers.requests, strict=True):
+            if request is not None and kind.lock:
+                return dict.fromkeys((task.uid for task in placement.tasks), kind.lock)
+        return None
 
     def bind_annotations(self, placement: Placement) -> dict[str, dict[str, str]] | None:
         if self.answers(placement.cls) is None:

@@ -13,6 +13,7 @@ from capcard_sched.model.card_registration import (
     decode_registration,
     handshake_deadline,
     handshake_state,
+    handshake_text,
     ignores_health,
 )
 from capcard_sched.model.pod_devices import decode_devices, encode_devices
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import VgpuRequest
 
+#: Seconds between two requests for a report of one node.
+HANDSHAKE_PERIOD: Final = 30.0
 #: Value of bind-phase that a pod is bound with.
 ALLOCATING: Final = "allocating"
 
@@ -46,6 +49,7 @@ class VgpuDevices(DeviceType):
     """See the module docstring."""
 
     name: ClassVar[str] = "hamivgpu"
+    lock: ClassVar[str] = "hamivgpu"
 
     def __init__(self, policy: str, weight: int, states: CardStates) -> None:
         self._policy = policy
@@ -155,6 +159,18 @@ class VgpuDevices(DeviceType):
                 )
             idle.append(self._states.card(model))
         return NodeOffer(tuple(card.uuid for card in cards), tuple(idle), tuple(dict.fromkeys(warnings)), until)
+
+    def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
+        """Request a report of a device plugin that takes part in handshakes, or note that none came in time."""
+        text = node.annotations.get(keys.NODE_VGPU_HANDSHAKE)
+        if text is None or keys.NODE_VGPU_REGISTER not in node.annotations:
+            return None
+        state = handshake_state(text, now)
+        if state == "overdue":
+            return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Deleted", now)}
+        if state in ("alive", "unreadable") and now - written >= HANDSHAKE_PERIOD:
+            return {keys.NODE_VGPU_HANDSHAKE: handshake_text("Requesting", now)}
+        return None
 
     def _model(self, card: RegisteredCard) -> CardModel:
         geometry = geometry_of(card.type, self.config.geometries) if card.mode == MIG else None

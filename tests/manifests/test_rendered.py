@@ -219,7 +219,8 @@ def reasons() -> dict[tuple[str, str], set[str]]:
 
 def test_the_page_gives_a_reason_for_every_right_and_no_other() -> None:
     granted: dict[tuple[str, str], set[str]] = {}
-    optional = [*read(MANIFESTS / "eviction-api" / "rbac.yaml"), *read(MANIFESTS / "podgroup-status" / "rbac.yaml")]
+    files = (MANIFESTS / name / "rbac.yaml" for name in ("eviction-api", "podgroup-status", "devices"))
+    optional = [document for file in files for document in read(file)]
     for role in (each for each in [*OURS.values(), *optional] if each["kind"] in {"Role", "ClusterRole"}):
         for rule in role["rules"]:
             for resource in rule["resources"]:
@@ -236,7 +237,8 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    files = [MANIFESTS / name for name in ("fence/policy.yaml", "eviction-api/rbac.yaml", "podgroup-status/rbac.yaml")]
+    names = ("fence/policy.yaml", "eviction-api/rbac.yaml", "podgroup-status/rbac.yaml", "devices/rbac.yaml")
+    files = [MANIFESTS / name for name in names]
     optional = by_key(document for file in files for document in read(file))
     assert not set(optional) & set(OURS)
 

@@ -203,6 +203,13 @@ HOOKS: tuple[Hook, ...] = (
     Hook("on_deallocate", "(placement) -> None", None, Combine.NOTIFY, "nothing"),
     Hook("bind_annotations", "(placement) -> annotations by task uid | None", None, Combine.MERGE, "none"),
     Hook(
+        "node_lock",
+        "(placement) -> node annotation by task uid | None: the lock that each pod takes before it is bound",
+        None,
+        Combine.MERGE,
+        "none",
+    ),
+    Hook(
         "bind_volumes",
         "(placement) -> ClaimBinding tuples by task uid | None: claims to bind before the pods",
         None,

@@ -101,6 +101,11 @@ class Plugin:
     #: placed pods of the job. The search for a HyperNode then skips the plugin.
     follows_tree: ClassVar[bool] = False
 
+    @property
+    def config_maps(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of the ConfigMaps that the plugin reads from `session.config_maps`."""
+        return frozenset()
+
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments
         #: The `enableHierarchy` switch of the plugin's entry.

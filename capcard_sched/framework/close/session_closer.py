@@ -18,6 +18,7 @@ from capcard_sched.framework.session.session import reference
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.intents import (
+    AnnotateNode,
     AnnotatePodGroup,
     EmitEvent,
     Intent,
@@ -99,6 +100,7 @@ class SessionCloser:
             elif job.key in groupless:
                 self._close_pods(session, job, intents)
         self._queue_statuses.close(session, intents)
+        intents += [AnnotateNode(name, notes) for name, notes in sorted(session.node_annotations.items())]
         self._emit_refusals(session, intents)
         for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,

@@ -128,6 +128,7 @@ class Session(Snapshot):
         self.blocked_by_head: set[str] = set()
         self.conditions: dict[str, list[GroupCondition]] = {}
         self.queue_annotations: dict[str, dict[str, str | None]] = {}
+        self.node_annotations: dict[str, dict[str, str | None]] = {}
         #: Keys of jobs that changed or were considered: the candidates for a new status.
         self.touched_jobs: set[str] = set(changed.jobs)
         if changed.everything:
@@ -312,6 +313,10 @@ class Session(Snapshot):
     def set_condition(self, job: Job, type: str, reason: str, message: str) -> None:
         """Sets a PodGroup condition to True at close; the opposite of Scheduled/Unschedulable becomes False."""
         self.conditions.setdefault(job.key, []).append(GroupCondition(type, reason, message))
+
+    def annotate_node(self, node: Node, annotations: Mapping[str, str | None]) -> None:
+        """Merge annotations into a node at close."""
+        self.node_annotations.setdefault(node.name, {}).update(annotations)
 
     def account_devices(self, accounting: DeviceAccounting) -> None:
         """Count the devices of pods this way from now on; for the hook `prepare`."""

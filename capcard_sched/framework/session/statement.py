@@ -160,6 +160,7 @@ class Statement:
         session = self._session
         annotations = self._annotations()
         volumes = self._volumes()
+        locks = {uid: lock for wanted in self._wanted("node_lock") for uid, lock in wanted.items()}
         binds: list[Bind] = []
         outcomes, bound, placements = session.outcomes, session.report.bound, session.report.placements
         for record in self._records:
@@ -176,7 +177,15 @@ class Statement:
                 session.state.set_binding(record.job, record.tasks)
                 namespace, note = record.job.namespace, annotations.get
                 binds += [
-                    Bind(namespace, task.name, task.uid, node.name, note(task.uid) or {}, volumes.get(task.uid, ()))
+                    Bind(
+                        namespace,
+                        task.name,
+                        task.uid,
+                        node.name,
+                        note(task.uid) or {},
+                        volumes.get(task.uid, ()),
+                        locks.get(task.uid, ""),
+                    )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]
                 if annotations:

@@ -118,7 +118,7 @@ class BindQueue:
         """Submit a binding."""
         call = BindCall(bind, self._gate.term, self._clock())
         self._open["bind"] += 1
-        if self._pre_bind is not None and bind.volumes:
+        if self._pre_bind is not None and (bind.volumes or bind.node_lock):
             self._pre_bind_queue.append(call)
             _wake(self._idle_pre_binders)
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.paths import pod_path, podgroup_path, queue_path
+from capcard_sched.kube.paths import node_path, pod_path, podgroup_path, queue_path
 from capcard_sched.kube.writes import requests
 from capcard_sched.kube.writes.retry_class import (
     RetryClass,
@@ -20,6 +20,7 @@ from capcard_sched.kube.writes.retry_class import (
 )
 from capcard_sched.kube.writes.write_outcome import WriteOutcome
 from capcard_sched.model.intents import (
+    AnnotateNode,
     AnnotatePodGroup,
     AnnotateQueue,
     UpdatePodCondition,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
     from capcard_sched.kube.writes.status_discovery import StatusDiscovery
 
-StatusIntent: TypeAlias = UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | UpdatePodCondition
+StatusIntent: TypeAlias = (
+    UpdatePodGroup | AnnotatePodGroup | UpdateQueueStatus | AnnotateQueue | AnnotateNode | UpdatePodCondition
+)
 #: Kind of write, then namespace and name, or uid, of the object.
 StatusKey: TypeAlias = tuple[str, str, str]
 
@@ -73,6 +76,8 @@ def key_of(intent: StatusIntent) -> StatusKey:
         return condition_key(intent.uid)
     if isinstance(intent, UpdateQueueStatus):
         return ("QueueStatus", "", intent.name)
+    if isinstance(intent, AnnotateNode):
+        return ("NodeAnnotations", "", intent.name)
     return ("QueueAnnotations", "", intent.name)
 
 
@@ -86,6 +91,8 @@ def merge(old: StatusWrite, new: StatusWrite) -> StatusWrite:
     intent = new.intent
     if isinstance(intent, AnnotateQueue) and isinstance(old.intent, AnnotateQueue) and old.term == new.term:
         intent = AnnotateQueue(intent.name, {**old.intent.annotations, **intent.annotations})
+    elif isinstance(intent, AnnotateNode) and isinstance(old.intent, AnnotateNode) and old.term == new.term:
+        intent = AnnotateNode(intent.name, {**old.intent.annotations, **intent.annotations})
     elif (
         isinstance(intent, AnnotatePodGroup)
         and isinstance(old.intent, AnnotatePodGroup)
@@ -122,7 +129,8 @@ class Statuses:
                 body = requests.annotation_changes(intent.annotations, intent.uid)
                 await self._patch(podgroup_path(intent.namespace, intent.name), body, write.term)
                 return WriteOutcome(written=True)
-            await self._patch(queue_path(intent.name), requests.annotation_changes(intent.annotations), write.term)
+            path = node_path(intent.name) if isinstance(intent, AnnotateNode) else queue_path(intent.name)
+            await self._patch(path, requests.annotation_changes(intent.annotations), write.term)
         except (ApiError, Unreachable) as error:
             return self._classify(intent, error, age)
         return WriteOutcome(written=True)
@@ -180,7 +188,7 @@ class Statuses:
         retry = True
         if found is RetryClass.ABSENT:
             # The object is gone, or only its subresource.
-            plain = isinstance(intent, UpdatePodCondition | AnnotateQueue | AnnotatePodGroup)
+            plain = isinstance(intent, UpdatePodCondition | AnnotateQueue | AnnotateNode | AnnotatePodGroup)
             retry = not plain and self._discovery.invalidate()
         elif found is RetryClass.REFUSED:
             retry = not is_uid_mismatch(error)

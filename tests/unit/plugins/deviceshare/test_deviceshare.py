@@ -7,7 +7,7 @@ import pytest
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.deltas import BindFailed
-from capcard_sched.model.intents import Bind
+from capcard_sched.model.intents import AnnotateNode, Bind
 from capcard_sched.testing import EPOCH, registry
 from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, PERCENTAGE, VgpuHarness, conf
 
@@ -646,3 +646,53 @@ def test_percentages_count_nowhere(plugin: str) -> None:
     h.settle()
 
     assert h.binds == {"p": "n1"}
+
+
+# --- handshakes and locks ---------------------------------------------------------------------------------------------
+
+
+def _handshakes(h: VgpuHarness, text: str, now: float) -> list[str]:
+    h.cards("n1", "A:10000", annotations={keys.NODE_VGPU_HANDSHAKE: text})
+    intents = h.step(now).intents
+    return [str(each.annotations[keys.NODE_VGPU_HANDSHAKE]) for each in intents if isinstance(each, AnnotateNode)]
+
+
+def test_a_report_is_asked_for_once_in_thirty_seconds() -> None:
+    h = VgpuHarness()
+
+    assert _handshakes(h, "Reported 1", EPOCH) == ["Requesting_2026.01.01 00:00:00"]
+    assert _handshakes(h, "Reported 2", EPOCH + 29) == []
+    assert _handshakes(h, "Reported 3", EPOCH + 30) == ["Requesting_2026.01.01 00:00:30"]
+
+
+@pytest.mark.parametrize(
+    "text, written",
+    [
+        ("Requesting_2026.01.01 00:00:00", []),
+        ("Requesting_2025.12.31 23:58:59", ["Deleted_2026.01.01 00:00:00"]),
+        ("Requesting_never", ["Requesting_2026.01.01 00:00:00"]),
+        ("Deleted_2025.12.31 23:58:59", []),
+    ],
+)
+def test_a_handshake_is_answered_by_its_state(text: str, written: list[str]) -> None:
+    assert _handshakes(VgpuHarness(), text, EPOCH) == written
+
+
+def test_a_node_without_a_handshake_gets_none() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+
+    assert not [each for each in h.step().intents if isinstance(each, AnnotateNode)]
+
+
+@pytest.mark.parametrize("enabled, lock", [(True, "hamivgpu"), (False, "")])
+def test_bindings_of_shares_take_the_lock_of_their_node_when_it_is_on(enabled: bool, lock: str) -> None:
+    h = VgpuHarness(conf(NodeLockEnable=enabled))
+    h.cards("n1", "A:10000")
+    for name, limits in (("p", {NUMBER: 1}), ("plain", {})):
+        h.group(name)
+        h.pod(name, group=name, limits=limits)
+
+    binds = {each.name: each.node_lock for each in h.step().intents if isinstance(each, Bind)}
+
+    assert binds == {"p": lock, "plain": ""}

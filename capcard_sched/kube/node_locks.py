@@ -1,0 +1,187 @@
+"""Node locks of device plugins: an annotation on the node that one pod holds from its binding until it has its devices.
+
+Bindings of one node wait in the order of their submission. A binding whose turn has not come, or whose node is locked,
+fails with a retriable error, so that no worker waits with it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.kube.client import ApiError
+from capcard_sched.kube.paths import PODS, node_path, pod_path
+from capcard_sched.model.annotations import BIND_PHASE
+from capcard_sched.model.objects import NodeObject, PodObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capcard_sched.kube.client import Client
+    from capcard_sched.model.intents import Bind
+
+#: Seconds after which a lock is void, and after which a binding gives up waiting for one.
+EXPIRY_SECONDS: Final = 300.0
+#: Seconds after which a waiting binding that was not retried is dropped.
+_FORGOTTEN_SECONDS = 120.0
+#: Seconds between two attempts at a held lock: doubling.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_MERGE: Final = "application/merge-patch+json"
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_ALLOCATING: Final = "allocating"
+
+
+class _PodList(msgspec.Struct, frozen=True):
+    items: tuple[PodObject, ...] = ()
+
+
+_nodes = msgspec.json.Decoder(NodeObject)
+_pods = msgspec.json.Decoder(PodObject)
+_pod_lists = msgspec.json.Decoder(_PodList)
+
+
+class NodeLockedError(ApiError):
+    """The lock is not available yet (429), or was not in time (422)."""
+
+    def __init__(self, bind: Bind, holder: str, waited: float) -> None:
+        given_up = waited >= EXPIRY_SECONDS
+        message = f"node {bind.node} locked for {waited:.0f} s {bind.node_lock} by {holder}"
+        super().__init__(422 if given_up else 429, "NodeLocked", message)
+        self.given_up = given_up
+
+
+class _LockOwner(NamedTuple):
+    namespace: str
+    name: str
+    uid: str
+
+
+class _LockWaiter:
+    """A binding that waits for the lock of its node."""
+
+    __slots__ = ("attempts", "seen", "since", "uid")
+
+    def __init__(self, uid: str, since: float) -> None:
+        self.uid = uid
+        self.since = since
+        self.seen = since
+        self.attempts = 0
+
+
+class NodeLocks:
+    """Takes locks before bindings. `now` is the wall clock, Unix seconds; `clock` a monotonic one."""
+
+    def __init__(self, now: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._clock = clock
+        self._started = now()
+        self._queues: dict[str, list[_LockWaiter]] = {}
+        #: By node: the pod for which this process holds the lock.
+        self._owners: dict[str, _LockOwner] = {}
+
+    async def acquire(self, client: Client, bind: Bind) -> None:
+        """Return when the pod holds the lock of its node. Raises NodeLockedError until then; ApiError, Unreachable."""
+        queue = self._queues.setdefault(bind.node, [])
+        at = self._clock()
+        queue[:] = [other for other in queue if other.uid == bind.uid or at - other.seen < _FORGOTTEN_SECONDS]
+        own = next((other for other in queue if other.uid == bind.uid), None)
+        if own is None:
+            own = _LockWaiter(bind.uid, at)
+            queue.append(own)
+        own.seen = at
+        try:
+            if queue[0] is not own:
+                raise self._turn(bind, own)
+            await self._take(client, bind, own)
+        except NodeLockedError as error:
+            if error.given_up:
+                self._leave(bind, own)
+            raise
+        self._leave(bind, own)
+
+    async def _take(self, client: Client, bind: Bind, own: _LockWaiter) -> None:
+        node = _nodes.decode(await client.request("GET", node_path(bind.node)))
+        text = (node.metadata.annotations or {}).get(bind.node_lock)
+        holder = await self._holder(client, bind, text)
+        if holder:
+            raise self._held(bind, own, holder)
+        value = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        version = node.metadata.resource_version
+        patch = {"metadata": {"resourceVersion": version, "annotations": {bind.node_lock: value}}}
+        try:
+            await client.request("PATCH", node_path(bind.node), body=msgspec.json.encode(patch), content_type=_MERGE)
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            raise self._held(bind, own, "another write") from error
+        self._owners[bind.node] = _LockOwner(bind.namespace, bind.name, bind.uid)
+
+    async def _holder(self, client: Client, bind: Bind, text: str | None) -> str:
+        """The holder of a lock with this value, "" when the lock is free."""
+        if text is None:
+            self._owners.pop(bind.node, None)
+            return ""
+        locked = _moment(text)
+        if locked is None or self._now() - locked > EXPIRY_SECONDS:
+            return ""
+        owner = self._owners.get(bind.node)
+        if owner is not None:
+            if owner.uid == bind.uid:  # an earlier attempt at the same binding
+                return ""
+            return f"pod {owner.namespace}/{owner.name}" if await _is_served_later(client, owner) else ""
+        if locked < self._started:  # of an earlier run of this scheduler, if some pod still waits for its devices
+            query = {"fieldSelector": f"spec.nodeName={bind.node}"}
+            found = _pod_lists.decode(await client.request("GET", PODS, params=query)).items
+            waiting = sorted(
+                (pod for pod in found if _waits(pod)), key=lambda pod: pod.metadata.creation_timestamp or ""
+            )
+            if not waiting:
+                return ""
+            return f"pod {waiting[0].metadata.namespace}/{waiting[0].metadata.name}"
+        return "another client"
+
+    def _held(self, bind: Bind, own: _LockWaiter, holder: str) -> NodeLockedError:
+        error = NodeLockedError(bind, holder, self._clock() - own.since)
+        error.retry_after = min(_FIRST_PAUSE * 2**own.attempts, _LONGEST_PAUSE)
+        own.attempts = min(own.attempts + 1, 10)
+        return error
+
+    def _turn(self, bind: Bind, own: _LockWaiter) -> NodeLockedError:
+        """An earlier binding of the node comes first; its turn costs no request."""
+        error = NodeLockedError(bind, "an earlier binding", self._clock() - own.since)
+        error.retry_after = _FIRST_PAUSE
+        return error
+
+    def _leave(self, bind: Bind, own: _LockWaiter) -> None:
+        queue = self._queues[bind.node]
+        queue.remove(own)
+        if not queue:
+            del self._queues[bind.node]
+
+
+async def _is_served_later(client: Client, owner: _LockOwner) -> bool:
+    """Whether a pod that holds the lock has not got its devices yet."""
+    try:
+        pod = _pods.decode(await client.request("GET", pod_path(owner.namespace, owner.name)))
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return False
+        raise
+    return pod.metadata.uid == owner.uid and _waits(pod)
+
+
+def _waits(pod: PodObject) -> bool:
+    phase = (pod.metadata.annotations or {}).get(BIND_PHASE)
+    return phase == _ALLOCATING and pod.status.phase not in _ENDED
+
+
+def _moment(text: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

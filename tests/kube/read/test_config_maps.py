@@ -1,0 +1,47 @@
+"""ConfigMaps that plugins read, listed and watched by name on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from capcard_sched.kube.client import Client
+from capcard_sched.kube.connection import load_connection
+from capcard_sched.kube.informers import Informers
+from capcard_sched.kube.instrumentation import NullObserver
+from capcard_sched.kube.kinds import chosen_kinds
+from capcard_sched.model.deltas import ConfigMapChanged, ConfigMapGone, Delta
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.proxy import Proxy
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Proxy) -> None:
+    told: list[Delta] = []
+    for name in ("devices", "other"):
+        data = {"device-config.yaml": "a: 1"}
+        made = await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+    namespace = made["metadata"]["namespace"]
+    kinds = [kind for kind in chosen_kinds(config_maps=[(namespace, "devices")]) if kind.name == "ConfigMap"]
+    async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), connections=4) as client:
+        informers = Informers(client, told.extend, NullObserver(), kinds)
+        running = asyncio.create_task(informers.run())
+        await informers.wait_synced()
+        await cluster.patch("configmaps", "other", {"data": {"device-config.yaml": "a: 2"}})
+        await cluster.patch("configmaps", "devices", {"data": {"device-config.yaml": "a: 3"}})
+        await cluster.wait_until(lambda: len(told) > 1, "the change")
+        await cluster.delete("configmaps", "devices")
+        await cluster.wait_until(lambda: len(told) > 2, "the deletion")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    first, second, third = told
+    assert isinstance(first, ConfigMapChanged)
+    assert isinstance(second, ConfigMapChanged)
+    assert [each.config_map.data for each in (first, second)] == [
+        {"device-config.yaml": "a: 1"},
+        {"device-config.yaml": "a: 3"},
+    ]
+    assert third == ConfigMapGone(namespace, "devices")
