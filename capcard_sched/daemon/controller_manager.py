@@ -17,6 +17,7 @@ import structlog
 import uvloop
 
 from capcard_sched import __version__
+from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.objects import JOB, POD_GROUP, QUEUE, key_of, meta
 from capcard_sched.controllers.podgroups import PodGroupController
@@ -200,6 +201,7 @@ class ControllerManager:
             ),
             ("job-controller", JobController(options.scheduler_name[0], new_key_pair), options.worker_threads),
             ("gc-controller", TtlController(), options.worker_threads_for_gc),
+            ("cronjob-controller", CronJobController(), options.worker_threads_for_gc),
         ]
         return [row for row in found if row[0] in options.enabled]
 

@@ -16,7 +16,7 @@ SERVING: Final = Group("Metrics and health", sort_key=4)
 DIAGNOSIS: Final = Group("Logs", sort_key=5)
 
 #: The controllers, by the names that users of Volcano know.
-NAMES: Final = ("pg-controller", "queue-controller", "job-controller", "gc-controller")
+NAMES: Final = ("pg-controller", "queue-controller", "job-controller", "gc-controller", "cronjob-controller")
 _METRICS_ADDRESS: Final = AddressFlag("", 8081)
 _HEALTH_ADDRESS: Final = AddressFlag("", 11252)
 
@@ -67,7 +67,7 @@ class ControllerOptions:
         tuple[str, ...], _flag(CONTROLLERS, values.names, negative=(), show_default=values.show_list, metavar="NAME")
     ] = ("*",)
     """Controllers to run: `*` for all, `+name` to enable and `-name` to disable one; repeatable. Names: pg-controller,
-    queue-controller, job-controller, gc-controller."""
+    queue-controller, job-controller, gc-controller, cronjob-controller."""
 
     scheduler_name: Annotated[
         tuple[str, ...], _flag(CONTROLLERS, values.names, negative=(), show_default=values.show_list, metavar="NAME")
@@ -84,7 +84,7 @@ class ControllerOptions:
     """Queues that are reconciled at the same time."""
 
     worker_threads_for_gc: Annotated[int, _workers()] = 1
-    """Finished Jobs that are deleted at the same time."""
+    """Finished Jobs that are deleted, and CronJobs that are reconciled, at the same time."""
 
     max_requeue_num: Annotated[int, _flag(CONTROLLERS, values.whole(-1, 10**6), metavar="N")] = 15
     """Refused writes of an object after which it is given up; a Job is terminated then. -1: never."""

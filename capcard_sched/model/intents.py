@@ -117,6 +117,7 @@ class ObjectRef(msgspec.Struct, frozen=True, order=True):
         "PodGroup",
         "Queue",
         "Job",
+        "CronJob",
         "Node",
         "PersistentVolumeClaim",
         "PersistentVolume",

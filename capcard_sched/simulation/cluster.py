@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from capcard_sched.controllers.cronjobs import CronJobController
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API
@@ -76,6 +77,7 @@ class SimulatedCluster:
                 for controller in (
                     JobController(scheduler_names[0], lambda: _KEYS),
                     TtlController(),
+                    CronJobController(),
                     PodGroupController(scheduler_names),
                 )
             ),

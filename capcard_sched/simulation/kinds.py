@@ -9,6 +9,7 @@ from capcard_sched.controllers.objects import (
     CLAIM,
     COMMAND,
     CONFIG_MAP,
+    CRON_JOB,
     DEPLOYMENT,
     EVENT,
     JOB,
@@ -76,6 +77,7 @@ KINDS = (
     ApiKind(DEPLOYMENT, APPS_API),
     ApiKind(REPLICA_SET, APPS_API),
     ApiKind(STATEFUL_SET, APPS_API),
+    ApiKind(CRON_JOB, BATCH_API),
     ApiKind(JOB, BATCH_API),
     ApiKind(POD_GROUP, SCHEDULING_API),
     ApiKind(POD, "v1"),
@@ -88,6 +90,7 @@ _RANK = {kind.name: rank for rank, kind in enumerate(KINDS)}
 #: Kinds of other API groups that share a name with one of ours: kept like every unknown kind.
 NAMESAKES = frozenset(
     {
+        ("batch/v1", "CronJob"),
         ("batch/v1", "Job"),
         ("events.k8s.io/v1", "Event"),
         ("scheduling.k8s.io/v1alpha1", "PodGroup"),

@@ -26,6 +26,7 @@ _API_VERSIONS: Final = {
     "PodGroup": "scheduling.volcano.sh/v1beta1",
     "Queue": "scheduling.volcano.sh/v1beta1",
     "Job": "batch.volcano.sh/v1alpha1",
+    "CronJob": "batch.volcano.sh/v1alpha1",
     "HyperNode": "topology.volcano.sh/v1alpha1",
     "PersistentVolumeClaim": "v1",
     "PersistentVolume": "v1",

@@ -14,7 +14,7 @@ from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
-from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.e2e.controllers.conftest import BATCH, Controllers, Jobs
 from tests.e2e.rbac.installed import SYSTEM, Audit, Right, install, rights_of
 from tests.manifests.documents import MANIFESTS, by_key, read
 
@@ -29,6 +29,7 @@ RARE = {
     Right("queues", "get", "scheduling.volcano.sh"),
     Right("commands", "get", "bus.volcano.sh"),
     Right("jobs", "get", "batch.volcano.sh"),
+    Right("cronjobs", "get", "batch.volcano.sh"),
     # The API server of the tests does not enforce blockOwnerDeletion; events are counted up when they repeat.
     *(
         Right(f"{resource}/finalizers", "update", group)
@@ -36,6 +37,7 @@ RARE = {
             ("pods", ""),
             ("jobs", "batch"),
             ("jobs", "batch.volcano.sh"),
+            ("cronjobs", "batch.volcano.sh"),
             *((each, "apps") for each in ("replicasets", "statefulsets", "daemonsets")),
         )
     ),
@@ -107,6 +109,7 @@ async def test_the_account_uses_its_rights_and_lacks_none(
             return bool(await cluster.list("persistentvolumeclaims") and await cluster.list("podgroups"))
 
         await cluster.wait_until(claimed, "the claim and the PodGroup", within=30)
+        await _cron_job(cluster, (await jobs.get("claims"))["spec"])
         await _plain_pods(cluster)
         await _queues(cluster)
         assert await running.stop() == 0
@@ -121,6 +124,23 @@ async def test_the_account_uses_its_rights_and_lacks_none(
     assert audit.used() <= granted
     # This API server lists through the watch; others do not.
     assert {right for right in granted - audit.used() if right.verb != "list"} <= RARE
+
+
+async def _cron_job(cluster: Cluster, spec: Manifest) -> None:
+    """A CronJob whose last time is long ago creates a Job at once."""
+    metadata = {"name": "cron", "namespace": cluster.namespace}
+    body = {"schedule": "* * * * *", "jobTemplate": {"spec": {**spec, "volumes": []}}}
+    await cluster.create({"apiVersion": BATCH, "kind": "CronJob", "metadata": metadata, "spec": body})
+    past = {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}
+    await cluster.patch("cronjobs.batch.volcano.sh", "cron", past, subresource="status")
+
+    async def created() -> bool:
+        found = await cluster.get("cronjobs.batch.volcano.sh", "cron")
+        names = [job["metadata"]["name"] for job in await cluster.list("jobs.batch.volcano.sh")]
+        return bool(found["status"].get("active")) and any(name.startswith("cron-") for name in names)
+
+    await cluster.wait_until(created, "the Job of the CronJob", within=30)
+    await cluster.delete("cronjobs.batch.volcano.sh", "cron")
 
 
 async def _plain_pods(cluster: Cluster) -> None:

@@ -154,6 +154,7 @@ _API = {
     "Command": "bus.volcano.sh/v1alpha1",
     "Queue": "scheduling.volcano.sh/v1beta1",
     "PodGroup": "scheduling.volcano.sh/v1beta1",
+    "CronJob": "batch.volcano.sh/v1alpha1",
     "Deployment": "apps/v1",
     "ReplicaSet": "apps/v1",
     "StatefulSet": "apps/v1",
