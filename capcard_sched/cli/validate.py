@@ -17,7 +17,7 @@ from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.checks import Severity
-from capcard_sched.model.object_checks import BUILT_IN_QUEUES, check_objects
+from capcard_sched.model.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
 from capcard_sched.simulation.kinds import SCENARIO
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -118,6 +118,8 @@ class _Checker:
         self.rows: list[FindingRow] = []
         self.objects: list[_CheckedObject] = []
         self.confs = 0
+        #: Names of plugins in all scheduler-confs of the input.
+        self._plugins: set[str] = set()
         self._registry = registry
         #: Files for the simulator's loader, and the bytes of standard input if it is one of them.
         self._manifests: list[str] = []
@@ -160,7 +162,7 @@ class _Checker:
             self._structure("warning", scenario.warnings)
         for obj in self.objects:
             self._config_map(obj)
-        for index, finding in check_objects([obj.value for obj in self.objects]):
+        for index, finding in check_objects([obj.value for obj in self.objects], self._plugins or BUILT_IN_PLUGINS):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
@@ -185,7 +187,10 @@ class _Checker:
 
     def _conf(self, text: str | bytes, place: FindingRow) -> None:
         self.confs += 1
-        for problem in parse_conf(text, registry=self._registry).problems:
+        result = parse_conf(text, registry=self._registry)
+        if result.conf is not None:
+            self._plugins.update(option.name for tier in result.conf.tiers for option in tier)
+        for problem in result.problems:
             field = ".".join(filter(None, (place.field, problem.path)))
             line = f" (line {problem.line})" if problem.line else ""
             message = "; ".join(filter(None, (problem.message, problem.hint)))

@@ -12,6 +12,7 @@ from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, Qu
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+from capcard_sched.model.unenforced_limits import unenforced_limits
 from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
@@ -174,7 +175,9 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
     uses = _card_uses(core)
     columns = core.state.columns
     found: list[QueueUse] = []
-    for name, queue in sorted(core.state.queues.items()):
+    plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
+    # A deleted queue with live pods stays visible.
+    for name, queue in sorted({**core.state.deleted_queues, **core.state.queues}.items()):
         limits = queue.capability or {}
         allocated = columns.amounts(queue.allocated)
         cards = uses.get(name, ())
@@ -186,7 +189,15 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
         }
         jobs = queue.jobs.values()
         waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
-        found.append(QueueUse(name, queue.state or "Open", len(jobs), waiting, cards, resources))
+        fields = {
+            "capability": limits,
+            "deserved": queue.deserved or {},
+            "guarantee": queue.guarantee or {},
+        }
+        warnings = tuple(
+            f"{finding.field}: {finding.message}" for finding in unenforced_limits(fields, queue.annotations, plugins)
+        )
+        found.append(QueueUse(name, queue.state or "Open", len(jobs), waiting, cards, resources, warnings))
     return tuple(found)
 
 

@@ -36,6 +36,8 @@ class QueueUse(msgspec.Struct, frozen=True):
     cards: tuple[CardUse, ...]
     #: Resource to (limit or None, allocated), base units; without the device resources that cards cover.
     resources: dict[str, tuple[int | None, int]]
+    #: Limits of the queue without effect.
+    warnings: tuple[str, ...] = ()
 
 
 class NodeReason(msgspec.Struct, frozen=True):

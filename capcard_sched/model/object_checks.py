@@ -32,14 +32,18 @@ from capcard_sched.model.checks import (
 )
 from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
 Json: TypeAlias = dict[str, Any]
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
+#: Quota plugins of the built-in scheduler-conf.
+BUILT_IN_PLUGINS: Final = frozenset({"capacity-card"})
 #: Queues that always exist.
 BUILT_IN_QUEUES: Final = frozenset({"default", "root"})
 OUR_SCHEDULERS: Final = frozenset({"capcard-sched", "volcano"})
@@ -118,19 +122,29 @@ class Inventory:
         ]
 
 
-def check_objects(objects: Sequence[Json]) -> list[tuple[int, Finding]]:
-    """All findings in order, each with the index of its object; -1 for findings across objects."""
+def check_objects(objects: Sequence[Json], plugins: AbstractSet[str] = BUILT_IN_PLUGINS) -> list[tuple[int, Finding]]:
+    """All findings in order, each with the index of its object; -1 for findings across objects.
+
+    `plugins`: names in the scheduler-conf; those of the built-in one by default.
+    """
     inventory = Inventory(objects)
-    found = [(index, finding) for index, obj in enumerate(objects) for finding in check_object(obj, inventory)]
+    found = [(index, finding) for index, obj in enumerate(objects) for finding in check_object(obj, inventory, plugins)]
     return found + [(-1, finding) for finding in inventory.overview()]
 
 
-def check_object(obj: Json, inventory: Inventory) -> list[Finding]:
+def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BUILT_IN_PLUGINS) -> list[Finding]:
     """Findings of one object, given the inventory of all."""
     kind = obj.get("kind")
     if kind == "Queue":
-        quota = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA)
+        annotations = texts(obj, "metadata", "annotations")
+        quota = annotations.get(keys.CARD_QUOTA)
         findings = [] if quota is None else check_card_quota(quota)
+        limits = {
+            "capability": _map(_at(obj, "spec", "capability")),
+            "deserved": _map(_at(obj, "spec", "deserved")),
+            "guarantee": _map(_at(obj, "spec", "guarantee", "resource")),
+        }
+        findings += unenforced_limits(limits, annotations, plugins)
     elif kind == "Node":
         findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
 from capcard_sched.reports.terminal import console_for, format_base_amount
 
@@ -39,6 +40,9 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
         for position, row in enumerate(rows or [[""] * 6]):
             table.add_row(*(head if not position else [""] * 4), *row)
     console.print(table)
+    for queue in queues:
+        for warning in queue.warnings:
+            console.print(Text.assemble(("warning: ", "yellow"), f"queue {queue.name}: {warning}"), soft_wrap=True)
 
 
 def card_row(use: CardUse) -> list[str]:

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from capcard_sched.cli.main import run
+from capcard_sched.framework.explain import queue_uses
+from capcard_sched.model.deltas import QueueGone
+from capcard_sched.testing import Harness
 
 DEMO = Path(__file__).parents[3] / "config" / "examples" / "demo"
 WORK = """
@@ -93,8 +96,42 @@ def test_json_is_the_record(work: str, capsys: pytest.CaptureFixture[str]) -> No
                 {"card": "NVIDIA-H200", "quota": 3, "allocated": 2, "inqueue": 1, "total": 4},
             ],
             "resources": {"cpu": [6000, 1500], "memory": [32 * 2**30, 2**30]},
+            "warnings": [],
         }
     ]
+
+
+def test_a_limit_that_no_plugin_enforces_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "work.yaml"
+    path.write_text(WORK.replace("{memory: 1536Mi}", "{memory: 1536Mi, nvidia.com/gpu: 4}"))
+    assert run(["queue", "list", "-f", str(path)]) == 0
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert warning == (
+        'warning: queue plain: spec.capability["nvidia.com/gpu"]: not enforced: no plugin of the scheduler-conf limits '
+        "nvidia.com/gpu by capability"
+    )
+    conf = tmp_path / "gang.conf"
+    conf.write_text("actions: enqueue\ntiers: [{plugins: [{name: gang}]}]\n")
+    assert run(["queue", "list", "team", "-f", str(path), "--scheduler-conf", str(conf)]) == 0
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert warning == (
+        'warning: queue team: metadata.annotations["volcano.sh/card.quota"]: not enforced: the scheduler-conf has no '
+        "plugin capacity-card"
+    )
+
+
+def test_a_deleted_queue_with_live_pods_stays_visible() -> None:
+    h = Harness('actions: "allocate"\ntiers: [{plugins: [{name: gang}]}]\n')
+    h.queue("q")
+    h.group("g", queue="q")
+    h.node("n1")
+    h.pod("p", group="g", node="n1", phase="Running")
+    h.step()
+    h.apply(QueueGone("q"))
+    h.step()
+    deleted = {use.name: use for use in queue_uses(h.core)}["q"]
+    assert (deleted.state, deleted.jobs) == ("Deleted", 1)
+    assert deleted.resources["cpu"][1] > 0
 
 
 def test_queues_come_in_order_of_name_and_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:

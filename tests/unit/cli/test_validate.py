@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.cli.main import run
 from capcard_sched.cli.validate import validate
 
 QUEUE = """
@@ -231,3 +232,45 @@ def test_quotas_of_a_tide_add_up_to_more_than_the_cards_and_that_is_no_more_than
         "note",
         "quotas of all queues add up to 28 x NVIDIA-H200, the nodes have 16",
     )
+
+
+LIMITS = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: team, annotations: {volcano.sh/card.quota: '{"A100": 4}'}}
+spec:
+  capability: {cpu: 4, nvidia.com/gpu: 4}
+  deserved: {nvidia.com/gpu: 2}
+  guarantee: {resource: {nvidia.com/gpu: 1}}
+"""
+DEVICE_FIELDS = [
+    'spec.capability["nvidia.com/gpu"]',
+    'spec.deserved["nvidia.com/gpu"]',
+    'spec.guarantee.resource["nvidia.com/gpu"]',
+]
+CARD_FIELD = 'metadata.annotations["volcano.sh/card.quota"]'
+
+
+@pytest.mark.parametrize(
+    "plugins, fields",
+    [
+        pytest.param("", DEVICE_FIELDS, id="built-in scheduler-conf"),
+        pytest.param("capacity-card", DEVICE_FIELDS, id="capacity-card"),
+        pytest.param("capacity", [CARD_FIELD], id="capacity"),
+        pytest.param("gang", [*DEVICE_FIELDS, CARD_FIELD], id="no quota plugin"),
+    ],
+)
+def test_limits_that_no_plugin_enforces_are_warnings(
+    plugins: str, fields: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "queue.yaml").write_text(LIMITS)
+    words = ["validate", "-f", str(tmp_path / "queue.yaml"), "-o", "json"]
+    if plugins:
+        conf = tmp_path / "scheduler.conf"
+        conf.write_text(f"actions: enqueue\ntiers: [{{plugins: [{{name: {plugins}}}]}}]\n")
+        words += ["--scheduler-conf", str(conf)]
+    assert run(words) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    unenforced = [row for row in findings if "not enforced" in row["message"]]
+    assert [row["field"] for row in unenforced] == fields
+    assert {row["severity"] for row in unenforced} == {"warning"}
