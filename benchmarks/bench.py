@@ -1,9 +1,9 @@
-"""`python -m benchmarks.bench`: how fast the core places synthetic workloads. Figures, never a verdict.
+"""`python -m benchmarks.bench`: measures the core on synthetic workloads. Prints figures only.
 
-Everything runs in this process, without a cluster: the state is filled from JSON as the watch would fill it, then one
-session places all pods (W1 to W3), takes cards back from pods that run (P1, R1, T1), or places pods for which nodes
-depend on each other or on more than amounts (A1, Z1, N1, U1). Times are medians over fresh cores, wall-clock where
-nothing else is said; `CPU` is the time this process computed, which other work on the machine does not change.
+Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
+all pods (W1 to W3), preempts and reclaims (P1, R1, T1), or places pods whose node scores depend on other nodes or on
+more than amounts (A1, Z1, N1, U1). Times are medians over fresh cores, wall-clock by default; `CPU` is the CPU time of
+this process, independent of other work on the machine.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ _Scene = TypeVar("_Scene", bound=Taking | Placing)
 
 #: Columns when the output is not a terminal.
 _FILE_WIDTH = 150
-#: Nodes and pods of the plain loop: seconds, not hours. Its time per pod grows with the nodes, so it is also asked for
-#: a few pods on as many nodes as S5 has.
+#: Nodes and pods of the plain loop, whose time per pod grows with the nodes: a small size, and few pods on S5's nodes.
 _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 #: Workload, fixed size and series of the growth runs.
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: What is placed into free room, where room is taken back, and where nodes differ by their neighbours.
+#: Workloads on free nodes, scenes of preemption, and scenes with scores that depend on other nodes.
 _ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS)
 
 
@@ -63,9 +62,9 @@ def bench(
     repeats: Annotated[int, Parameter(help="Fresh cores per figure.")] = 3,
     quick: Annotated[bool, Parameter(help="Small sizes, one repeat: does it run at all?")] = False,
 ) -> int:
-    """Measure sessions, growth, memory and the ratio to a plain object-per-pair loop, and what taking cards back costs.
+    """Measure sessions, growth, memory, the ratio to a plain loop over pods and nodes, preemption and reclaim.
 
-    Growth, memory and the plain loop belong to W1 to W3: they are left out when none of them is asked for.
+    Growth, memory and the plain loop are measured for W1 to W3 only.
     """
     console = Console()
     if not console.is_terminal:
@@ -207,13 +206,13 @@ def _placing_table(report: Report, old: Report | None) -> Table:
 
 def _taking_times(report: Report, old: Report | None) -> Table:
     table = Table(
-        title="Taking cards back on a full cluster: one session finds room for all who come",
-        caption="s/1,000: CPU seconds of the session for 1,000 pods that come, to be 1 or less; longest later: of the "
-        "sessions after it",
+        title="Preemption and reclaim on a full cluster: one session selects victims for all preemptors",
+        caption="s/1,000: CPU seconds of the session per 1,000 preemptors, target 1; longest later: of the sessions "
+        "after it",
     )
     _fill(
         table,
-        ("come", "session", "CPU", "action CPU", "s/1,000", "longest later CPU"),
+        ("preemptors", "session", "CPU", "action CPU", "s/1,000", "longest later CPU"),
         report.takings,
         None if old is None else old.takings,
         lambda run: (
@@ -250,14 +249,14 @@ def _fill(
 
 def _taking_victims(report: Report) -> Table:
     table = Table(
-        title="Who left, and what for",
-        caption="victims: of that session, evictions: until nothing happens any more; freed/card: cards of victims per "
-        "card that changed hands; in vain: evictions for a pod that was not bound when they had gone, to be 0",
+        title="Victims",
+        caption="victims: of that session, evictions: until nothing changes; freed/card: cards of victims per "
+        "reassigned card; wasted: evictions for a pod that was not bound afterwards, target 0",
     )
     table.add_column("scene")
     for header in (
-        "size", "come", "asked", "bound", "cards", "victims", "of groups", "evictions", "evictions/card", "freed/card",
-        "in vain",
+        "size", "preemptors", "requested", "bound", "cards", "victims", "of groups", "evictions", "evictions/card",
+        "freed/card", "wasted",
     ):  # fmt: skip
         table.add_column(header, justify="right")
     for run in report.takings:

@@ -32,12 +32,12 @@ app = App(name="decode", help="Measure decoding of watched objects.")
 
 #: Pieces as the event loop hands them over.
 _PIECE = 256 * 1024
-#: How often a node says that it lives.
+#: Heartbeats per node.
 _HEARTBEAT_SECONDS = 10.0
 
 
 class Decoding(msgspec.Struct, frozen=True):
-    """Microseconds per object, bytes where it says so."""
+    """Microseconds per object, or bytes."""
 
     pods: int
     nodes: int
@@ -69,7 +69,7 @@ class _Chain:
         self._decoder = KindDecoder(kind)
         self._apply = apply
         self.known = DeltaStore(kind, NullObserver())
-        self.told = 0
+        self.emitted = 0
 
     def run(self, stream: bytes) -> tuple[float, float, float]:
         """CPU seconds for decoding, comparing and applying."""
@@ -85,7 +85,7 @@ class _Chain:
             compared = process_time()
             for delta in out:
                 self._apply(delta)
-            self.told += len(out)
+            self.emitted += len(out)
             decode += decoded - began
             compare += compared - decoded
             apply += process_time() - compared
@@ -107,7 +107,7 @@ def measure_decoding(pods: int = 20_000, nodes: int = 5_000, repeats: int = 5) -
         again = pod_chain.run(repeat_stream)
         node_chain.run(node_stream)
         beat = node_chain.run(beat_stream)
-        if (pod_chain.told, node_chain.told, len(state.tasks), len(state.nodes)) != (pods, nodes, pods, nodes):
+        if (pod_chain.emitted, node_chain.emitted, len(state.tasks), len(state.nodes)) != (pods, nodes, pods, nodes):
             raise RuntimeError("what was sent once has not arrived once")
         samples.append((*first, sum(again), sum(beat)))
     decode, compare, apply, repeat, heartbeat = (
@@ -128,7 +128,7 @@ def measure_decoding(pods: int = 20_000, nodes: int = 5_000, repeats: int = 5) -
 
 
 def _known_bytes(stream: bytes) -> float:
-    """What is kept of all pods once they were told, in bytes; names count, which the state keeps too."""
+    """Bytes of the fingerprints of all pods, including names that the state also keeps."""
     tracemalloc.start()
     chain = _Chain("Pod", lambda _: None)
     before = tracemalloc.get_traced_memory()[0]

@@ -1,15 +1,15 @@
-"""Clusters on which every card is taken, and pods that come for some of them: data, the same for the same seed.
+"""Clusters without free cards, and preemptors: reproducible data for a seed.
 
-| Scene | Who comes | Whom they may take |
+| Scene | Preemptors | Possible victims |
 |---|---|---|
-| P1 | one pod of priority 80000 for fifty that run, many in gangs | lower priorities of their queue: `preempt` |
-| R1 | as many of inference, half of them more replicas of what runs | training, of other queues: `reclaim` |
+| P1 | one pod of priority 80000 per fifty running pods, many in gangs | lower priorities of their queue: `preempt` |
+| R1 | as many of inference, half of them additional replicas | training, of other queues: `reclaim` |
 | T1 | inference for 30 % of all cards, in the same way | training, of other queues: `reclaim` |
 
 Nodes are those of `workloads`. Every card runs: gangs of 1 to 32 pods with 1, 2, 4 or 8 cards each, packed node after
 node, so that gangs are spread over nodes and share them; in a gang of training all are needed. Pods without cards fill
-up to the number asked for. In R1 and T1 training holds three quarters of the cards. One running gang in twenty may not
-be evicted.
+up to the requested number. In R1 and T1 training uses three quarters of the cards. One running gang in twenty is not
+preemptable.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _CARDS = (1, 1, 1, 1, 1, 1, 2, 2, 4, 8)
 
 
 class Kind(NamedTuple):
-    """What pods of one group ask for, and who they are."""
+    """Queue, class, service type and requests of the pods of one group."""
 
     queue: str
     #: Name of a PriorityClass, and `inference`, `training` or "".
     priority_class: str
     service: str
-    #: Card name, the resource it is asked by, and how many of it; "" and 0 without cards.
+    #: Card name, its resource, and the number of cards; "" and 0 without cards.
     card: str = ""
     resource: str = GPU
     cards: int = 0
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Scene:
-    """Objects as they stand before anybody comes, and those that come."""
+    """The full cluster, and the objects of the preemptors."""
 
     name: str
     conf: str
@@ -82,7 +82,7 @@ class Scene:
     queues: list[QueueObject] = field(default_factory=list)
     groups: list[PodGroupObject] = field(default_factory=list)
     running: list[PodObject] = field(default_factory=list)
-    #: Groups that come, and all pods that come: those of these groups, and more of groups that run.
+    #: New groups, and all preemptors: pods of the new groups, and additional pods of running groups.
     new_groups: list[PodGroupObject] = field(default_factory=list)
     takers: list[PodObject] = field(default_factory=list)
     kinds: dict[str, Kind] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Scene:
         return facts
 
     def arriving(self) -> list[Delta]:
-        """Those who need room."""
+        """The preemptors and their groups."""
         return [*map(PodGroupChanged, self.new_groups), *map(PodChanged, self.takers)]
 
     # --- making -------------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def _come(scene: Scene, makers: dict[str, list[str]], part: float, count: int, r
 
 
 def _want(kind: Kind, rng: random.Random) -> Kind:
-    """What somebody who comes asks for: of twenty groups one for shares or slices, three for `A|B`."""
+    """Requests of a preemptor's group: of twenty groups one for shares or slices, three for `A|B`."""
     kind = kind._replace(priority_class="pc-highest")
     which = rng.randrange(20)
     if which == 0:

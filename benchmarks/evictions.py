@@ -34,26 +34,26 @@ class Taking(msgspec.Struct, frozen=True):
     size: str
     nodes: int
     pods: int
-    #: Pods that came, and the cards they asked for.
+    #: Preemptors, and the cards they request.
     takers: int
     asked: float
-    #: The session that finds room for all of them: wall-clock, what this process computed of it, and of the action.
+    #: The session that selects victims for all of them: wall-clock time, CPU time, CPU time of the action.
     session_seconds: float
     session_cpu_seconds: float
     action_cpu_seconds: float
     #: The longest of the sessions after it, CPU time.
     later_cpu_seconds: float
-    #: Pods evicted on statements in the session, undone ones included; those it really evicted, of how many groups.
+    #: Evictions on statements in the session, including undone ones; committed evictions, and their number of groups.
     tried: int
     victims: int
     groups_hit: int
-    #: Evictions of all sessions until nothing happened any more.
+    #: Evictions of all sessions until nothing changes.
     evictions: int
-    #: How many of those who came were bound by then, with how many cards; how many cards the victims had held.
+    #: Preemptors bound by then, and their cards; cards of the victims.
     bound: int
     cards: float
     cards_freed: float
-    #: Evictions made for a pod that was not bound.
+    #: Wasted evictions: the preemptor was not bound.
     in_vain: int
     repeats: int
 
@@ -64,12 +64,12 @@ class Taking(msgspec.Struct, frozen=True):
 
     @property
     def evictions_per_card(self) -> float:
-        """Evictions per card that changed hands."""
+        """Evictions per reassigned card."""
         return self.evictions / self.cards if self.cards else 0.0
 
     @property
     def freed_per_card(self) -> float:
-        """Cards whose pods were evicted, per card that changed hands."""
+        """Cards of victims per reassigned card."""
         return self.cards_freed / self.cards if self.cards else 0.0
 
 
@@ -179,7 +179,7 @@ class _Play:
         raise RuntimeError(f"{self._scene.name} does not come to rest in {_MOST_SESSIONS} sessions")
 
     def _take_note(self, result: StepResult) -> list[Delta]:
-        """What the watch says next: victims are being deleted and made anew, bound pods run."""
+        """Deltas that follow from the intents: victims terminate and are recreated, bound pods run."""
         news: list[Delta] = []
         replace = msgspec.structs.replace
         for intent in result.intents:

@@ -47,7 +47,7 @@ class Run(msgspec.Struct, frozen=True):
     nodes: int
     pods: int
     placed: int
-    #: Queues of the workload whose quota is short on purpose.
+    #: Queues of the workload with an insufficient quota by design.
     short_queues: int
     #: From JSON bytes to the state: decoding and applying every object, per second.
     deltas_per_second: float
@@ -76,7 +76,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """How the session grows along one axis: the slope of a straight line through (log size, log CPU seconds)."""
+    """Growth of the session along one axis: the slope of a line through (log size, log CPU seconds)."""
 
     axis: str
     fixed: str
@@ -99,7 +99,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """How many times faster the engine is."""
+        """Ratio of the plain loop's time to the engine's."""
         return self.engine_tasks_per_second / self.plain_tasks_per_second
 
 
@@ -152,7 +152,7 @@ class Frame(NamedTuple):
     data: bytes
 
     def decode(self) -> Delta:
-        """The fact it stands for."""
+        """The delta of the object."""
         return DECODERS[self.kind](self.data)
 
 
@@ -234,13 +234,13 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
 
 
 def _running(pod: PodObject, node: str) -> PodChanged:
-    """What the watch says about a pod that was bound and started."""
+    """The delta of a pod that is bound and running."""
     replace = msgspec.structs.replace
     return PodChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
 
 
 def _one_change(core: Core, workload: Workload, number: int) -> float:
-    """Seconds of a step whose only news is one new single-pod group of a template without cards."""
+    """Seconds of a step with one new single-pod group of a template without cards."""
     pattern = next(pod for pod in workload.pods if "volcano.sh/card.name" not in (pod.metadata.annotations or {}))
     name = f"late-{number}"
     group, pod = _late(workload.groups[0], pattern, name)
@@ -340,7 +340,7 @@ def compare(name: str, nodes: int, pods: int) -> Comparison:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """The machine of the measurement."""
     cpuinfo, meminfo = Path("/proc/cpuinfo"), Path("/proc/meminfo")
     model = platform.processor() or platform.machine()
     cores = "?"

@@ -1,11 +1,11 @@
-"""Pods for which nodes are not alike: what it costs when a node's worth depends on more than its own amounts.
+"""Cost of pods whose node scores depend on more than the amounts of the node.
 
-| Scene | Pods | Nodes differ by |
+| Scene | Pods | Scores depend on |
 |---|---|---|
-| A1 | gangs of 8, whose members keep off each other's nodes | who is there (required anti-affinity by host name) |
-| Z1 | gangs of 8, each spread evenly over four zones | who is elsewhere (topology spread, `DoNotSchedule`) |
-| N1 | gangs of 8 without a wish of their own | how full the HyperNodes around them are (`network-topology-aware`) |
-| U1 | the same | measured load, and what was placed since (`usage`) |
+| A1 | gangs of 8 with required anti-affinity between members | pods on the node |
+| Z1 | gangs of 8, each spread over four zones | pods on other nodes (topology spread, `DoNotSchedule`) |
+| N1 | gangs of 8 without constraints | usage of the surrounding HyperNodes (`network-topology-aware`) |
+| U1 | the same | measured usage and estimates of new pods (`usage`) |
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def scene_core(scene: str, nodes: int) -> Core:
 
 
 def _standing(scene: str, count: int) -> list[Delta]:
-    """Nodes, the queue, and what the scene knows about nodes."""
+    """Nodes, the queue, and HyperNodes or usage of the scene."""
     nodes = make_nodes(count)
     names = [node.metadata.name for node in nodes]
     facts: list[Delta] = [*map(NodeChanged, nodes), QueueChanged(make_queue("q", {}))]
@@ -150,7 +150,7 @@ def coming(scene: str, groups: int) -> list[Delta]:
 
 
 def _wish(scene: str, job: str) -> dict[str, Any]:
-    """What the pods of a job want of each other."""
+    """Affinity and spread constraints of the pods of a job."""
     selector = {"matchLabels": {"job": job}}
     if scene == "A1":
         term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}

@@ -92,7 +92,7 @@ class PlainNode:
 
 
 class PlainPod:
-    """A pod: what it asks, where it may go, what it is charged."""
+    """A pod: requests, constraints, charge."""
 
     def __init__(self, raw: Raw) -> None:
         meta, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
@@ -190,11 +190,11 @@ class PlainQueue:
         """Limits and deserved amounts, once the cluster's totals are known."""
         self.limit, self.deserved = dict(self.quota), dict(self.quota)
         for name in ("cpu", "memory"):
-            promised = self.guarantee.get(name, 0)
-            real = max(0, total.get(name, 0) - guaranteed.get(name, 0)) + promised
+            guarantee = self.guarantee.get(name, 0)
+            real = max(0, total.get(name, 0) - guaranteed.get(name, 0)) + guarantee
             real = min(real, self.capability.get(name, real))
             self.limit[name] = self.capability.get(name, real)
-            self.deserved[name] = max(min(self.wanted.get(name, 0), real), promised)
+            self.deserved[name] = max(min(self.wanted.get(name, 0), real), guarantee)
 
     @property
     def share(self) -> float:

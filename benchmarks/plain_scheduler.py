@@ -1,14 +1,13 @@
-"""A scheduler that a reader can check by eye: for each pod, for each node, every rule in turn.
+"""A scheduler without optimizations: every rule for each pod and each node.
 
-It is two things. As the oracle of the property tests it says what the engine ought to decide; as the plain
-object-per-pair loop of the benchmark it says what the engine's arrays and classes are worth. So it shares no code with
-the engine, and keeps to what both must agree on:
+It is the oracle of the property tests, and the baseline of the benchmark for the engine's arrays and signatures. It
+shares no code with the engine and implements the common subset:
 
 * gangs (`minMember`), queues and their card quotas with one or several alternatives, cpu and memory limits;
-* predicates: unschedulable, node selector, required node affinity, taints, card offered, room on the node;
+* predicates: unschedulable, node selector, required node affinity, taints, card of the node, free capacity;
 * scores: least requested, balanced, bin packing, order of the alternatives.
 
-Not known here, and so not to be used in its input: roles, init containers, preemption, pipelining, pod affinity,
+Not implemented, and not allowed in its input: roles, init containers, preemption, pipelining, pod affinity,
 spreading, ports, volumes, images, preferences and PreferNoSchedule taints.
 """
 
@@ -141,7 +140,7 @@ class PlainScheduler:
         return [*sorted(group.placed, key=_task_key), *sorted(group.waiting, key=_task_key)][: group.minimum]
 
     def demand(self, group: PlainGroup, members: list[PlainPod]) -> dict[str, int]:
-        """What the group asks for: cards of `members`, cpu and memory of minResources or else of its minimum."""
+        """Requested amounts of the group: cards of `members`, cpu and memory of minResources or else of its minimum."""
         asked: dict[str, int] = {}
         for pod in members:
             charge = pod.charge or self.charge(pod) or {}
@@ -160,7 +159,7 @@ class PlainScheduler:
         return asked
 
     def reserve(self, queue: PlainQueue, group: PlainGroup, members: list[PlainPod]) -> None:
-        """Add to the queue's reservations what the group asks for and does not hold yet."""
+        """Reserve the requested amounts of the group that are not allocated yet."""
         held: dict[str, int] = {}
         for pod in group.placed:
             add(held, pod.charge)
@@ -169,7 +168,7 @@ class PlainScheduler:
             add(queue.inqueue, {name: max(0, amount - reached)})
 
     def admit(self, queue: PlainQueue) -> None:
-        """Move pending groups to Inqueue, best first, as long as the queue's limits hold for all that were promised."""
+        """Admit pending groups, best first, within the queue's limits including reservations."""
         firm = dict(queue.allocated)
         for group in queue.groups:
             minimum = self.minimum(group)
@@ -194,7 +193,7 @@ class PlainScheduler:
                 self.reserve(queue, group, group.placed + group.waiting)
 
     def admissible(self, queue: PlainQueue, group: PlainGroup, firm: dict[str, int]) -> bool:
-        """Whether the group's minimum fits the limits beside what is held and promised already."""
+        """Whether the group's minimum fits the limits beside allocated and reserved amounts."""
         if any(self.charge(pod) is None for pod in self.minimum(group)):
             return False
         need = self.demand(group, self.minimum(group))
@@ -217,8 +216,8 @@ class PlainScheduler:
                 union = frozenset().union(*chosen)
                 if union & touched:
                     used = sum(min(total.get(card, 0), queue.limit.get(card, 0)) for card in union)
-                    promised = sum(n for key, n in claims.items() if key <= union)
-                    if used + promised > sum(queue.limit.get(card, 0) for card in union):
+                    reserved = sum(n for key, n in claims.items() if key <= union)
+                    if used + reserved > sum(queue.limit.get(card, 0) for card in union):
                         return False
         return True
 

@@ -70,7 +70,7 @@ _GANG_SIZES = (1, 1, 2, 4, 4, 8, 8, 16, 32, 64)
 
 
 class Template(NamedTuple):
-    """What the pods of one template ask for."""
+    """Requests of the pods of one template."""
 
     cpu: int
     memory_gib: int
@@ -89,7 +89,7 @@ class Workload:
     queues: list[QueueObject]
     groups: list[PodGroupObject]
     pods: list[PodObject]
-    #: Queues whose card quota is smaller than what their pods ask for.
+    #: Queues with a card quota below the requests of their pods.
     short_queues: list[str] = field(default_factory=list)
 
     def deltas(self) -> list[Delta]:
@@ -253,10 +253,10 @@ def _mixed(nodes: int, pods: int, rng: random.Random) -> Workload:
 
 
 def _mixed_template(number: int, models: list[str], rng: random.Random) -> Template:
-    """Of ten templates three ask for `A|B`, three for one model, one for a share or slice, three for no card."""
+    """Of ten templates three request `A|B`, three one model, one a share or slice, three no card."""
     cpu, memory_gib = rng.randint(2, 14), rng.randint(8, 96)
     kind = number % 10
-    first = (number // 10 * 3 + kind) % len(models)  # every model is asked for equally often
+    first = (number // 10 * 3 + kind) % len(models)  # every model is requested equally often
     if kind < 3:
         other = models[(first + rng.randint(1, len(models) - 1)) % len(models)]
         return Template(cpu, memory_gib, f"{models[first]}|{other}", GPU, 1)
@@ -268,7 +268,7 @@ def _mixed_template(number: int, models: list[str], rng: random.Random) -> Templ
 
 
 def _ask(asked: dict[str, int], template: Template, size: int) -> None:
-    """Count what a gang asks for: a choice of cards counts evenly on each of them, rounded up."""
+    """Add the requests of a gang: alternatives count evenly, rounded up."""
     names = template.card.split("|") if template.card else []
     for name in names:
         asked[name] = asked.get(name, 0) + math.ceil(size * template.cards / len(names))

@@ -50,13 +50,13 @@ async def beat(job: HeartbeatJob) -> None:
                         raise RuntimeError(f"PATCH {path}: {answer.status} {content[:500]!r}")
                 written += 1
 
-        async def tell() -> None:
+        async def report() -> None:
             while True:
                 await asyncio.sleep(1)
                 say(Beaten(written))
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(tell())
+            group.create_task(report())
             for _ in range(_CONNECTIONS):
                 group.create_task(work())
 

@@ -1,6 +1,6 @@
 """Programs beside the benchmark, one process each, so that none of them waits for another's interpreter.
 
-A helper reads one line of JSON, its job, and answers in lines of JSON.
+A helper reads one line of JSON, its job, and writes results as lines of JSON.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import msgspec
 
 T = TypeVar("T")
 
-#: Longest line of an answer, in bytes: some hundred per pod.
+#: Bytes: longest line of a result, some hundred per pod.
 _LONGEST_LINE = 64 * 2**20
 
 
 class Target(msgspec.Struct, frozen=True):
-    """An API server and who asks."""
+    """An API server and the credentials of a user."""
 
     server: str
     ca: str
@@ -75,7 +75,7 @@ class Helper:
         return self._process.pid
 
     async def answer(self, type: type[T], within: float) -> T:
-        """Its next answer. Raises TimeoutError after so many seconds, RuntimeError when it ended."""
+        """The next result. Raises TimeoutError after `within` seconds, RuntimeError if the helper has ended."""
         assert self._process is not None
         assert self._process.stdout is not None
         async with asyncio.timeout(within):
@@ -91,6 +91,6 @@ def read_job(type: type[T]) -> T:
 
 
 def say(answer: object) -> None:
-    """One answer, from the helper."""
+    """Write one result, in the helper."""
     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
     sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""What the benchmark creates: nodes with eight cards, queues with card quotas, gangs of eight."""
+"""Objects of the benchmark: nodes with eight cards, queues with card quotas, gangs of eight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS: Final = {
     "NVIDIA-V100-32GB": 32768,
 }
 NAMESPACE: Final = "bench"
-#: Pods of the raw run: in a namespace of their own, of a scheduler that nobody is.
+#: Namespace of the pods of the raw run, which name no running scheduler.
 RAW_NAMESPACE: Final = "bench-raw"
 #: The scheduler-conf: capacity-card decides by quota, the rest as in the built-in one.
 CONF: Final = """
@@ -73,7 +73,7 @@ def _node(number: int) -> Document:
 
 
 def conditions(heartbeat: str) -> list[Document]:
-    """What a kubelet says of its node, as of the time `heartbeat` (RFC 3339)."""
+    """The node status of a kubelet at the time `heartbeat` (RFC 3339)."""
     kinds = {
         "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -173,7 +173,7 @@ def queues(quota: dict[str, dict[str, int]]) -> list[Document]:
 
 
 def violations(pods: list[Document], made: list[Gang], quota: dict[str, dict[str, int]]) -> list[str]:
-    """What is wrong with where the pods went, from the objects alone."""
+    """Violations of capacity, cards and quotas by the bound pods."""
     queue_of = {gang.group["metadata"]["name"]: gang.group["spec"]["queue"] for gang in made}
     size_of = {gang.group["metadata"]["name"]: len(gang.pods) for gang in made}
     on_node: Counter[str] = Counter()
@@ -187,7 +187,7 @@ def violations(pods: list[Document], made: list[Gang], quota: dict[str, dict[str
         meta = pod["metadata"]
         card, group = card_of(int(node.removeprefix("node-"))), meta["annotations"][keys.GROUP_NAME]
         if card not in meta["annotations"][keys.CARD_NAME].split("|"):
-            found.append(f"{meta['name']} asks for {meta['annotations'][keys.CARD_NAME]} and is on {node} with {card}")
+            found.append(f"{meta['name']} accepts {meta['annotations'][keys.CARD_NAME]} and is on {node} with {card}")
         on_node[node] += 1
         in_gang[group] += 1
         if group in queue_of:

@@ -25,14 +25,14 @@ class RawJob(msgspec.Struct, frozen=True):
 
 
 class RawDone(msgspec.Struct, frozen=True):
-    """All are bound; from the first request to the last answer, and what this process computed for it, in seconds."""
+    """All pods are bound: seconds from the first request to the last response, and CPU seconds of this process."""
 
     seconds: float
     cpu_seconds: float
 
 
 async def flood(job: RawJob) -> None:
-    """Bind everything, and answer."""
+    """Bind all pods and report."""
     waiting = [
         (pod_path(namespace, pod, "binding"), requests.binding(Bind(namespace, pod, uid, node, job.annotations), None))
         for namespace, pod, uid, node in reversed(job.pods)

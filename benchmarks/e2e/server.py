@@ -1,4 +1,4 @@
-"""The API server under measurement: what is created on it, how it is asked, what it and others compute."""
+"""The API server under measurement: objects, requests, and CPU time of the processes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Server:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def request(self, method: str, path: str, body: object = None, **params: str) -> bytes:
-        """The body of an answer 2xx. Raises RuntimeError for any other."""
+        """The body of a 2xx response. Raises RuntimeError for any other."""
         assert self._session is not None
         content = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json"}

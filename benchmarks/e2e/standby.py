@@ -1,4 +1,4 @@
-"""How long nobody schedules when the leader goes, and what a daemon costs that has nothing to do."""
+"""Measures the time without a leader after a failure or shutdown, and the cost of an idle daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.e2e.daemons import Daemon
 _LIMIT = 300.0
 _PODS = f"/api/v1/namespaces/{objects.NAMESPACE}/pods"
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{objects.NAMESPACE}/podgroups"
-#: The election's defaults, said so that the daemons elect at all.
+#: Defaults of the election; the flags enable it.
 _ELECTS = "--leader-elect-lease-duration=15s"
 
 

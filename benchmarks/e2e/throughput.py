@@ -45,7 +45,7 @@ class Raw(msgspec.Struct, frozen=True):
 
 
 class Throughput(msgspec.Struct):
-    """What one run found. Times in seconds."""
+    """Results of one run. Times in seconds."""
 
     nodes: int
     pods: int
@@ -104,8 +104,8 @@ async def prepare(server: Server, nodes: int) -> None:
 
 
 async def raw_rate(server: Server, nodes: int, pods: int, connections: int) -> Raw:
-    """Create pods of nobody, bind them all, and take them away again."""
-    gangs = objects.gangs(pods, prefix="raw", namespace=objects.RAW_NAMESPACE, scheduler="nobody")
+    """Create pods that name no running scheduler, bind them, and delete them."""
+    gangs = objects.gangs(pods, prefix="raw", namespace=objects.RAW_NAMESPACE, scheduler="none")
     documents = [pod for gang in gangs for pod in gang.pods]
     uids = await server.create(documents)
     bindings = [

@@ -26,17 +26,17 @@ class WatchJob(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """The first answer: the watch is open."""
+    """The first result: the watch is open."""
 
     pods: int
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The second answer: seconds at which each pod was first seen (`created`) and first seen bound, by name."""
+    """The second result: seconds at which each pod was first seen (`created`) and first seen bound, by name."""
 
     bound: dict[str, float]
     created: dict[str, float]
-    #: Pods whose node was another one later.
+    #: Pods whose node changed later.
     moved: list[str]
 
 

@@ -11,7 +11,7 @@
 
 Queue and card of a bound pod are those of its bind: later edits of the pod or its PodGroup change neither. A pod counts
 until it is finished or deleted, also while it terminates. A bind is compared with the largest limit of the last
-`grace` seconds: a decision may precede a change of the node or quota.
+`grace` seconds, and a deleted PodGroup keeps its queue as long: a decision may precede the change.
 """
 
 from __future__ import annotations
@@ -121,6 +121,9 @@ class Oracle:
         self._node_limits = LimitHistory(grace)
         self._quotas = LimitHistory(grace)
         self._groups: dict[str, Manifest] = {}
+        #: Deleted PodGroups with the time of their deletion.
+        self._deleted_groups: dict[str, tuple[float, Manifest]] = {}
+        self._grace = grace
         #: By uid of a PodGroup: the largest number of bound members, and its minimum.
         self._most: Counter[str] = Counter()
         self._evicted: set[str] = set()
@@ -142,7 +145,7 @@ class Oracle:
             elif change.kind == "leases":
                 self._lease(change, moment.heard)
             elif change.kind == "podgroups":
-                self._group(change)
+                self._group(change, moment.heard)
             elif change.kind == "pods" and self._pod(change, moment):
                 placed.append(change.after)
         for pod in placed:
@@ -178,11 +181,12 @@ class Oracle:
                 self._changes.append(now)
             self._holder = holder
 
-    def _group(self, change: Change) -> None:
+    def _group(self, change: Change, now: float) -> None:
         item = change.after or change.before
         assert item is not None
         if change.after is None:
             self._groups.pop(_name(item), None)
+            self._deleted_groups[_name(item)] = now, item
         else:
             self._groups[_name(item)] = change.after
 
@@ -213,7 +217,7 @@ class Oracle:
         self.binds.append(
             BindSeen(moment.revision, pod["metadata"]["namespace"], pod["metadata"]["name"], self._holder)
         )
-        queue = self._queue_of(pod)
+        queue = self._queue_of(pod, moment.heard)
         request = request_of(pod)
         node = self._nodes.get(node_name)
         card = _card(node) if node is not None and request.get(_GPU) else ""
@@ -316,8 +320,11 @@ class Oracle:
     def _violated(self, revision: int, text: str) -> None:
         self.violations.append(Violation(revision, text))
 
-    def _queue_of(self, pod: Manifest) -> str:
+    def _queue_of(self, pod: Manifest, now: float) -> str:
         group = self._groups.get(_group_of(pod))
+        deleted_at, deleted = self._deleted_groups.get(_group_of(pod), (0.0, None))
+        if group is None and now - deleted_at <= self._grace:
+            group = deleted  # the decision may precede the deletion
         if group is not None:
             return str(group["spec"].get("queue") or "default")
         return str(_annotations(pod).get("scheduling.volcano.sh/queue-name") or "default")

@@ -53,7 +53,7 @@ def test_a_wrong_placement_is_noticed() -> None:
     model = cards(MADE[0])
     wrong = next(number for number in range(4) if objects.card_of(number) not in model)
     pods[0]["spec"]["nodeName"] = f"node-{wrong:05d}"
-    assert any("asks for" in text for text in objects.violations(pods, MADE, QUOTA))
+    assert any("accepts" in text for text in objects.violations(pods, MADE, QUOTA))
 
 
 def test_a_full_node_a_torn_gang_and_an_exceeded_quota_are_noticed() -> None:

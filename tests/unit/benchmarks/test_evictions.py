@@ -64,5 +64,5 @@ def test_nobody_leaves_in_vain(name: str) -> None:
 def test_scenes_can_be_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(workloads="R1", quick=True) == 0
     printed = capsys.readouterr().out
-    assert "Taking cards back" in printed
+    assert "Preemption and reclaim" in printed
     assert "Growth" not in printed
