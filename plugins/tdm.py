@@ -15,7 +15,7 @@ import numpy as np
 
 from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.model.annotations import JDB_MAX_UNAVAILABLE, JDB_MIN_AVAILABLE, PREEMPTABLE, REVOCABLE_ZONE
-from capcard_sched.model.pods import preemptable_of
+from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus, Vote
 from capcard_sched.model.timestamps import DurationError, parse_duration

@@ -23,6 +23,7 @@ from capcard_sched.model.objects import (
     PriorityClassObject,
     QueueObject,
 )
+from capcard_sched.model.pod_template import resizes
 from capcard_sched.model.volumes import (
     CSIDriverObject,
     CSINodeObject,
@@ -130,8 +131,11 @@ KINDS: Final[tuple[WatchedKind[Any], ...]] = (
         _by_uid(deltas.PodGone),
         required=True,
         reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
-        # the only use of the conditions
-        derives=lambda pod: cooldown_of(pod.metadata.labels, pod.metadata.annotations, pod.status.conditions),
+        # the only uses of the conditions and of the container statuses
+        derives=lambda pod: (
+            cooldown_of(pod.metadata.labels, pod.metadata.annotations, pod.status.conditions),
+            resizes(pod),
+        ),
     ),
     WatchedKind(
         "PodGroup",

@@ -210,8 +210,18 @@ class PodConditionObject(_Object, frozen=True):
     last_transition_time: str | None = None
 
 
+class ContainerStatus(_Object, frozen=True):
+    name: str = ""
+    allocated_resources: RawAmounts | None = None
+    resources: ResourceRequirements | None = None
+
+
 class PodStatus(_Object, frozen=True):
     phase: str | None = None
+    #: `Infeasible` in clusters before Kubernetes 1.33, which have no condition PodResizePending.
+    resize: str | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] | None = None
     nominated_node_name: str | None = None
     start_time: str | None = None
     conditions: tuple[PodConditionObject, ...] | None = None

@@ -13,6 +13,7 @@ import msgspec
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
+    ContainerStatus,
     LabelSelector,
     NetworkTopologySpec,
     NodeObject,
@@ -58,7 +59,7 @@ class PodSpecShape(PodSpec, frozen=True):
     active_deadline_seconds: int | None = None
 
 
-class ContainerStatusShape(_Shape, frozen=True):
+class ContainerStatusShape(ContainerStatus, frozen=True):
     restart_count: int | None = None
 
 

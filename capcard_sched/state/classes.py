@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.model.pods import template_of
+from capcard_sched.model.pod_template import resizes, template_of
 from capcard_sched.model.task_class import NO_ACCOUNTING, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
     from capcard_sched.model.objects import Affinity, LabelSelector, PodAffinityTerm, PodObject
-    from capcard_sched.model.pods import PodFacts, PodTemplate
+    from capcard_sched.model.pod_facts import PodFacts
+    from capcard_sched.model.pod_template import PodTemplate
     from capcard_sched.model.resources import ResourceColumns
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
@@ -197,7 +198,7 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
             (
                 spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
                 spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
-                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace,
+                spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
             )
         )  # fmt: skip
     except OverflowError:  # an integer beyond 64 bits

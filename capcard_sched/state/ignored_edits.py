@@ -8,7 +8,7 @@ from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
-    from capcard_sched.model.pods import PodFacts
+    from capcard_sched.model.pod_facts import PodFacts
 
 #: Characters. A tenant's value in a message.
 _LONGEST_SHOWN: Final = 64

@@ -11,7 +11,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
-from capcard_sched.model.pods import facts_of
+from capcard_sched.model.pod_facts import facts_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
 from capcard_sched.state.ignored_edits import describe_edits
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capcard_sched.model.objects import PodObject
-    from capcard_sched.model.pods import PodFacts
+    from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.accounting import Accounting
     from capcard_sched.state.changes import Changes

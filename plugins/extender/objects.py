@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.model.annotations import REVOCABLE_ZONE
-from capcard_sched.model.pods import preemptable_of
+from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.extender import wire
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from capcard_sched.framework.eviction.bounds import UnitTable
 from capcard_sched.framework.eviction.units import LIVE, GangMembers, evict_scope
-from capcard_sched.model.pods import preemptable_of
+from capcard_sched.model.pod_facts import preemptable_of
 from capcard_sched.model.status import TaskStatus
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from capcard_sched.model.objects import PodObject
-from capcard_sched.model.pods import (
+from capcard_sched.model.pod_facts import (
     facts_of,
     group_of,
     name_index,

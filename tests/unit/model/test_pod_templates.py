@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capcard_sched.model.objects import HostPort, PodObject, Toleration
-from capcard_sched.model.pods import (
-    DEFAULT_CPU_MILLI,
-    DEFAULT_MEMORY_BYTES,
-    PodTemplate,
-    template_of,
-)
+from capcard_sched.model.pod_template import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES, PodTemplate, template_of
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError
 
 GPU = "nvidia.com/gpu"

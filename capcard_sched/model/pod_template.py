@@ -1,4 +1,4 @@
-"""Effective request and facts of a pod, with the defaults of the API server applied.
+"""Templates of pods: effective requests and placement constraints, with the defaults of the API server applied.
 
 Requests follow the kubelet: overhead is added after the maximum over init containers, a limit is the default of a
 missing request, and pod-level `spec.resources` override the containers for cpu, memory and huge pages.
@@ -6,21 +6,13 @@ missing request, and pod-level `spec.resources` override the containers for cpu,
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from capcard_sched.model import annotations as keys
-from capcard_sched.model.cooldown import Cooldown, cooldown_of
-from capcard_sched.model.job import GRACE_SECONDS
 from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
 from capcard_sched.model.qos import own_cpus
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.resources import CPU, MEMORY, PODS
-from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import ContainerAmounts
-from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,13 +24,42 @@ DEFAULT_CPU_MILLI = 100
 DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
 
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 -- a value of hostIP, not an address we bind
-_NUMBER = re.compile(r"[0-9]{1,18}")
-_SIGNED = re.compile(r"[+-]?[0-9]{1,20}")
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _NO_AMOUNTS: dict[str, int] = {}
+NO_RESIZES: Mapping[str, tuple[RawAmounts, ...]] = {}
 
 
-# --- templates ------------------------------------------------------------------------------------------------------
+def resizes(pod: PodObject) -> dict[str, tuple[RawAmounts, ...]]:
+    """The requests to consider per container, by name, while a resize is pending or in progress; else empty.
+
+    As kube-scheduler: the specified, the allocated and the actual requests; when the resize is infeasible, without the
+    specified cpu and memory, the resources that can be resized. The effective request is their maximum.
+    """
+    status, spec = pod.status, pod.spec
+    if status.container_statuses is None and status.init_container_statuses is None:
+        return {}
+    specified: dict[str, RawAmounts] = {}
+    for container in (*spec.containers, *filter(_is_sidecar, spec.init_containers or ())):
+        specified[container.name] = (container.resources.requests if container.resources is not None else None) or {}
+    infeasible = _is_infeasible(pod)
+    found: dict[str, tuple[RawAmounts, ...]] = {}
+    for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ())):
+        wanted = specified.get(each.name)
+        if wanted is None or each.resources is None:
+            continue
+        actual = each.resources.requests or {}
+        allocated = each.allocated_resources if each.allocated_resources is not None else actual
+        if actual != wanted or allocated != wanted:
+            if infeasible:
+                wanted = {name: amount for name, amount in wanted.items() if name not in (CPU, MEMORY)}
+            found[each.name] = (wanted, allocated, actual)
+    return found
+
+
+def _is_infeasible(pod: PodObject) -> bool:
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodResizePending":
+            return condition.reason == "Infeasible"
+    return pod.status.resize == "Infeasible"
 
 
 class PodTemplate(NamedTuple):
@@ -98,11 +119,20 @@ def _amounts(raw: RawAmounts, path: str) -> dict[str, int]:
     return found
 
 
-def _container(container: Container, path: str, index: int) -> _Part:
+def _container(
+    container: Container, path: str, index: int, resized: Mapping[str, tuple[RawAmounts, ...]] = NO_RESIZES
+) -> _Part:
     resources = container.resources
     if resources is None:
         return _UNSET
-    requests = _amounts(resources.requests, f"{path}[{index}].resources.requests") if resources.requests else {}
+    sources = resized.get(container.name) if resized else None
+    if sources is not None:
+        requests: dict[str, int] = {}
+        for raw in sources:
+            requests = _maximum(requests, _amounts(raw, f"status of {path}[{index}].resources.requests"))
+        requests = dict(requests)
+    else:
+        requests = _amounts(resources.requests, f"{path}[{index}].resources.requests") if resources.requests else {}
     limits = _NO_AMOUNTS
     if resources.limits:
         limits = _amounts(resources.limits, f"{path}[{index}].resources.limits")
@@ -152,17 +182,17 @@ def _is_sidecar(container: Container) -> bool:
     return container.restart_policy == "Always"
 
 
-def _containers(spec: PodSpec) -> _Part:
+def _containers(spec: PodSpec, resized: Mapping[str, tuple[RawAmounts, ...]]) -> _Part:
     """Effective amounts of all containers: per resource, the maximum of the steady state and of each init step."""
     ordinary = spec.containers
-    total = _container(ordinary[0], "spec.containers", 0) if ordinary else _NOTHING
+    total = _container(ordinary[0], "spec.containers", 0, resized) if ordinary else _NOTHING
     for index in range(1, len(ordinary)):
-        total = _together(total, _container(ordinary[index], "spec.containers", index))
+        total = _together(total, _container(ordinary[index], "spec.containers", index, resized))
     if not spec.init_containers:
         return total
     sidecars, peak = _NOTHING, _NOTHING
     for index, container in enumerate(spec.init_containers):
-        step = _together(sidecars, _container(container, "spec.initContainers", index))
+        step = _together(sidecars, _container(container, "spec.initContainers", index, resized))
         if _is_sidecar(container):
             sidecars = step
         peak = _larger(peak, step)
@@ -245,7 +275,7 @@ def template_of(pod: PodObject) -> PodTemplate:
     container.
     """
     spec = pod.spec
-    part = _containers(spec)
+    part = _containers(spec, resizes(pod))
     if spec.resources is not None:
         part = _with_pod_level(part, spec)
     if spec.overhead:
@@ -293,134 +323,3 @@ def _sides(container: Container) -> tuple[RawAmounts, RawAmounts]:
 def _extended(raw: RawAmounts) -> tuple[tuple[str, int], ...]:
     amounts = ((name, base_amount(name, quantity)) for name, quantity in raw.items() if "/" in name)
     return tuple(sorted((name, amount) for name, amount in amounts if amount is not None))
-
-
-# --- facts of one pod -----------------------------------------------------------------------------------------------
-
-
-class PodFacts(msgspec.Struct, frozen=True):
-    """The facts of one pod apart from its template."""
-
-    status: TaskStatus
-    #: PodGroup it names, "" for none.
-    group_name: str
-    #: Queue it requests when it names no PodGroup, "" for none.
-    queue_name: str
-    role: str
-    priority: int
-    #: None when unset.
-    preemptable: bool | None
-    gated: bool
-    deleting: bool
-    index: int
-    nominated_node: str
-    #: As written; readers check whether the pod accepts the card.
-    assigned_card: str
-    #: Its annotations of `annotations.DEVICE_ANNOTATIONS`.
-    device_notes: dict[str, str]
-    #: Seconds of its termination grace period.
-    grace: int
-    #: Unix seconds, 0.0 when unset.
-    created: float
-    started: float
-    #: None when unset.
-    cooldown: Cooldown | None
-    #: Kind of the first owner reference, "" without one.
-    owner_kind: str
-    #: uid of the controlling owner, "" without one.
-    controller_uid: str
-    #: The annotations that are part of the class: `annotations.CLASS_ANNOTATIONS`.
-    class_annotations: dict[str, str]
-
-
-def task_status(pod: PodObject) -> TaskStatus:
-    """The status of a pod by its object; an unset phase reads as Pending."""
-    phase = pod.status.phase or "Pending"
-    if phase in {"Pending", "Running"}:
-        if pod.metadata.deletion_timestamp:
-            return TaskStatus.RELEASING
-        if phase == "Running":
-            return TaskStatus.RUNNING
-        return TaskStatus.BOUND if pod.spec.node_name else TaskStatus.PENDING
-    if phase == "Succeeded":
-        return TaskStatus.SUCCEEDED
-    return TaskStatus.FAILED if phase == "Failed" else TaskStatus.UNKNOWN
-
-
-def name_index(name: str) -> int:
-    """The number after the last dash of a name of three parts or more (`job-worker-3`), else -1."""
-    head, _, last = name.rpartition("-")
-    return int(last) if "-" in head and _NUMBER.fullmatch(last) else -1
-
-
-def preemptable_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> bool | None:
-    """`volcano.sh/preemptable` of an object: annotation, else label; invalid is False, unset None."""
-    text = annotations.get(keys.PREEMPTABLE)
-    if text is None:
-        text = labels.get(keys.PREEMPTABLE)
-    return None if text is None else text in _TRUE
-
-
-def priority_of(pod: PodObject) -> int:
-    """`spec.priority`, 1 when unset; a 32-bit integer annotation `volcano.sh/task-priority` overrides it."""
-    text = (pod.metadata.annotations or {}).get(keys.TASK_PRIORITY)
-    if text is not None and _SIGNED.fullmatch(text) and -(2**31) <= int(text) < 2**31:
-        return int(text)
-    return 1 if pod.spec.priority is None else pod.spec.priority
-
-
-def role_of(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    """The pod's role in its job, "" when it names none."""
-    return annotations.get(keys.TASK_SPEC) or labels.get(keys.TASK_SPEC) or ""
-
-
-def _grace_of(spec: PodSpec) -> int:
-    """Seconds; a negative number reads as 1, as in the kubelet."""
-    grace = spec.termination_grace_period_seconds
-    return GRACE_SECONDS if grace is None else grace if grace >= 0 else 1
-
-
-def group_of(annotations: Mapping[str, str]) -> str:
-    """The PodGroup a pod names, "" for none. Both spellings of the key are read."""
-    return annotations.get(keys.GROUP_NAME) or annotations.get(keys.GROUP_NAME_ALIAS) or ""
-
-
-def _device_notes(annotations: Mapping[str, str]) -> dict[str, str]:
-    found = keys.DEVICE_ANNOTATIONS & annotations.keys()
-    return {key: annotations[key] for key in sorted(found)} if found else {}
-
-
-def _class_annotations(annotations: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, str]:
-    found = {key: annotations[key] for key in sorted(keys.CLASS_ANNOTATIONS & annotations.keys())}
-    for key in sorted(keys.CLASS_LABELS & labels.keys()):
-        found[key] = labels[key]
-    return found
-
-
-def facts_of(pod: PodObject) -> PodFacts:
-    """The facts of a pod. Never raises: an invalid field counts as unset."""
-    meta = pod.metadata
-    annotations: Mapping[str, str] = meta.annotations or {}
-    labels: Mapping[str, str] = meta.labels or {}
-    owners = meta.owner_references or ()
-    return PodFacts(
-        status=task_status(pod),
-        group_name=group_of(annotations),
-        queue_name=annotations.get(keys.POD_QUEUE_NAME) or annotations.get(keys.QUEUE_NAME) or "",
-        role=role_of(annotations, labels),
-        priority=priority_of(pod),
-        preemptable=preemptable_of(annotations, labels),
-        gated=bool(pod.spec.scheduling_gates),
-        deleting=bool(meta.deletion_timestamp),
-        index=name_index(meta.name),
-        nominated_node=pod.status.nominated_node_name or "",
-        assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
-        device_notes=_device_notes(annotations),
-        grace=_grace_of(pod.spec),
-        created=parse_time(meta.creation_timestamp),
-        started=parse_time(pod.status.start_time),
-        cooldown=cooldown_of(meta.labels, meta.annotations, pod.status.conditions),
-        owner_kind=owners[0].kind if owners else "",
-        controller_uid=next((owner.uid for owner in owners if owner.controller), ""),
-        class_annotations=_class_annotations(annotations, labels),
-    )
