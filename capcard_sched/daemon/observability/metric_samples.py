@@ -7,6 +7,7 @@ outlives its object, and an unchanged cluster costs nothing.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
@@ -47,6 +48,12 @@ class CoreSample(NamedTuple):
     queues: frozenset[str] = frozenset()
     #: Namespace to the dominant share of its jobs.
     namespace_shares: tuple[tuple[str, float], ...] = ()
+    #: Kind to the number of invalid objects.
+    invalid: tuple[tuple[str, int], ...] = ()
+    #: Queues that do not exist, with the number of bound pods of their jobs.
+    deleted_queues: tuple[tuple[str, int], ...] = ()
+    #: Objects with an ignored edit since the start; None before the first sample.
+    ignored_edits: int | None = None
 
 
 class JobTimes(NamedTuple):
@@ -75,7 +82,19 @@ def sample_core(core: Core) -> CoreSample:
         for job in state.jobs.values()
         if job.uid and not job.implicit
     )
-    return CoreSample(tuple(plugins), tuple(failed), jobs, frozenset(state.queues), tuple(_namespace_shares(core)))
+    return CoreSample(
+        tuple(plugins),
+        tuple(failed),
+        jobs,
+        frozenset(state.queues),
+        tuple(_namespace_shares(core)),
+        tuple(sorted(Counter(ref.kind for ref in state.problems).items())),
+        tuple(
+            (name, sum(job.bound for job in queue.jobs.values()))
+            for name, queue in sorted(state.deleted_queues.items())
+        ),
+        state.ignored_edits.total,
+    )
 
 
 def _namespace_shares(core: Core) -> Iterator[tuple[str, float]]:
@@ -137,6 +156,7 @@ class CoreSeries(Collector):
             yield families[name][0]
         yield from self._job_families(sample)
         yield from self._namespace_families(sample)
+        yield from self._state_families(sample)
 
     def _add(
         self,
@@ -192,10 +212,27 @@ class CoreSeries(Collector):
                 metric.add_sample(metric.name, {"namespace_name": namespace}, value)
         yield from (metric for metric in families if metric.samples)
 
+    @staticmethod
+    def _state_families(sample: CoreSample) -> Iterator[Metric]:
+        for name, label, values in (
+            ("invalid_objects", "kind", sample.invalid),
+            ("deleted_queue_pods", "queue_name", sample.deleted_queues[:MOST_SERIES]),
+        ):
+            family = _table_family(name)
+            for value, count in values:
+                family.add_sample(family.name, {label: value}, count)
+            if values:
+                yield family
+        if sample.ignored_edits is not None:
+            family = _table_family("quota_evasions_ignored_total")
+            family.add_sample(f"{family.name}_total", {}, sample.ignored_edits)
+            yield family
+
 
 def _table_family(name: str) -> Metric:
     row = BY_NAME[name]
-    return Metric(row.full_name, row.help, row.type)
+    # The library appends `_total` to counters in the header.
+    return Metric(row.full_name.removesuffix("_total") if row.type == "counter" else row.full_name, row.help, row.type)
 
 
 def _family(name: str) -> Metric:

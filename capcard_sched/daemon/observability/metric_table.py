@@ -92,6 +92,9 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("namespace_share", "gauge", ("namespace_name",), "sampled", "Dominant share of the namespace's jobs, 0 to 1"),
     MetricRow("namespace_weight", "gauge", ("namespace_name",), "sampled", "Weight of the namespace, always 1"),
     MetricRow("namespace_weighted_share", "gauge", ("namespace_name",), "sampled", "namespace_share divided by namespace_weight"),
+    MetricRow("invalid_objects", "gauge", ("kind",), "sampled", "Objects with invalid or undecodable fields, which keep defaults or their last known facts"),
+    MetricRow("quota_evasions_ignored_total", "counter", (), "sampled", "Bound pods and PodGroups with an ignored edit of queue, group or card"),
+    MetricRow("deleted_queue_pods", "gauge", ("queue_name",), "sampled", "Bound pods of a queue that does not exist"),
     # Queues
     *_amounts("allocated", "allocated to pods of the queue"),
     *_amounts("request", "requested by pods of the queue, allocated or pending"),

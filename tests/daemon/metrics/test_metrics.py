@@ -151,6 +151,9 @@ def everything(d: Daemon) -> Metrics:
     d.h.node("vgpu", annotations={NODE_VGPU_REGISTER: "G,10,4914,NVIDIA,true,hami-core:"}, resources={_VGPU: 10})
     d.h.pod("shared", node="vgpu", limits={_VGPU: 1}, annotations={VGPU_IDS: "G,NVIDIA,128,10:"})
     d.h.pod("greedy-0", group="greedy", card=_CARD, cards=17)
+    d.h.pod("odd", group=None, requests={"cpu": "?"})
+    d.h.group("lost", queue="deleted")
+    d.h.pod("lost-0", group="lost", node="n")
     binds = d.step()
     metrics.bind_failed(binds[0], 409, "conflict")
     evict = Evict("default", "small-0", "u", "reclaim", "needed elsewhere")
@@ -429,8 +432,9 @@ def test_series_of_a_queue_go_with_it(daemon: Daemon) -> None:
     daemon.step()
     text = daemon.metrics.exposition()
     daemon.sample()
-    assert b'queue_name="r"' in text
-    assert b'queue_name="r"' not in daemon.metrics.exposition()
+    assert b'queue_card_capacity{card="NVIDIA-H200",queue_name="r"}' in text
+    left = [line for line in daemon.metrics.exposition().decode().splitlines() if 'queue_name="r"' in line]
+    assert left == ['volcano_deleted_queue_pods{queue_name="r"} 1.0'], "its bound pod stays visible"
 
 
 def test_a_pod_without_a_group_gets_no_series_of_its_own(daemon: Daemon) -> None:
@@ -597,3 +601,21 @@ def test_a_row_knows_its_full_name() -> None:
     row: Any = MetricRow("x", "gauge", (), "counted", "X")
     assert row.full_name == "volcano_x"
     assert row._replace(bare=True).full_name == "x"
+
+
+def test_ignored_edits_invalid_objects_and_deleted_queues_are_counted(daemon: Daemon) -> None:
+    daemon.step()
+    assert daemon.value("quota_evasions_ignored_total") == 0
+    h = daemon.h
+    h.queue("lost")
+    h.group("edited", queue="lost")
+    h.pod("edited-0", group="edited", node="n")
+    daemon.step()
+    h.pod("edited-0", group="edited", node="n", annotations={"volcano.sh/card.name": "B"})
+    h.group("edited", queue="q")
+    h.pod("odd", group=None, requests={"cpu": "?"})
+    h.delete_queue("lost")
+    daemon.step()
+    assert daemon.value("quota_evasions_ignored_total") == 2
+    assert daemon.value("invalid_objects", kind="Pod") == 1
+    assert daemon.value("deleted_queue_pods", queue_name="lost") == 1
