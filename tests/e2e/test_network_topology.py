@@ -52,7 +52,7 @@ async def test_a_gang_waits_for_hyper_nodes_and_then_stays_in_one(cluster: Clust
 
     async def waits() -> bool:
         conditions = (await cluster.get("podgroups", "g")).get("status", {}).get("conditions", [])
-        return any("no HyperNode is known" in condition["message"] for condition in conditions)
+        return any("no HyperNode exists" in condition["message"] for condition in conditions)
 
     await cluster.wait_until(waits, "the reason on the PodGroup", within=30)
     await cluster.create_all(
