@@ -1,4 +1,4 @@
-"""Tables and the pages about them say the same."""
+"""Generated pages match their tables."""
 
 import importlib.util
 import re
@@ -49,7 +49,7 @@ def test_every_hook_has_a_row_with_all_its_cells() -> None:
         assert hook.silence
 
 
-def test_the_hooks_that_are_said_to_be_unasked_are_those() -> None:
+def test_the_list_of_uncalled_hooks_is_current() -> None:
     asking = [*(ROOT / "capcard_sched" / "framework").rglob("*.py"), *(ROOT / "actions").glob("*.py")]
     text = "".join(path.read_text() for path in asking if path.name != "hooks.py")
     assert {hook.method for hook in HOOKS if f'"{hook.method}"' not in text} == UNUSED
@@ -92,7 +92,7 @@ def test_a_reason_renders_with_exactly_the_fields_it_names(name: str, reason: re
             reason.render(**dict.fromkeys(fields - {field}, ""))
 
 
-def test_every_argument_of_a_plugin_or_action_says_what_it_does() -> None:
+def test_every_argument_of_a_plugin_or_action_has_a_description() -> None:
     rows = re.findall(r"^\| (`[^|]*) \| (.*) \|$", generator().plugins_page(), re.MULTILINE)
     assert len(rows) > 100
     silent = [name for name, cells in rows if len(re.split(r"(?<!\\)\|", cells)) != 3 or cells.endswith("| ")]

@@ -111,7 +111,7 @@ def test_the_folders_of_the_repository_are_imported_under_one_name_only() -> Non
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc", "manager", "util", "helper"])
-def test_no_module_has_a_name_that_says_nothing(name: str) -> None:
+def test_no_module_has_a_meaningless_name(name: str) -> None:
     assert [path for package in packages() for path in modules(package) if name in (path.stem, path.parent.name)] == []
 
 

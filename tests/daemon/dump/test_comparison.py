@@ -1,4 +1,4 @@
-"""Memory against a fresh list: nothing is found where they agree, and whatever was tampered with is named."""
+"""The cache comparer finds no difference in equal states and names every modification."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_what_was_tampered_with_is_named(tamper: Callable[[Listed], None], line:
     assert any(found.startswith(line) for found in lines), lines
 
 
-def test_only_what_both_comparisons_found_and_nobody_expected_lasts() -> None:
+def test_only_unexpected_differences_of_both_comparisons_last() -> None:
     late = CacheDifference("Pod", "default/a", "node", "n1", "n2")
     wrong = CacheDifference("Node", "n1", "used", "{}", "{'cpu': 1}")
     under_way = CacheDifference("Pod", "default/b", "status", "Binding on n1", "Pending", expected=True)

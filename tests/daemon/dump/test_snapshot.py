@@ -219,7 +219,7 @@ def test_storage_is_written_with_what_is_assumed_of_it() -> None:
     assert found["attached"] == {"n1": ["pv1"]}
 
 
-def test_a_job_that_no_session_sees_says_what_it_lacks() -> None:
+def test_a_job_without_queue_or_podgroup_has_the_missing_kind() -> None:
     h = cluster()
     h.group("stray", queue="nowhere")
     h.pod("alone", group="unheard-of")
@@ -264,7 +264,7 @@ def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
     assert set(places.values()) <= set(document(h))
 
 
-def test_the_head_says_when_under_which_conf_and_how_much() -> None:
+def test_the_head_has_time_conf_and_totals() -> None:
     h = cluster()
     found = document(h)
     assert found["time"] == "2026-01-01T00:00:00Z"
@@ -326,7 +326,7 @@ def test_two_snapshots_within_a_second_leave_the_later_one(tmp_path: Path) -> No
     assert write_snapshot(tmp_path, b"2", NOW + 0.5).read_bytes() == b"2"
 
 
-def test_a_link_that_somebody_left_there_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_replaced_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (tmp_path / "snapshot-1767225600.json").symlink_to(victim)

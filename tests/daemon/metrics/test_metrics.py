@@ -30,7 +30,7 @@ tiers:
 - plugins: [{name: deviceshare, arguments: {deviceshare.VGPUEnable: true}}]
 - plugins: [{name: extender, arguments: {extender.onSessionCloseVerb: close}}] # without a URL no call leaves
 """
-#: Core reference §6, without what controllers export: name, type, labels.
+#: Metrics of Volcano's scheduler: name, type, labels.
 _REFERENCE: list[tuple[str, str, set[str]]] = [
     ("e2e_scheduling_latency_milliseconds", "histogram", set()),
     ("e2e_job_scheduling_latency_milliseconds", "histogram", set()),
@@ -58,7 +58,7 @@ _REFERENCE: list[tuple[str, str, set[str]]] = [
     ("queue_share", "gauge", {"queue_name"}),
     ("queue_weight", "gauge", {"queue_name"}),
     ("queue_overused", "gauge", {"queue_name"}),
-    # §7.4, W-44
+    # Added here
     ("pods_bound_total", "counter", set()),
     ("bind_errors_total", "counter", set()),
     ("evictions_total", "counter", {"reason"}),
@@ -189,7 +189,7 @@ def test_every_metric_of_the_reference_is_served_with_its_type_and_labels(
     assert {frozenset(sample.labels) for sample in samples} == {frozenset(labels)}
 
 
-def test_what_is_served_is_what_the_table_says(daemon: Daemon) -> None:
+def test_the_exposition_matches_the_table(daemon: Daemon) -> None:
     metrics = everything(daemon)
     served = {}
     for line in metrics.exposition().decode().splitlines():
@@ -251,7 +251,7 @@ def test_the_age_of_a_pod_is_counted_once_when_its_binding_succeeded(daemon: Dae
     ages = [daemon.clock.now - daemon.h.task(bind.name).created for bind in binds]
     assert daemon.value("task_scheduling_latency_milliseconds_sum") == pytest.approx(sum(ages) * 1000)
     assert daemon.value("pod_wait_seconds_sum", queue_name="q") == pytest.approx(sum(ages))
-    daemon.metrics.bound(binds[0], 0.01)  # told twice: a binding that was repeated
+    daemon.metrics.bound(binds[0], 0.01)  # reported twice: a repeated bind
     assert daemon.value("task_scheduling_latency_milliseconds_count") == 4
 
 
@@ -332,11 +332,11 @@ def test_an_idle_step_is_counted_and_nothing_else(daemon: Daemon) -> None:
     daemon.sample()
     assert daemon.metrics.wants_sample is False
     daemon.step()
-    assert daemon.metrics.wants_sample is False, "nothing changed: nobody is asked again"
+    assert daemon.metrics.wants_sample is False, "no change: plugins are not sampled again"
 
 
 @pytest.mark.parametrize(
-    "tell, name, labels, expected",
+    "call, name, labels, expected",
     [
         (lambda m: m.evicted(Evict("n", "p", "u", "reclaim", "")), "evictions_total", {"reason": "reclaim"}, 1),
         (lambda m: m.evict_failed(Evict("n", "p", "u", "r", ""), 429, ""), "eviction_errors_total", {}, 1),
@@ -354,11 +354,11 @@ def test_an_idle_step_is_counted_and_nothing_else(daemon: Daemon) -> None:
         (lambda m: m.internal_error("dump"), "internal_errors_total", {"plugin": "", "hook": "dump"}, 1),
     ],
 )
-def test_what_the_backend_tells_is_counted(
-    tell: Callable[[Metrics], None], name: str, labels: dict[str, str], expected: float
+def test_callbacks_of_the_backend_are_counted(
+    call: Callable[[Metrics], None], name: str, labels: dict[str, str], expected: float
 ) -> None:
     metrics = Metrics()
-    tell(metrics)
+    call(metrics)
     assert value(metrics, name, **labels) == expected
 
 
@@ -458,7 +458,7 @@ def test_a_session_after_the_sample_was_taken_makes_it_old(daemon: Daemon) -> No
     assert daemon.value("queue_card_capacity", queue_name="late", card=_CARD) == 1
 
 
-def test_a_replica_that_stands_by_says_nothing_of_queues_and_jobs(daemon: Daemon) -> None:
+def test_a_standby_exports_no_series_of_queues_and_jobs(daemon: Daemon) -> None:
     daemon.step()
     assert daemon.value("leader") == 1
     assert daemon.value("queue_card_allocated", queue_name="q", card=_CARD) == 4
@@ -502,7 +502,7 @@ def run_with(samples: Callable[[], Iterator[Sample]]) -> Daemon:
     return d
 
 
-def test_a_plugin_of_somebody_else_may_report_metrics_of_its_own() -> None:
+def test_a_third_party_plugin_may_report_metrics_of_its_own() -> None:
     d = run_with(lambda: iter([Sample("odd_total", {"of": 'a "b"\n\\c'}, 3), Sample("odd", {}, float("nan"))]))
     assert d.value("odd_total", of='a "b"\n\\c') == 3
     text = d.metrics.exposition().decode()
@@ -550,7 +550,7 @@ def test_of_two_plugins_that_report_one_series_the_first_counts() -> None:
     assert d.value("queue_weight", queue_name="q") == 99
 
 
-def test_a_metric_with_too_many_series_is_cut_and_says_so() -> None:
+def test_a_metric_with_too_many_series_is_truncated_and_reported() -> None:
     metrics = Metrics()
     metrics.leader(leading=True)
     samples = tuple(Sample("odd", {"id": str(i)}, i) for i in range(MOST_SERIES + 3))
@@ -575,7 +575,7 @@ def test_scrapes_from_several_threads_while_things_happen_are_each_whole(daemon:
                 families = scrape(daemon.metrics)
                 (count,) = [s.value for s in families["volcano_bind_seconds"].samples if s.name.endswith("_count")]
                 assert count >= 4
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - raised in the test
             broken.append(error)
 
     threads = [threading.Thread(target=scrape_often) for _ in range(3)]
@@ -597,7 +597,7 @@ def test_namespaces_share_what_their_jobs_hold(daemon: Daemon) -> None:
     assert daemon.value("namespace_weighted_share", namespace_name="default") == pytest.approx(4 / 8)
 
 
-def test_a_row_knows_its_full_name() -> None:
+def test_a_row_has_its_full_name() -> None:
     row: Any = MetricRow("x", "gauge", (), "counted", "X")
     assert row.full_name == "volcano_x"
     assert row._replace(bare=True).full_name == "x"

@@ -49,7 +49,7 @@ def panels(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_query_asks_for_metrics_and_labels_that_are_served(path: Path) -> None:
+def test_every_query_uses_existing_metrics_and_labels(path: Path) -> None:
     series: dict[str, set[str]] = {}
     for row in METRICS:
         names = [row.full_name]

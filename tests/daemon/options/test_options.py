@@ -112,9 +112,7 @@ def test_every_flag_of_volcano_has_its_default_and_is_in_the_help(field: str, de
 
 
 @pytest.mark.parametrize("field, default", WITHOUT_EFFECT.items(), ids=list(WITHOUT_EFFECT))
-def test_a_flag_without_meaning_here_is_accepted_and_the_help_says_why(
-    field: str, default: object, wide_help: str
-) -> None:
+def test_an_ignored_flag_is_accepted_and_the_help_has_the_reason(field: str, default: object, wide_help: str) -> None:
     assert getattr(parse().ignored, field) == default
     value = {bool: "true", int: "7", float: "7s"}.get(type(default), "x")
     options = parse(f"{spelled(field)}={value}")
@@ -289,7 +287,7 @@ users: [{name: u, user: {}}]
         (["--record={0}/none/r"], "--record: {0}/none/r: No such file or directory"),
     ],
 )
-def test_what_start_up_cannot_use_is_one_line_that_names_it_and_exit_status_2(
+def test_invalid_input_at_startup_is_one_line_and_exit_status_2(
     arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kubeconfig").write_text(_KUBECONFIG, encoding="utf-8")
@@ -381,7 +379,7 @@ def test_the_page_about_the_flags_is_current() -> None:
         assert f"`{spelled(field)}" in page
 
 
-def test_the_version_can_be_asked_of_the_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_has_a_version_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
     run(["--version"])
     version = capsys.readouterr().out
     run(["run", "--version"])

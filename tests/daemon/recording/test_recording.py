@@ -54,7 +54,7 @@ def facts(count: int) -> list[Delta]:
 
 
 @pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
-def test_a_recording_says_what_happened_in_its_order(tmp_path: Path, name: str) -> None:
+def test_a_recording_has_deltas_and_decisions_in_order(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     recording = opened(path)
     bind = Bind("ns", "p", "u", "n", {"k": "v"})
@@ -201,16 +201,16 @@ def test_a_disk_that_is_too_slow_ends_a_recording_and_never_holds_the_scheduler_
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_ends_a_recording_and_is_told() -> None:
-    told = threading.Event()
+def test_a_full_disk_ends_a_recording_with_the_reason() -> None:
+    reported = threading.Event()
     reasons: list[str] = []
 
     def on_end(reason: str) -> None:
         reasons.append(reason)
-        told.set()
+        reported.set()
 
     recording = opened(Path("/dev/full"), on_end=on_end)
-    assert told.wait(10)
+    assert reported.wait(10)
     recording.applied(facts(3))
     recording.close(10)
     assert reasons == ["/dev/full: No space left on device"]
@@ -224,7 +224,7 @@ def test_an_earlier_recording_of_the_name_is_kept(tmp_path: Path) -> None:
     assert RecordingReader(path).header.default_queue == "d"
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_writable_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"no/such/folder/f: No such file or directory"):
         opened(tmp_path / "no" / "such" / "folder" / "f")
 
@@ -298,7 +298,7 @@ def test_what_was_written_is_in_the_file_at_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_is_no_recording_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_a_recording_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(RecordingError) as raised:
         RecordingReader(tmp_path / "f")
@@ -306,7 +306,7 @@ def test_a_file_that_is_no_recording_is_told(tmp_path: Path, content: bytes, mes
     assert str(tmp_path / "f") in str(raised.value)
 
 
-def test_a_line_that_was_damaged_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_damaged_line_is_reported_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "f"
     record(path, _DAY)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -316,7 +316,7 @@ def test_a_line_that_was_damaged_is_told_with_its_number(tmp_path: Path) -> None
         replay(RecordingReader(path), registry())
 
 
-def test_facts_before_a_conf_are_told(tmp_path: Path) -> None:
+def test_deltas_before_a_conf_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "f"
     record(path, _DAY)
     lines = path.read_bytes().splitlines(keepends=True)

@@ -136,7 +136,7 @@ def quiet_day(path: Path, name: str = "plain") -> Day:
     return day
 
 
-def test_one_decision_that_differs_is_told_once_and_leads_to_no_other(tmp_path: Path) -> None:
+def test_one_changed_decision_is_reported_once_and_causes_no_other(tmp_path: Path) -> None:
     day = quiet_day(tmp_path / "day.jsonl")
     taken = day.bound[1]
     other = "n1" if taken.node == "n2" else "n2"
@@ -178,7 +178,7 @@ def test_a_decision_that_is_missing_here_comes_with_its_reason(tmp_path: Path) -
     assert found.queues["r"].not_bound == 1
 
 
-def test_what_another_conf_would_have_done_earlier_is_told_with_both_steps(tmp_path: Path) -> None:
+def test_an_earlier_bind_of_another_conf_is_reported_with_both_steps(tmp_path: Path) -> None:
     day = Day(tmp_path / "day.jsonl", "cards")
     day.step()
     day.h.group("g", queue="r", phase="Inqueue")
@@ -193,15 +193,15 @@ def test_what_another_conf_would_have_done_earlier_is_told_with_both_steps(tmp_p
     day.close()
     assert [bind.name for bind in day.under_way] == ["g-0"]
     found = again(tmp_path / "day.jsonl", CONFS["plain"])
-    told = {item.what: item for item in found.differences}
-    assert told["bound earlier"].step == 2
-    assert told["bound earlier"].recorded == "n1, step 4"
-    assert told["bound earlier"].replayed == "n1"
-    assert told["extra bind"].object == "Pod default/never-0"
+    by_kind = {item.what: item for item in found.differences}
+    assert by_kind["bound earlier"].step == 2
+    assert by_kind["bound earlier"].recorded == "n1, step 4"
+    assert by_kind["bound earlier"].replayed == "n1"
+    assert by_kind["extra bind"].object == "Pod default/never-0"
     assert (found.queues["r"].earlier, found.queues["r"].extra) == (1, 1)
 
 
-def test_admissions_that_differ_are_told(tmp_path: Path) -> None:
+def test_changed_admissions_are_reported(tmp_path: Path) -> None:
     day = Day(tmp_path / "day.jsonl", "plain")
     day.h.group("g", queue="r", phase="Pending", min_resources={"cpu": "1", "nvidia.com/gpu": 3})
     day.h.pod("g-0", group="g", card="A", cards=3)
@@ -272,7 +272,7 @@ def test_a_conf_that_needs_a_plugin_we_do_not_have_is_refused(tmp_path: Path) ->
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_that_all_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_an_unchanged_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet_day(tmp_path / "day.jsonl")
     assert run(["replay", str(tmp_path / "day.jsonl")]) == 0
     assert "unchanged: 6 steps" in capsys.readouterr().out
@@ -320,7 +320,7 @@ def test_the_command_fails_when_the_recorded_conf_decides_otherwise(
         (["day.jsonl", "--most", "-1"], "--most: -1 is negative"),
     ],
 )
-def test_bad_input_is_told(
+def test_bad_input_is_reported(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""The scheduler-conf as a file: what a change of it does, on real files."""
+"""Reloads of the scheduler-conf file, on real files."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DEBOUNCE = 0.02
 QUIET = 0.4
 
 
-class Told:
-    """What the callbacks were told, in order."""
+class Callbacks:
+    """Records the calls of the callbacks, in order."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, object]] = []
-        self._news = asyncio.Event()
+        self._called = asyncio.Event()
 
     def accepted(self, conf: Conf, digest: str) -> None:
         assert conf.hash == digest
@@ -49,7 +49,7 @@ class Told:
 
     def _add(self, word: str, detail: object) -> None:
         self.log.append((word, detail))
-        self._news.set()
+        self._called.set()
 
     @property
     def words(self) -> list[str]:
@@ -57,21 +57,26 @@ class Told:
 
     async def next(self) -> tuple[str, object]:
         async with asyncio.timeout(PATIENCE):
-            await self._news.wait()
-        self._news.clear()
+            await self._called.wait()
+        self._called.clear()
         return self.log[-1]
 
 
 def conf_file(
-    path: Path | None, told: Told, *, strict: bool = False, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
+    path: Path | None,
+    callbacks: Callbacks,
+    *,
+    strict: bool = False,
+    poll_seconds: float = 60.0,
+    debounce: float = DEBOUNCE,
 ) -> ConfFile:
     return ConfFile(
         path,
         registry(),
         strict=strict,
-        on_accepted=told.accepted,
-        on_rejected=told.rejected,
-        on_unchanged=told.unchanged,
+        on_accepted=callbacks.accepted,
+        on_rejected=callbacks.rejected,
+        on_unchanged=callbacks.unchanged,
         poll_seconds=poll_seconds,
         debounce_seconds=debounce,
     )
@@ -79,13 +84,13 @@ def conf_file(
 
 @asynccontextmanager
 async def watching(
-    path: Path, told: Told, *, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
+    path: Path, callbacks: Callbacks, *, poll_seconds: float = 60.0, debounce: float = DEBOUNCE
 ) -> AsyncIterator[ConfFile]:
     """A file that is loaded and watched; by notice only, unless `poll_seconds` is short."""
-    file = conf_file(path, told, poll_seconds=poll_seconds, debounce=debounce)
+    file = conf_file(path, callbacks, poll_seconds=poll_seconds, debounce=debounce)
     file.load()
-    told.log.clear()
-    told._news.clear()
+    callbacks.log.clear()
+    callbacks._called.clear()
     task = asyncio.create_task(file.run())
     await asyncio.sleep(0.3)  # the watch is set
     try:
@@ -116,21 +121,21 @@ FIRST = [
 
 
 @pytest.mark.parametrize("text, words, problems", [case[1:] for case in FIRST], ids=[case[0] for case in FIRST])
-def test_the_first_load_uses_the_file_or_else_the_built_in_one_and_tells_everything(
+def test_the_first_load_uses_the_file_or_the_built_in_conf_and_reports_all_problems(
     text: str | None, words: list[str], problems: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "scheduler.conf"
     if text is not None:
         path.write_text(text)
-    told = Told()
-    file = conf_file(path, told)
+    callbacks = Callbacks()
+    file = conf_file(path, callbacks)
     conf = file.load()
-    assert told.words == words
+    assert callbacks.words == words
     assert file.rejected == (words == ["rejected"])
     assert (conf.hash == default_conf(registry()).hash) == file.rejected
     assert (file.conf, file.digest) == (conf, conf.hash)
     if file.rejected and problems is not None:
-        assert told.log[0][1] == problems
+        assert callbacks.log[0][1] == problems
 
 
 @pytest.mark.parametrize("text", [case[1] for case in FIRST[1:]], ids=[case[0] for case in FIRST[1:]])
@@ -138,26 +143,26 @@ def test_a_strict_first_load_fails_where_the_built_in_one_would_be_used(text: st
     path = tmp_path / "scheduler.conf"
     if text is not None:
         path.write_text(text)
-    told = Told()
+    callbacks = Callbacks()
     with pytest.raises(ConfError) as caught:
-        conf_file(path, told, strict=True).load()
+        conf_file(path, callbacks, strict=True).load()
     assert str(caught.value)
-    assert told.words == []
+    assert callbacks.words == []
 
 
 def test_a_strict_first_load_of_a_good_file_is_a_load(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    assert conf_file(path, Told(), strict=True).load().actions == ("enqueue", "allocate")
+    assert conf_file(path, Callbacks(), strict=True).load().actions == ("enqueue", "allocate")
 
 
-def test_a_warning_does_not_reject_and_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_warning_does_not_reject_and_is_available(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD + "colour: blue\n")
-    told = Told()
-    file = conf_file(path, told)
+    callbacks = Callbacks()
+    file = conf_file(path, callbacks)
     file.load()
-    assert told.words == ["accepted"]
+    assert callbacks.words == ["accepted"]
     assert [(problem.severity, problem.path) for problem in file.problems] == [("warning", "colour")]
     assert not file.rejected
 
@@ -166,7 +171,7 @@ def test_every_problem_is_a_line_of_the_log_and_so_is_what_is_in_use(tmp_path: P
     path = tmp_path / "scheduler.conf"
     path.write_text(BAD)
     with capture_logs() as lines:
-        conf = conf_file(path, Told()).load()
+        conf = conf_file(path, Callbacks()).load()
     assert [(line["log_level"], line["event"]) for line in lines] == [
         ("error", "scheduler-conf error"),
         ("error", "scheduler-conf error"),
@@ -180,20 +185,20 @@ def test_every_problem_is_a_line_of_the_log_and_so_is_what_is_in_use(tmp_path: P
 
 @pytest.mark.asyncio
 async def test_without_a_file_the_built_in_one_is_used_for_good() -> None:
-    told = Told()
-    file = conf_file(None, told)
+    callbacks = Callbacks()
+    file = conf_file(None, callbacks)
     assert file.load().hash == default_conf(registry()).hash
     async with asyncio.timeout(1):
         await file.run()
-    assert told.words == ["accepted"]
+    assert callbacks.words == ["accepted"]
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_file_that_is_not_regular_is_rejected_without_blocking(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "x")
-    told = Told()
-    conf_file(tmp_path / "x", told).load()
-    ((word, problems),) = told.log
+    callbacks = Callbacks()
+    conf_file(tmp_path / "x", callbacks).load()
+    ((word, problems),) = callbacks.log
     assert word == "rejected"
     assert str(problems).startswith("('cannot be read: ")
 
@@ -201,9 +206,9 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(make: Callable[
 def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"#" * (1 << 21))
-    told = Told()
-    conf_file(path, told).load()
-    assert told.log == [("rejected", (f"longer than {1 << 20} bytes",))]
+    callbacks = Callbacks()
+    conf_file(path, callbacks).load()
+    assert callbacks.log == [("rejected", (f"longer than {1 << 20} bytes",))]
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -235,18 +240,18 @@ async def _write_slowly(path: Path, text: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("change", [_write, _rename, _remove_and_write, _write_slowly])
-async def test_a_change_is_taken_over_once_however_the_file_is_written(
+async def test_a_change_is_loaded_once_however_the_file_is_written(
     change: Callable[[Path, str], Awaitable[None]], tmp_path: Path
 ) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told, debounce=10 * DEBOUNCE) as file:  # longer than the pauses of the writer
+    callbacks = Callbacks()
+    async with watching(path, callbacks, debounce=10 * DEBOUNCE) as file:  # longer than the pauses of the writer
         await change(path, OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
         assert file.conf.actions == ("allocate",)
         await asyncio.sleep(QUIET)
-        assert told.words == ["accepted"]
+        assert callbacks.words == ["accepted"]
 
 
 class ConfigMap:
@@ -276,29 +281,29 @@ class ConfigMap:
 @pytest.mark.asyncio
 async def test_the_symlink_swap_of_a_config_map_is_taken_over_once(tmp_path: Path) -> None:
     mounted = ConfigMap(tmp_path / "etc", GOOD)
-    told = Told()
-    async with watching(mounted.file, told) as file:
+    callbacks = Callbacks()
+    async with watching(mounted.file, callbacks) as file:
         for text, actions in ((OTHER, ("allocate",)), (GOOD, ("enqueue", "allocate"))):
             mounted.put(text)
-            assert await told.next() == ("accepted", actions)
+            assert await callbacks.next() == ("accepted", actions)
         mounted.put(BAD)
-        assert (await told.next())[0] == "rejected"
+        assert (await callbacks.next())[0] == "rejected"
         assert file.conf.actions == ("enqueue", "allocate")
         mounted.put(OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
         await asyncio.sleep(QUIET)
-        assert told.words == ["accepted", "accepted", "rejected", "accepted"]
+        assert callbacks.words == ["accepted", "accepted", "rejected", "accepted"]
 
 
 @pytest.mark.asyncio
-async def test_a_file_that_says_the_same_in_other_words_is_unchanged(tmp_path: Path) -> None:
+async def test_an_equivalent_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told) as file:
+    callbacks = Callbacks()
+    async with watching(path, callbacks) as file:
         before = file.conf
         path.write_text(f"# a comment\n{GOOD}")
-        assert await told.next() == ("unchanged", ())
+        assert await callbacks.next() == ("unchanged", ())
         assert file.conf is before
 
 
@@ -306,13 +311,13 @@ async def test_a_file_that_says_the_same_in_other_words_is_unchanged(tmp_path: P
 async def test_the_same_bytes_and_other_files_of_the_folder_are_no_change_at_all(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told):
+    callbacks = Callbacks()
+    async with watching(path, callbacks):
         path.write_text(GOOD)
         path.touch()
         (tmp_path / "scheduler.conf.swp").write_text("x")
         await asyncio.sleep(QUIET)
-        assert told.words == []
+        assert callbacks.words == []
 
 
 REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\udcff")]
@@ -320,23 +325,23 @@ REJECTED = [("errors", BAD), ("no YAML", BROKEN), ("empty", ""), ("no UTF-8", "\
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("text", [case[1] for case in REJECTED], ids=[case[0] for case in REJECTED])
-async def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once_until_it_is_mended(
+async def test_an_invalid_file_changes_nothing_and_is_reported_once_until_it_is_fixed(
     text: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told, poll_seconds=0.2) as file:
+    callbacks = Callbacks()
+    async with watching(path, callbacks, poll_seconds=0.2) as file:
         good = file.conf
         path.write_text(text, errors="surrogateescape")
-        word, problems = await told.next()
+        word, problems = await callbacks.next()
         assert word == "rejected"
         assert problems
         assert (file.conf, file.rejected) == (good, True)
         await asyncio.sleep(QUIET)  # looked at again and again by now
-        assert told.words == ["rejected"]
+        assert callbacks.words == ["rejected"]
         path.write_text(GOOD)
-        assert await told.next() == ("unchanged", ())
+        assert await callbacks.next() == ("unchanged", ())
         assert (file.conf, file.rejected) == (good, False)
 
 
@@ -344,13 +349,13 @@ async def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once_until
 async def test_a_file_that_is_removed_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told) as file:
+    callbacks = Callbacks()
+    async with watching(path, callbacks) as file:
         path.unlink()
-        assert await told.next() == ("rejected", ("cannot be read: No such file or directory",))
+        assert await callbacks.next() == ("rejected", ("cannot be read: No such file or directory",))
         assert file.conf.actions == ("enqueue", "allocate")
         path.write_text(OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
 
 
 @pytest.mark.asyncio
@@ -359,17 +364,17 @@ async def test_a_folder_that_vanishes_and_comes_back_is_watched_again(tmp_path: 
     folder.mkdir()
     path = folder / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    async with watching(path, told, poll_seconds=0.2) as file:
+    callbacks = Callbacks()
+    async with watching(path, callbacks, poll_seconds=0.2) as file:
         shutil.rmtree(folder)
-        assert (await told.next())[0] == "rejected"
+        assert (await callbacks.next())[0] == "rejected"
         assert file.conf.actions == ("enqueue", "allocate")
         folder.mkdir()
         path.write_text(OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
         await asyncio.sleep(QUIET)
         path.write_text(GOOD)
-        assert await told.next() == ("accepted", ("enqueue", "allocate"))
+        assert await callbacks.next() == ("accepted", ("enqueue", "allocate"))
 
 
 @pytest.mark.asyncio
@@ -378,16 +383,16 @@ async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_
     for place, text in ((folder, GOOD), (fresh, OTHER)):
         place.mkdir()
         (place / "scheduler.conf").write_text(text)
-    told = Told()
-    async with watching(folder / "scheduler.conf", told, poll_seconds=10.0):
+    callbacks = Callbacks()
+    async with watching(folder / "scheduler.conf", callbacks, poll_seconds=10.0):
         folder.rename(tmp_path / "old")
         fresh.rename(folder)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
         began = asyncio.get_running_loop().time()
         for text, actions in ((GOOD, ("enqueue", "allocate")), (OTHER, ("allocate",)), (GOOD, ("enqueue", "allocate"))):
             await asyncio.sleep(QUIET)
             (folder / "scheduler.conf").write_text(text)
-            assert await told.next() == ("accepted", actions)
+            assert await callbacks.next() == ("accepted", actions)
         # By notice: looking every now and then would have taken three times ten seconds.
         assert asyncio.get_running_loop().time() - began < 9
 
@@ -395,11 +400,11 @@ async def test_a_folder_that_is_replaced_by_another_is_watched_in_its_place(tmp_
 @pytest.mark.asyncio
 async def test_a_folder_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "later" / "scheduler.conf"
-    told = Told()
-    async with watching(path, told, poll_seconds=0.2):
+    callbacks = Callbacks()
+    async with watching(path, callbacks, poll_seconds=0.2):
         path.parent.mkdir()
         path.write_text(OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
 
 
 @pytest.mark.asyncio
@@ -410,23 +415,23 @@ async def test_a_change_that_gives_no_notice_is_found_by_looking(tmp_path: Path)
     (tmp_path / "etc").mkdir()
     path = tmp_path / "etc" / "scheduler.conf"
     path.symlink_to(real)
-    told = Told()
-    async with watching(path, told, poll_seconds=0.2):
+    callbacks = Callbacks()
+    async with watching(path, callbacks, poll_seconds=0.2):
         real.write_text(OTHER)
-        assert await told.next() == ("accepted", ("allocate",))
+        assert await callbacks.next() == ("accepted", ("allocate",))
 
 
 @pytest.mark.asyncio
 async def test_what_changed_between_load_and_watch_is_not_missed(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    told = Told()
-    file = conf_file(path, told)
+    callbacks = Callbacks()
+    file = conf_file(path, callbacks)
     file.load()
     path.write_text(OTHER)
-    told._news.clear()
+    callbacks._called.clear()
     task = asyncio.create_task(file.run())
-    assert await told.next() == ("accepted", ("allocate",))
+    assert await callbacks.next() == ("accepted", ("allocate",))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -435,7 +440,7 @@ async def test_what_changed_between_load_and_watch_is_not_missed(tmp_path: Path)
 async def test_the_watch_ends_at_once_when_it_is_cancelled(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.conf"
     path.write_text(GOOD)
-    file = conf_file(path, Told())
+    file = conf_file(path, Callbacks())
     file.load()
     task = asyncio.create_task(file.run())
     await asyncio.sleep(0.5)

@@ -83,7 +83,7 @@ class Day:
 
 @given(EVENTS)
 @settings(max_examples=40)
-def test_what_was_decided_by_load_is_decided_again(
+def test_decisions_by_usage_are_replayed(
     events: list[tuple[str, dict[str, tuple[int, int]], int]],
 ) -> None:
     with TemporaryDirectory() as folder:

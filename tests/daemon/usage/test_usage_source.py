@@ -80,11 +80,11 @@ def conf(address: str, interval: str = "20ms", plugin: str = "usage", more: str 
 
 
 class Source:
-    """A running source, and what it told."""
+    """A running source and its deltas."""
 
     def __init__(self, nodes: set[str], timeout: float = 5.0) -> None:
         self.nodes = nodes
-        self.told: list[dict[str, NodeUsage]] = []
+        self.delivered: list[dict[str, NodeUsage]] = []
         self.metrics = Metrics()
         self.now = NOW
         self.source = UsageSource(
@@ -94,7 +94,7 @@ class Source:
     def _take(self, deltas: Any) -> None:
         for delta in deltas:
             assert isinstance(delta, NodeUsageChanged)
-            self.told.append(delta.nodes)
+            self.delivered.append(delta.nodes)
 
     async def _names(self) -> set[str]:
         return self.nodes
@@ -238,7 +238,7 @@ async def test_a_server_that_is_not_there_is_an_error_without_its_password() -> 
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """A server's certificate that nobody knows."""
+    """A self-signed server certificate."""
     folder = tmp_path_factory.mktemp("tls")
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
@@ -251,7 +251,7 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 
 @pytest.mark.asyncio
-async def test_a_certificate_that_nobody_knows_is_refused_unless_any_will_do(certified: ssl.SSLContext) -> None:
+async def test_an_unknown_certificate_is_rejected_unless_verification_is_off(certified: ssl.SSLContext) -> None:
     async with serving(tls=certified) as server:
         async with PrometheusClient(PrometheusSettings(server.address)) as client:
             with pytest.raises(UsageError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -261,7 +261,7 @@ async def test_a_certificate_that_nobody_knows_is_refused_unless_any_will_do(cer
 
 
 @pytest.mark.asyncio
-async def test_a_user_in_the_address_is_shown_to_the_server_and_to_nobody_else() -> None:
+async def test_credentials_of_the_address_are_sent_to_the_server_only() -> None:
     shown: list[str] = []
 
     async def note(request: web.Request) -> web.StreamResponse:
@@ -310,11 +310,11 @@ async def test_measurements_become_facts_at_the_interval() -> None:
         source.source.use(conf(server.address))
         async with source.running():
             await source.polled("measured", 3)
-    assert source.told[:3] == [{"n1": NodeUsage(12.35, 50.0, NOW - 7)}] * 3
+    assert source.delivered[:3] == [{"n1": NodeUsage(12.35, 50.0, NOW - 7)}] * 3
 
 
 @pytest.mark.asyncio
-async def test_trouble_and_staleness_are_told_once_and_so_is_their_end() -> None:
+async def test_failures_and_staleness_are_logged_once_and_so_is_the_recovery() -> None:
     async with serving() as server:
         source = Source({"n1"})
         with capture_logs() as logs:
@@ -343,26 +343,26 @@ async def test_trouble_and_staleness_are_told_once_and_so_is_their_end() -> None
 @pytest.mark.asyncio
 async def test_series_that_name_no_node_are_trouble_with_the_label_that_should() -> None:
     async with serving() as server:
-        source = Source({"somebody"})
+        source = Source({"other"})
         with capture_logs() as logs:
             source.source.use(conf(server.address))
             async with source.running():
                 await source.polled("failed", 2)
-    (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert "label instance must be the name of the node, found n1" in told["err"]
-    assert source.told == []
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert "label instance must be the name of the node, found n1" in warning["err"]
+    assert source.delivered == []
 
 
 @pytest.mark.asyncio
-async def test_nodes_that_nobody_measures_are_counted_once() -> None:
+async def test_nodes_without_usage_are_counted_once() -> None:
     async with serving() as server:
         source = Source({"n1", "n9", "n8"})
         with capture_logs() as logs:
             source.source.use(conf(server.address))
             async with source.running():
                 await source.polled("measured", 3)
-    (told,) = [log for log in logs if log["log_level"] == "warning"]
-    assert (told["event"], told["nodes"], told["of"]) == ("nodes without measured usage", 2, 3)
+    (warning,) = [log for log in logs if log["log_level"] == "warning"]
+    assert (warning["event"], warning["nodes"], warning["of"]) == ("nodes without measured usage", 2, 3)
 
 
 @pytest.mark.asyncio
@@ -375,7 +375,7 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
             await source.polled("measured")
             source.source.use(conf(other.address, "1h"))
             await source.polled("measured")
-            assert source.told[-1] == {"n1": NodeUsage(1.0, 2.0, NOW)}
+            assert source.delivered[-1] == {"n1": NodeUsage(1.0, 2.0, NOW)}
             source.source.use(conf(other.address, "1h", plugin="gang"))
             await asyncio.sleep(0.1)
             assert (len(other.asked), source.source.age()) == (3, None)
@@ -385,19 +385,19 @@ async def test_another_scheduler_conf_counts_at_once_in_the_middle_of_a_long_int
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("plugin", "warnings"), [("usage", 1), ("gang", 0)], ids=["a plugin wants load", "nobody wants load"]
+    ("plugin", "warnings"), [("usage", 1), ("gang", 0)], ids=["a plugin uses usage", "no plugin uses it"]
 )
-async def test_without_a_source_nothing_is_asked_and_whoever_needs_one_is_told(plugin: str, warnings: int) -> None:
+async def test_without_a_source_nothing_is_queried_and_a_warning_is_logged(plugin: str, warnings: int) -> None:
     source = Source({"n1"})
     with capture_logs() as logs:
         source.source.use(conf("", plugin=plugin))
         async with source.running():
             await asyncio.sleep(0.05)
-    told = [log for log in logs if log["log_level"] == "warning"]
-    assert len(told) == warnings
-    if told:
-        assert told[0]["plugins"] == ["usage"]
-        assert "type: prometheus" in told[0]["accepted"]
+    logged = [log for log in logs if log["log_level"] == "warning"]
+    assert len(logged) == warnings
+    if logged:
+        assert logged[0]["plugins"] == ["usage"]
+        assert "type: prometheus" in logged[0]["accepted"]
     assert source.source.age() is None
 
 

@@ -37,7 +37,7 @@ def test_every_card_runs(name: str) -> None:
                 assert held[node.metadata.name, resource] == int(amount)
 
 
-def test_the_tide_asks_for_three_cards_of_ten() -> None:
+def test_t1_requests_three_cards_of_ten() -> None:
     scene = make_scene("T1", 100, 1_000)
     whole = sum(8 for node in scene.nodes if GPU in (node.status.allocatable or {}))
     kinds = [scene.kinds[pod.metadata.name.rpartition("-")[0]] for pod in scene.takers]
@@ -46,7 +46,7 @@ def test_the_tide_asks_for_three_cards_of_ten() -> None:
     assert {kind.service for kind in kinds} == {"inference"}
 
 
-def test_a_scene_with_too_few_pods_for_its_cards_says_so() -> None:
+def test_a_scene_with_too_few_pods_for_its_cards_is_an_error() -> None:
     with pytest.raises(ValueError, match="pods have cards: ask for more than 50"):
         make_scene("P1", 40, 50)
 

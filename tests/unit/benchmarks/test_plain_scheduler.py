@@ -51,7 +51,7 @@ def names(decisions: dict[str, str]) -> dict[str, str]:
     return {pod.removeprefix("default/"): name for pod, name in decisions.items()}
 
 
-# --- scores: worked examples of the plugins reference ---------------------------------------------------------------
+# --- scores: worked examples ------------------------------------------------------------------------------------------
 
 
 def pair(request: dict[str, str], used: dict[str, int], allocatable: dict[str, str]) -> tuple[PlainPod, PlainNode]:
@@ -215,7 +215,7 @@ def test_cpu_capability_binds_unless_cards_lift_it() -> None:
     assert len(schedule(*arguments, weights=Weights(card_unlimited_cpu_memory=True))) == 2
 
 
-def test_running_pods_hold_room_and_quota() -> None:
+def test_running_pods_use_capacity_and_quota() -> None:
     running = pods("old", card=H200, cards=2, nodeName="a")
     running[0]["status"] = {"phase": "Running"}
     groups = [group("old", phase="Running"), group("x"), group("y")]

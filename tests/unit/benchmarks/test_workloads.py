@@ -15,7 +15,7 @@ def test_a_workload_is_the_same_every_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_has_the_size_asked_for(name: str) -> None:
+def test_a_workload_has_the_requested_size(name: str) -> None:
     workload = make(name, 40, 300)
     members: Counter[str] = Counter()
     for pod in workload.pods:

@@ -33,7 +33,7 @@ def test_the_first_lines_show_counts_waiting_time_and_reason(
     assert lines[2].startswith(f"Reason: {why}")
 
 
-def test_a_job_whose_group_is_gone_names_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_without_a_podgroup_names_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "etl", "-f", str(DEMO), "--until", "10m"]) == 0
     head = capsys.readouterr().out.splitlines()[0]
     assert "no queue" in head

@@ -109,7 +109,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("arguments, message", [pytest.param(*case, id=" ".join(case[0]) or "nothing") for case in BAD])
-def test_a_bad_command_line_is_status_2_and_says_why(
+def test_a_bad_command_line_is_status_2_with_the_reason(
     scenario: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     files = [] if not arguments or "-f" in arguments else ["-f", str(scenario)]
@@ -177,7 +177,7 @@ def test_standard_input_is_read_and_the_hash_seed_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("output", ["json", "yaml", "table"])
-def test_output_is_utf_8_whatever_the_locale_says(output: str) -> None:
+def test_output_is_utf_8_in_every_locale(output: str) -> None:
     text = SCENARIO + '\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: notes}\ndata: {card: "\u663e\u5361"}\n'
     outputs = {
         program(

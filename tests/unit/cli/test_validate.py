@@ -107,7 +107,7 @@ def test_a_scheduler_conf_inside_a_config_map_is_checked(tmp_path: Path, capsys:
     assert row["field"] == 'data["volcano-scheduler.conf"].tiers[0].plugins[0].enableJobReady (line 2)'
 
 
-def test_wrong_structure_is_told_once_and_taken_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_structure_is_reported_once_with_its_location(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "queue.yaml", QUEUE % "{}" + 'spec: {weight: "x"}\n')
     status, found = report(capsys, path)
     assert status == 2
@@ -116,7 +116,7 @@ def test_wrong_structure_is_told_once_and_taken_apart(tmp_path: Path, capsys: py
     assert row["message"] == 'expected an integer, got the string "x"'
 
 
-def test_a_misspelt_annotation_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelled_annotation_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "queue.yaml", (QUEUE % '{"A": 1}').replace("card.quota", "card.qota"))
     _, found = report(capsys, path)
     assert [(row["field"], row["severity"]) for row in found["findings"]] == [

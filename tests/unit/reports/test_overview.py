@@ -109,7 +109,7 @@ def test_a_group_is_called_after_the_workload_a_user_wrote() -> None:
     assert (job(of_job).kind, job(of_job).name) == ("Job", "train")
 
 
-def test_a_job_whose_group_is_gone_is_still_shown() -> None:
+def test_a_job_without_a_podgroup_is_shown() -> None:
     ended = obj(
         "Job", "j", spec={"tasks": [], "minAvailable": 1, "queue": "q"}, status={"state": {"phase": "Completed"}}
     )

@@ -97,7 +97,7 @@ def _ask(thread: SchedulerThread, question: Callable[[Core], object]) -> object:
     return answer.result(10)
 
 
-def test_a_standby_knows_the_cluster_and_decides_nothing(thread: SchedulerThread, outside: Outside) -> None:
+def test_a_standby_keeps_the_state_and_decides_nothing(thread: SchedulerThread, outside: Outside) -> None:
     thread.deliver(_CLUSTER)
     thread.deliver(_gang("g", 2))
     assert _ask(thread, lambda core: sorted(core.state.nodes.by_name)) == ["n1", "n2"]
@@ -113,7 +113,7 @@ def test_a_new_leader_has_applied_everything_delivered_before(thread: SchedulerT
     thread.lead()
     outside.wait(lambda: set(outside.binds) == {"g-0", "g-1"})
     assert Takeover() in outside.seen
-    _ask(thread, lambda _: None)  # answered after the cycle, in which bindings are told already
+    _ask(thread, lambda _: None)  # runs after the cycle, which hands over binds
     assert thread.last_cycle is not None
 
 
@@ -151,7 +151,7 @@ def test_taking_facts_in_and_the_session_are_timed_apart(core: Core, outside: Ou
     assert 0.3 <= session < 0.4 + intake, "the session, not what was taken in before it"
 
 
-def test_a_question_that_is_given_up_before_its_turn_is_not_asked(thread: SchedulerThread, outside: Outside) -> None:
+def test_a_query_cancelled_before_its_turn_does_not_run(thread: SchedulerThread, outside: Outside) -> None:
     asked: list[str] = []
     turn = threading.Event()
     thread.call(lambda _: turn.wait(10), Future())
@@ -182,7 +182,7 @@ def test_without_anything_new_the_thread_still_wakes_once_a_period(thread: Sched
     assert outside.steps[-1].idle
 
 
-def test_a_fact_that_cannot_be_applied_is_told_and_the_others_count(thread: SchedulerThread, outside: Outside) -> None:
+def test_a_failing_delta_is_reported_and_the_others_are_applied(thread: SchedulerThread, outside: Outside) -> None:
     broken = PodChanged(PodObject(metadata=None))  # type: ignore[arg-type]
     thread.deliver([*_CLUSTER, broken, *_gang("g", 1)])
     thread.lead()
@@ -190,7 +190,7 @@ def test_a_fact_that_cannot_be_applied_is_told_and_the_others_count(thread: Sche
     assert [what for what, _ in outside.failures] == ["applying PodChanged"]
 
 
-def test_a_session_that_fails_is_told_and_the_next_one_is_held(
+def test_a_failing_session_is_reported_and_the_next_one_runs(
     thread: SchedulerThread, core: Core, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, tries = core.step, iter([True, True])
@@ -207,7 +207,7 @@ def test_a_session_that_fails_is_told_and_the_next_one_is_held(
     assert outside.failures == [("session", "a bug")] * 2
 
 
-def test_what_a_question_raises_is_its_answer(thread: SchedulerThread) -> None:
+def test_an_exception_of_a_query_is_its_result(thread: SchedulerThread) -> None:
     def ask(core: Core) -> object:
         raise LookupError("no such thing")
 
