@@ -128,6 +128,14 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
+def test_decisions_have_unique_numbers_and_their_title_begins_with_it() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [path.name.partition("-")[0] for path in decisions]
+    assert len(set(numbers)) == len(numbers)
+    for path, number in zip(decisions, numbers, strict=True):
+        assert re.match(rf"# {number}:? ", path.read_text()), path
+
+
 def test_no_file_names_the_host_of_a_package_registry() -> None:
     # Written apart, so that this file passes too.
     words = ["py" + "pi.org", "pypi" + ".python", "python" + "hosted", "--index" + "-url ", "--find" + "-links "]

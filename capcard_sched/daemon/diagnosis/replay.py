@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from capcard_sched.daemon.diagnosis.intent_views import bindings, evictions, surplus
 from capcard_sched.daemon.diagnosis.recording import (
     Applied,
     ConfUsed,
@@ -26,7 +27,6 @@ from capcard_sched.framework.core import Core, StepResult
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.report import SessionReport
 from capcard_sched.model import reasons
-from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
 
 if TYPE_CHECKING:
@@ -219,9 +219,9 @@ class _Replay:
             self._count_same(record)
             return
         for kind, recorded, replayed in (
-            ("bound", _bindings(record.intents), _bindings(result.intents)),
+            ("bound", bindings(record.intents), bindings(result.intents)),
             ("admitted", self._admissions(record.intents), self._admissions(result.intents)),
-            ("evicted", _evictions(record.intents), _evictions(result.intents)),
+            ("evicted", evictions(record.intents), evictions(result.intents)),
         ):
             self._compare(kind, recorded, replayed, record, result)  # type: ignore[arg-type]
         if self._other is None:
@@ -269,21 +269,21 @@ class _Replay:
     def _compare_rest(self, record: Stepped, decided: Sequence[Intent]) -> None:
         """Under the recorded conf all other intents must be the same, too: statuses, conditions, events, order."""
         before = self._found.found
-        compared = _bindings(record.intents).items() ^ _bindings(decided).items()
-        compared |= _evictions(record.intents).items() ^ _evictions(decided).items()
+        compared = bindings(record.intents).items() ^ bindings(decided).items()
+        compared |= evictions(record.intents).items() ^ evictions(decided).items()
         reported = {uid for uid, _ in compared}
         recorded = [self._plain(intent) for intent in record.intents if not self._is_reported(intent, reported)]
         replayed = [self._plain(intent) for intent in decided if not self._is_reported(intent, reported)]
-        missing, surplus = _surplus(recorded, replayed), _surplus(replayed, recorded)
-        for subject in dict.fromkeys([*missing, *surplus]):
-            wanted, got = missing.get(subject, []), surplus.get(subject, [])
+        missing, extra = surplus(recorded, replayed), surplus(replayed, recorded)
+        for subject in dict.fromkeys([*missing, *extra]):
+            wanted, got = missing.get(subject, []), extra.get(subject, [])
             for index in range(max(len(wanted), len(got))):
                 self._note(
                     self._found.steps, record.now, "changed write", subject,
                     recorded=wanted[index] if index < len(wanted) else "",
                     replayed=got[index] if index < len(got) else "",
                 )  # fmt: skip
-        if self._found.found == before and not missing and not surplus and recorded != replayed:
+        if self._found.found == before and not missing and not extra and recorded != replayed:
             self._note(self._found.steps, record.now, "changed order", "all intents of the step")
 
     def _is_reported(self, intent: Intent, reported: set[str]) -> bool:
@@ -312,7 +312,7 @@ class _Replay:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def _count_same(self, record: Stepped) -> None:
-        for uid in _bindings(record.intents):
+        for uid in bindings(record.intents):
             counts = self._counts(self._queue_of("bound", uid))
             counts.bound += 1
             counts.same += 1
@@ -358,56 +358,6 @@ class _Replay:
             return "; ".join(refusals)
         _, message, _ = task_scheduling_reason(task, session.outcomes.get(key), session.job_fit_error(job))
         return message or "; ".join(refusals)
-
-
-def _bindings(intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
-    return {
-        intent.uid: (f"Pod {intent.namespace}/{intent.name}", _place(intent))
-        for intent in intents
-        if isinstance(intent, Bind)
-    }
-
-
-def _place(bind: Bind) -> str:
-    card = bind.annotations.get(CARD_ASSIGNED)
-    return f"{bind.node} ({card})" if card else bind.node
-
-
-def _evictions(intents: Sequence[Intent]) -> dict[str, tuple[str, str]]:
-    return {
-        intent.uid: (f"Pod {intent.namespace}/{intent.name}", intent.reason)
-        for intent in intents
-        if isinstance(intent, Evict)
-    }
-
-
-def _surplus(ones: Sequence[Intent], others: Sequence[Intent]) -> dict[str, list[str]]:
-    """Intents that occur more often in `ones` than in `others`: object to their texts."""
-    left: dict[bytes, int] = {}
-    for intent in others:
-        encoded = msgspec.json.encode(intent)
-        left[encoded] = left.get(encoded, 0) + 1
-    found: dict[str, list[str]] = {}
-    for intent in ones:
-        encoded = msgspec.json.encode(intent)
-        if left.get(encoded, 0):
-            left[encoded] -= 1
-        else:
-            found.setdefault(_subject(intent), []).append(encoded.decode())
-    return found
-
-
-def _subject(intent: Intent) -> str:
-    if isinstance(intent, EmitEvent):
-        ref = intent.object
-        return f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}"
-    kinds = {
-        "UpdatePodGroup": "PodGroup", "AnnotatePodGroup": "PodGroup",
-        "UpdatePodCondition": "Pod", "Bind": "Pod", "Evict": "Pod",
-    }  # fmt: skip
-    kind = kinds.get(type(intent).__name__, "Queue")
-    namespace = getattr(intent, "namespace", "")
-    return f"{kind} {namespace}/{intent.name}" if namespace else f"{kind} {intent.name}"
 
 
 def _names(document: dict[str, Any]) -> set[str]:
