@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.model.objects import LabelSelector, NodeSelector
 from capcard_sched.model.selectors import matches_labels
-from capcard_sched.model.volumes import NO_PROVISIONER, ClaimReference, TopologySelectorTerm
+from capcard_sched.model.volumes import MIGRATED_PROVISIONERS, NO_PROVISIONER, ClaimReference, TopologySelectorTerm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -176,7 +176,9 @@ class Storage:
     def unprovisioned_key(self, claim: VolumeClaim) -> AttachmentKey | None:
         """Attachment key of the volume to provision for a claim; None without dynamic provisioning."""
         made_by = self.classes.get(claim.class_name)
-        return (made_by.provisioner, f"claim {claim.key}") if made_by is not None and made_by.provisions else None
+        if made_by is None or not made_by.provisions:
+            return None
+        return MIGRATED_PROVISIONERS.get(made_by.provisioner, made_by.provisioner), f"claim {claim.key}"
 
     def attached(self, node: str) -> Iterator[AttachmentKey]:
         """Keys of the CSI volumes attached to a node, from VolumeAttachments."""

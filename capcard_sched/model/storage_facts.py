@@ -8,7 +8,7 @@ from capcard_sched.model.objects import NodeSelector
 from capcard_sched.model.quantity import QuantityError, base_amount
 from capcard_sched.model.selectors import label_selector_problem, node_selector_problem
 from capcard_sched.model.storage import PersistentVolume, VolumeClaim
-from capcard_sched.model.volumes import BIND_COMPLETED, CLASS_ANNOTATION, SELECTED_NODE
+from capcard_sched.model.volumes import BIND_COMPLETED, CLASS_ANNOTATION, SELECTED_NODE, attached_as
 
 if TYPE_CHECKING:
     from capcard_sched.model.objects import RawQuantity
@@ -61,7 +61,7 @@ def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[st
     if wrong:
         problems.append(f"spec.nodeAffinity.required.{wrong}")
         affinity = _NOWHERE
-    csi = spec.csi
+    driver, handle = attached_as(spec)
     volume = PersistentVolume(
         name=meta.name,
         class_name=(meta.annotations or {}).get(CLASS_ANNOTATION) or spec.storage_class_name or "",
@@ -72,8 +72,8 @@ def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[st
         affinity=affinity,
         claim=spec.claim_ref,
         available=obj.status.phase == "Available" and not meta.deletion_timestamp and not problems,
-        driver=csi.driver if csi is not None else "",
-        handle=csi.volume_handle if csi is not None else "",
+        driver=driver,
+        handle=handle,
     )
     return volume, problems
 

@@ -98,7 +98,7 @@ class Predicates(Plugin):
 
     def domain_bound(self, signature: PodSignature) -> bool:
         rules, volumes = self._context(signature)
-        return rules is not None or (volumes is not None and bool(volumes.open))
+        return rules is not None or (volumes is not None and bool(volumes.open or volumes.exclusive))
 
     def row_private(self, signature: PodSignature) -> bool:
         if signature.cls.host_ports and self._enabled.node_ports:
@@ -154,6 +154,8 @@ class Predicates(Plugin):
             pod_affinity.reject(self._index, rules, rows, result)
             if rules.spread:
                 self._spread.reject(self._index, signature.cls, rules.spread, rows, result)
+        if volumes is not None and volumes.exclusive:
+            self._volumes.exclusive.reject(volumes.exclusive, rows, result)
         if volumes is not None and volumes.open:
             self._volumes.reject_without_offer(volumes, rows, result)
 

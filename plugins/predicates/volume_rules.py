@@ -18,6 +18,7 @@ from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.storage import Assumption, Decision
 from capcard_sched.plugins.predicates import volume_scoring
 from capcard_sched.plugins.predicates.attached_volumes import AttachedVolumes
+from capcard_sched.plugins.predicates.exclusive_claims import READ_WRITE_ONCE_POD, ExclusiveClaims
 from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket
 from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 
@@ -66,6 +67,8 @@ class PodVolumes(NamedTuple):
     open: tuple[str, ...] = ()
     #: Attachments on its node, of drivers with a limit and without the open claims.
     attached: tuple[AttachmentKey, ...] = ()
+    #: Keys of the claims that only one pod may use.
+    exclusive: tuple[str, ...] = ()
     #: The reason why the claims allow no node, "" without one.
     error: str = ""
 
@@ -77,6 +80,7 @@ class VolumeRules:
         self._arguments = arguments
         self._binding = arguments.volume_binding
         self.attached = AttachedVolumes(self._attachments)
+        self.exclusive = ExclusiveClaims()
         self._market: VolumeMarket | None = None
         self._reach: VolumeReach | None = None
         #: Claim key to the volume that a placement of this session assigned.
@@ -93,6 +97,7 @@ class VolumeRules:
         self._decided.clear()
         self._binding_claims.clear()
         self._offer = None
+        self.exclusive.open(session)
         if self._arguments.node_volume_limits:
             self.attached.open(session)
 
@@ -109,6 +114,7 @@ class VolumeRules:
         nodes: list[str] = []
         shared: list[str] = []
         waiting: list[str] = []
+        exclusive: list[str] = []
         gone = False
         for name in cls.volumes:
             key = f"{task.namespace}/{name}"
@@ -118,6 +124,8 @@ class VolumeRules:
                 return PodVolumes(error=_FAILED.format(error))
             if claim is None:
                 continue
+            if READ_WRITE_ONCE_POD in claim.access_modes:
+                exclusive.append(key)
             if claim.bound:
                 volume = storage.volumes.get(claim.volume_name)
                 if volume is None:
@@ -146,6 +154,7 @@ class VolumeRules:
             tuple(shared),
             tuple(waiting),
             tuple(key for key in self._attachments(task) if key[0] in self.attached.drivers),
+            tuple(exclusive),
         )
 
     def _problem(self, task: Task, name: str, claim: VolumeClaim | None) -> str:
@@ -197,7 +206,9 @@ class VolumeRules:
             if claim is None:
                 continue
             decision = Decision(claim.volume_name, "") if claim.bound else self._decision(claim)
-            if decision is None:
+            if decision is not None and decision.volume and decision.volume not in storage.volumes:
+                key = storage.unprovisioned_key(claim)  # the class of a missing volume gives its driver
+            elif decision is None:
                 key = None if self._binding and task.node is None else storage.unprovisioned_key(claim)
             else:
                 key = storage.attachment_key(decision.volume) if decision.volume else storage.unprovisioned_key(claim)
@@ -296,6 +307,7 @@ class VolumeRules:
             if self._binding and task.status in _PLACED_NOW:
                 self._assume(task, node)
             self.attached.place(task, node.name)
+            self.exclusive.place(task, node.name)
 
     def displace(self, placement: Placement) -> None:
         """Remove pods that were unplaced or are being evicted."""
@@ -303,6 +315,7 @@ class VolumeRules:
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self.attached.displace(task, node.name)
+            self.exclusive.displace(task, node.name)
             for key, _ in self._binding_claims.pop(task.uid, ()):
                 assumption = self._decided[key]
                 assumption.holders.discard(task.uid)
