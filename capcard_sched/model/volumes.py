@@ -113,6 +113,11 @@ class Rbd(_StorageKind, frozen=True):
     image: str = ""
     pool: str = ""
 
+    @property
+    def handle(self) -> str:
+        """Identifies the image."""
+        return f"{self.pool}/{self.image}"
+
 
 class VolumeNodeAffinity(_StorageKind, frozen=True):
     required: NodeSelector | None = None
@@ -143,18 +148,19 @@ def attached_as(spec: PersistentVolumeSpec) -> tuple[str, str]:
     """
     if spec.csi is not None:
         return spec.csi.driver, spec.csi.volume_handle
-    for plugin, handle in (
-        ("aws-ebs", spec.aws_elastic_block_store and spec.aws_elastic_block_store.volume_id),
-        ("gce-pd", spec.gce_persistent_disk and spec.gce_persistent_disk.pd_name),
-        ("azure-disk", spec.azure_disk and spec.azure_disk.disk_uri),
-        ("azure-file", spec.azure_file and spec.azure_file.share_name),
-        ("cinder", spec.cinder and spec.cinder.volume_id),
-        ("vsphere-volume", spec.vsphere_volume and spec.vsphere_volume.volume_path),
-        ("portworx-volume", spec.portworx_volume and spec.portworx_volume.volume_id),
-        ("rbd", spec.rbd and f"{spec.rbd.pool}/{spec.rbd.image}"),
-    ):
-        if handle is not None:
-            return MIGRATED_PROVISIONERS[f"kubernetes.io/{plugin}"], handle
+    sources: tuple[tuple[str, msgspec.Struct | None, str], ...] = (
+        ("aws-ebs", spec.aws_elastic_block_store, "volume_id"),
+        ("gce-pd", spec.gce_persistent_disk, "pd_name"),
+        ("azure-disk", spec.azure_disk, "disk_uri"),
+        ("azure-file", spec.azure_file, "share_name"),
+        ("cinder", spec.cinder, "volume_id"),
+        ("vsphere-volume", spec.vsphere_volume, "volume_path"),
+        ("portworx-volume", spec.portworx_volume, "volume_id"),
+        ("rbd", spec.rbd, "handle"),
+    )
+    for plugin, source, field in sources:
+        if source is not None:
+            return MIGRATED_PROVISIONERS[f"kubernetes.io/{plugin}"], getattr(source, field)
     return "", ""
 
 

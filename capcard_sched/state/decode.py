@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capcard_sched.model.annotations import OVERSUBSCRIPTION_CPU, OVERSUBSCRIPTION_MEMORY
 from capcard_sched.model.hyper_nodes import network_topology
 from capcard_sched.model.limits import quota_amounts
 from capcard_sched.model.quantity import MAX_AMOUNT, QuantityError, base_amount
 from capcard_sched.model.queue import Queue
+from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.timestamps import parse_time
 
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 NOTHING: Mapping[str, Any] = {}
 _TRAVERSE, _IN_TURN = "traverse", "fifo"
 NO_COUNTS = (0, 0, 0)
+_AMOUNT = re.compile(r"[0-9]{1,18}(\.[0-9]{0,18})?")
 
 NodeFacts = tuple[
     str,
@@ -70,6 +74,10 @@ def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
     problems: list[str] = []
     allocatable = parse_amounts(obj.status.allocatable, "status.allocatable", problems, bad=None)
     capacity = parse_amounts(obj.status.capacity, "status.capacity", problems, bad=None)
+    for resource, key in ((CPU, OVERSUBSCRIPTION_CPU), (MEMORY, OVERSUBSCRIPTION_MEMORY)):
+        more = _oversubscribed(obj.metadata.annotations or {}, key, problems)
+        for amounts in (allocatable, capacity) if more else ():
+            amounts[resource] = min(amounts.get(resource, 0) + more, MAX_AMOUNT)
     images = {
         name: min(max(image.size_bytes, 0), MAX_AMOUNT)
         for image in obj.status.images or ()
@@ -86,6 +94,17 @@ def node_facts(obj: NodeObject) -> tuple[NodeFacts, str]:
         images,
     )
     return facts, "; ".join(problems)
+
+
+def _oversubscribed(annotations: Mapping[str, str], key: str, problems: list[str]) -> int:
+    """An oversubscription annotation in base units: milli-cpu or bytes. An invalid one counts as 0."""
+    text = annotations.get(key)
+    if text is None:
+        return 0
+    if not _AMOUNT.fullmatch(text):
+        problems.append(f"metadata.annotations[{key}]: {text[:64]!r} is not a number >= 0")
+        return 0
+    return min(int(float(text)), MAX_AMOUNT)
 
 
 class GroupFacts(NamedTuple):

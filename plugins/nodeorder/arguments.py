@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
 class NodeOrderArguments(msgspec.Struct, frozen=True):
-    """Weights of the scores."""
+    """Weights of the scores, and their scale."""
+
+    #: `volcano`: preferred node affinity scores the sum of the weights of the matching terms (up to 100 per term), and
+    #: required pod affinity of existing pods does not score. `kube-scheduler`: preferred node affinity is normalized to
+    #: 0 to 100 over the candidates, and each required pod affinity term of an existing pod that selects the pod counts
+    #: with weight 1. All other scores are 0 to 100 in both.
+    scoring: Literal["volcano", "kube-scheduler"] = msgspec.field(name="nodeorder.scoring", default="volcano")
 
     #: Prefers nodes with more free cpu and memory. A weight multiplies its score; 0 disables the score, a negative
     #: weight inverts it.

@@ -68,7 +68,7 @@ class NodeOrder(Plugin):
     def node_order_static(self, signature: PodSignature, rows: NodeView) -> Scores | None:
         weights, cls = self._weights, signature.cls
         parts = []
-        if weights.node_affinity:
+        if weights.node_affinity and weights.scoring == "volcano":
             parts.append((weights.node_affinity, static_scores.node_affinity(self._index, cls)))
         if weights.image_locality:
             parts.append((weights.image_locality, self._images.scores(cls)))
@@ -88,6 +88,9 @@ class NodeOrder(Plugin):
         if weights.taint_toleration:
             counts = self._index.preferences(cls.tolerations)
             parts.append((weights.taint_toleration, static_scores.taints(counts, candidates)))
+        if weights.node_affinity and weights.scoring == "kube-scheduler":
+            raw = static_scores.node_affinity(self._index, cls)
+            parts.append((weights.node_affinity, static_scores.normalized(raw, candidates)))
         preferences: Preferences | None = signature.context(self.name)
         if preferences is not None:
             if preferences.affinity or preferences.carried is not None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Kinds of carried terms: affinity and anti-affinity.
 _TOWARDS, _AWAY = 1, -1
+#: Weight of a required pod affinity term of an existing pod, the default of kube-scheduler.
+_HARD_POD_AFFINITY_WEIGHT = 1
 
 
 class Spread(NamedTuple):
@@ -62,6 +64,8 @@ class _PreferredTerms(NamedTuple):
 
     affinity: tuple[tuple[PodSelector, str, int], ...] = ()
     spread: tuple[tuple[PodSelector, TopologySpreadConstraint], ...] = ()
+    #: Required pod affinity terms, which score for the pods that they select.
+    required: tuple[tuple[PodSelector, str], ...] = ()
 
 
 class PreferenceBook:
@@ -95,7 +99,14 @@ class PreferenceBook:
 
     def _label_keys(self, cls: TaskClass) -> tuple[str, ...]:
         terms, constraints = self._of_class(cls)
-        return label_keys([term for term, _ in terms], constraints)
+        return label_keys([*(term for term, _ in terms), *self._required(cls)], constraints)
+
+    def _required(self, cls: TaskClass) -> tuple[PodAffinityTerm, ...]:
+        """Required pod affinity terms, if they score."""
+        affinity = cls.affinity.pod_affinity if cls.affinity is not None else None
+        if affinity is None or not self._arguments.pod_affinity or self._arguments.scoring != "kube-scheduler":
+            return ()
+        return affinity.required or ()
 
     def _resolve(self, task: Task) -> _PreferredTerms:
         """Skips malformed terms; plugin predicates rejects pods with malformed required terms."""
@@ -112,13 +123,19 @@ class PreferenceBook:
                 spread.append((spread_selector(constraint, task.namespace, task.labels), constraint))
             except SelectorError:
                 continue
-        return _PreferredTerms(tuple(affinity), tuple(spread))
+        required: list[tuple[PodSelector, str]] = []
+        for term in self._required(task.cls):
+            try:
+                required.append((term_selector(term, task.namespace, task.labels), term.topology_key))
+            except SelectorError:
+                continue
+        return _PreferredTerms(tuple(affinity), tuple(spread), tuple(required))
 
     # --- TermReader -------------------------------------------------------------------------------------------------
 
     def has_terms(self, cls: TaskClass) -> bool:
         """Whether the class has preferred pod terms or soft constraints."""
-        return any(self._of_class(cls))
+        return any(self._of_class(cls)) or bool(self._required(cls))
 
     def needed(self, task: Task) -> Iterable[TopologyCount]:
         """The counts that the pod's own terms need."""
@@ -127,9 +144,11 @@ class PreferenceBook:
         yield from (each.pod_count for each in own.spread if each.pod_count is not None)
 
     def carried(self, task: Task) -> Iterable[tuple[CarrierCount, int]]:
-        """The pod's preferred terms with their weights."""
+        """The pod's preferred terms with their weights, and its required ones if they score."""
         for selector, topology_key, weight in self._terms.of(task).affinity:
             yield self.counters.carriers(selector, topology_key, _TOWARDS if weight > 0 else _AWAY), abs(weight)
+        for selector, topology_key in dict.fromkeys(self._terms.of(task).required):
+            yield self.counters.carriers(selector, topology_key, _TOWARDS), _HARD_POD_AFFINITY_WEIGHT
 
     # --- preferences ------------------------------------------------------------------------------------------------
 
@@ -160,4 +179,6 @@ class PreferenceBook:
         if not own:
             return Preferences(carried=applying) if applying is not None else None
         found = self._preferences.of(task, (counters.session, counters.dropped))
-        return found if applying is None else found._replace(carried=applying)
+        if applying is not None:
+            return found._replace(carried=applying)
+        return found if found.affinity or found.spread else None

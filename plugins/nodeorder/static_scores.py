@@ -33,6 +33,17 @@ def node_affinity(index: NodeIndex, cls: TaskClass) -> Vector | None:
     return total
 
 
+def normalized(raw: Vector | None, rows: NodeView) -> Scores | None:
+    """Raw scores (int64 [nodes]) over the candidates, 0 to 100: float64 [k]; None when all are equal."""
+    if raw is None or not len(rows):
+        return None
+    found = rows.take(raw)
+    highest = int(found.max())
+    if int(found.min()) == highest:
+        return None
+    return (100 * found // highest).astype(np.float64)
+
+
 def full_image_name(name: str) -> str:
     """An image name with its tag, `latest` by default."""
     return name if name.rfind(":") > name.rfind("/") else f"{name}:latest"

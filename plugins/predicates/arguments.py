@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+SHAPE_KEY: Final = "volumebinding.shape"
 #: Prefixes of keys that older versions of Volcano read here, and the plugins that read them now.
 MOVED_KEYS: Final = (
     ("predicate.GPUSharingEnable", "deviceshare"),
@@ -52,7 +53,7 @@ class PredicatesArguments(msgspec.Struct, frozen=True):
     )
     #: Multiplier of the score by `volumebinding.shape`.
     volume_binding_weight: int = msgspec.field(name="volumebinding.weight", default=1)
-    #: Points by increasing utilization; without it volumes are not scored.
-    volume_binding_shape: tuple[ShapePoint, ...] | None = msgspec.field(name="volumebinding.shape", default=None)
+    #: Points `{utilization, score}` by increasing utilization; without it volumes are not scored.
+    volume_binding_shape: tuple[ShapePoint, ...] | None = msgspec.field(name=SHAPE_KEY, default=None)
     #: Accepted for compatibility, ignored.
     filter_timeout_seconds: int = msgspec.field(name="dynamicresources.filterTimeoutSeconds", default=10)

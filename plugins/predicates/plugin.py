@@ -10,7 +10,7 @@ from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.toolkit.node_index import NodeIndex
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.plugins.predicates import node_checks, pod_affinity
-from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, PredicatesArguments
+from capcard_sched.plugins.predicates.arguments import MOVED_KEYS, SHAPE_KEY, PredicatesArguments
 from capcard_sched.plugins.predicates.host_ports import HostPorts
 from capcard_sched.plugins.predicates.rule_book import PodRules, RuleBook
 from capcard_sched.plugins.predicates.topology_spread import SpreadFilter
@@ -38,6 +38,7 @@ class PodContext(NamedTuple):
 
 
 _NOTHING = PodContext(None, None)
+_VOLCANO_KEYS = ("Utilization", "Score")
 
 
 class Predicates(Plugin):
@@ -76,6 +77,7 @@ class Predicates(Plugin):
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> msgspec.Struct:
+        raw = {**raw, SHAPE_KEY: _lower_case(raw[SHAPE_KEY])} if SHAPE_KEY in raw else raw
         moved = {key: plugin for key in raw for prefix, plugin in MOVED_KEYS if key.startswith(prefix)}
         arguments = problems.decode(cls.Arguments, raw, handled=moved)
         assert isinstance(arguments, PredicatesArguments)
@@ -183,3 +185,15 @@ class Predicates(Plugin):
 
     def bind_volumes(self, placement: Placement) -> dict[str, tuple[ClaimBinding, ...]] | None:
         return self._volumes.bindings(placement)
+
+
+def _lower_case(shape: object) -> object:
+    """The points with lower-case keys: Volcano writes `Utilization` and `Score`."""
+    if not isinstance(shape, list):
+        return shape
+    return [
+        {key.lower() if key in _VOLCANO_KEYS else key: value for key, value in point.items()}
+        if isinstance(point, dict)
+        else point
+        for point in shape
+    ]

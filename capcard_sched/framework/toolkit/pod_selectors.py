@@ -75,6 +75,18 @@ def _canonical(selector: LabelSelector, more: Iterable[Requirement] = ()) -> Lab
     return LabelSelector(match_expressions=tuple(order))
 
 
+def _from_labels(
+    keys: tuple[str, ...] | None, operator: str, selector: LabelSelector | None, labels: Mapping[str, str]
+) -> list[Requirement]:
+    """The requirements of (mis)matchLabelKeys that the stored selector does not have yet.
+
+    The API server merges them when it creates a pod, and does not accept other requirements on these keys: a key that
+    the selector has was merged with the label that the pod had then.
+    """
+    merged = {each.key for each in (selector.match_expressions or ())} if selector is not None else set()
+    return [Requirement(key, operator, (labels[key],)) for key in keys or () if key in labels and key not in merged]
+
+
 def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> PodSelector:
     """The pods that a term of a pod in `namespace` with `labels` selects. Raises SelectorError.
 
@@ -82,8 +94,8 @@ def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, st
     selects every namespace. Keys of (mis)matchLabelKeys that the pod lacks are skipped, as in the API server, which
     merges the others into the selector.
     """
-    own = [Requirement(key, "In", (labels[key],)) for key in term.match_label_keys or () if key in labels]
-    other = [Requirement(key, "NotIn", (labels[key],)) for key in term.mismatch_label_keys or () if key in labels]
+    own = _from_labels(term.match_label_keys, "In", term.label_selector, labels)
+    other = _from_labels(term.mismatch_label_keys, "NotIn", term.label_selector, labels)
     selector = None if term.label_selector is None else _canonical(term.label_selector, own + other)
     namespaces = tuple(sorted(set(term.namespaces or ())))
     if term.namespace_selector is None:
@@ -96,7 +108,7 @@ def term_selector(term: PodAffinityTerm, namespace: str, labels: Mapping[str, st
 
 def spread_selector(constraint: TopologySpreadConstraint, namespace: str, labels: Mapping[str, str]) -> PodSelector:
     """The pods that a spread constraint counts, all in the pod's own namespace. Raises SelectorError."""
-    own = [Requirement(key, "In", (labels[key],)) for key in constraint.match_label_keys or () if key in labels]
+    own = _from_labels(constraint.match_label_keys, "In", constraint.label_selector, labels)
     if constraint.label_selector is None:
         return PodSelector(None, (namespace,))
     return PodSelector(_canonical(constraint.label_selector, own), (namespace,))

@@ -34,7 +34,7 @@ MIB = 1024 * 1024
 WEB = {"matchLabels": {"app": "web"}}
 
 
-def cluster(**weights: int) -> Harness:
+def cluster(scoring: str = "volcano", **weights: int) -> Harness:
     """Only the scores named (`least=1` for `leastrequested.weight: 1`)."""
     spelled = {
         "least": "leastrequested",
@@ -46,7 +46,9 @@ def cluster(**weights: int) -> Harness:
         "taint": "tainttoleration",
         "spread": "podtopologyspread",
     }
-    arguments = OFF | {f"{spelled[name]}.weight": weight for name, weight in weights.items()}
+    arguments = (
+        OFF | {"nodeorder.scoring": scoring} | {f"{spelled[name]}.weight": weight for name, weight in weights.items()}
+    )
     h = Harness(CONF.format(arguments=", ".join(f"{key}: {value}" for key, value in arguments.items())))
     h.queue("q")
     h.group("g")
@@ -216,6 +218,41 @@ def test_preferred_node_affinity_adds_the_weights_of_matching_terms() -> None:
     h.pod("p", **preferring((80, ssd), (70, zone), (5, by_name), (100, {})))
     assert scores(h, "node_order_static") == [300, 160, 10]
     assert scores(h, "node_order_static", nodes="c a") == [10, 300]
+
+
+@pytest.mark.parametrize("scale", [1, 20])
+def test_kube_scheduler_normalizes_preferred_node_affinity_over_the_candidates(scale: int) -> None:
+    h = cluster(scoring="kube-scheduler", node_affinity=2)
+    h.node("a", labels={"disk": "ssd", "zone": "z"})
+    h.node("b", labels={"disk": "ssd"})
+    h.node("c")
+    ssd, zone = ({"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("disk", "zone"))
+    terms = [(3 * scale, ssd), (scale, zone)]
+    h.pod("p", **preferring(*terms))
+    assert scores(h, "node_order_static") is None
+    assert scores(h, "batch_node_order") == [200, 150, 0]
+    assert scores(h, "batch_node_order", nodes="b c") == [200, 0]
+    assert scores(h, "batch_node_order", nodes="b") is None
+    assert h.step()
+    assert h.binds == {"p": "a"}
+
+
+def test_kube_scheduler_counts_required_pod_affinity_of_existing_pods() -> None:
+    for scoring, expected in (("volcano", None), ("kube-scheduler", [100, 0, 50])):
+        h = cluster(scoring=scoring, pod_affinity=1)
+        zones(h, a="a", b="b", c="c")
+        required = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": WEB, "topologyKey": "zone"}
+        ]}}}  # fmt: skip
+        for name, node in (("r1", "a"), ("r2", "a"), ("r3", "c")):
+            h.pod(name, group=None, node=node, **required)
+        h.pod("p", labels={"app": "web"})
+        assert scores(h, "batch_node_order") == expected
+
+
+def test_an_unknown_scoring_keeps_the_default() -> None:
+    h = cluster(scoring="k8s")
+    assert h.plugin("nodeorder").arguments.scoring == "volcano"
 
 
 def test_no_preference_is_no_score() -> None:
@@ -432,7 +469,7 @@ def test_a_gang_with_soft_spread_alternates() -> None:
 def test_defaults_are_those_of_volcano() -> None:
     h = Harness(CONF.format(arguments=""))
     arguments = h.plugin("nodeorder").arguments
-    assert [getattr(arguments, field) for field in arguments.__struct_fields__] == [1, 0, 1, 2, 1, 2, 3, 2]
+    assert [getattr(arguments, field) for field in arguments.__struct_fields__] == ["volcano", 1, 0, 1, 2, 1, 2, 3, 2]
 
 
 def test_a_handful_of_rows_and_many_are_scored_alike_to_the_last_bit() -> None:

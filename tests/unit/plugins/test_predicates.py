@@ -641,6 +641,23 @@ def test_a_node_must_have_the_keys_of_all_constraints_to_make_a_domain() -> None
     assert rejections(h, "p") == {"a": [], "b": [NO_KEY]}
 
 
+def test_a_merged_selector_is_used_as_stored_after_the_pod_is_relabeled() -> None:
+    """The API server adds matchLabelKeys to the selector when it creates a pod; later labels do not change it."""
+    h = cluster()
+    zones(h, a="a", b="b")
+    merged = {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "rev", "operator": "In", "values": ["1"]}]}
+    h.pod("r1", group=None, node="a", labels={"app": "web", "rev": "1"})
+    h.pod("r2", group=None, node="b", labels={"app": "web", "rev": "2"})
+    h.pod("p", labels={"rev": "2"}, **apart(term(merged, matchLabelKeys=["rev"])))
+    assert rejections(h, "p") == {"a": [ANTI_AFFINITY], "b": []}
+    excluded = {
+        "matchLabels": {"app": "web"},
+        "matchExpressions": [{"key": "rev", "operator": "NotIn", "values": ["1"]}],
+    }
+    h.pod("q", labels={"rev": "2"}, **apart(term(excluded, mismatchLabelKeys=["rev"])))
+    assert rejections(h, "q") == {"a": [], "b": [ANTI_AFFINITY]}
+
+
 def test_match_label_keys_of_a_spread_constraint() -> None:
     h = cluster()
     three_zones(h, a=1, b=0)

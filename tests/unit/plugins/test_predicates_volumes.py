@@ -691,6 +691,13 @@ def test_without_a_shape_volumes_are_not_scored() -> None:
     assert scores(h, "p") is None
 
 
+def test_a_shape_in_the_spelling_of_volcano_is_accepted() -> None:
+    ours, volcano = "{utilization: 0, score: 0}", "{Utilization: 100, Score: 10}"
+    h = Harness(CONF.format(arguments=f"volumebinding.shape: [{ours}, {volcano}]"))
+    shape = h.plugin("predicates").arguments.volume_binding_shape
+    assert [(point.utilization, point.score) for point in shape] == [(0, 0), (100, 10)]
+
+
 @pytest.mark.parametrize(
     ("shape", "complaint"),
     [
