@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from capcard_sched.framework.api.plugin import Plugin, Sample
+from capcard_sched.framework.api.plugin import Plugin, Sample, VictimDecision
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import GANG_READY, NOT_ENOUGH_PODS_OF_TASK, NOT_ENOUGH_RESOURCES, NOT_ENOUGH_TASKS
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from capcard_sched.framework.session.session import Session
@@ -21,11 +21,22 @@ if TYPE_CHECKING:
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULED = "Scheduled"
 
+#: Cause of the protection of a pod without PodGroup in reports.
+BARE_POD = "gang (bare pod)"
+
 
 class Gang(Plugin):
-    """Schedules the minimum of a job as a unit; only members beyond the minimum are victims."""
+    """Schedules the minimum of a job as a unit; only members beyond the minimum are victims.
+
+    With `enablePreemptable: false`, as in the shipped scheduler-conf, the plugin protects no pod. Volcano then evicts
+    only the pods that it needs and may leave a gang below its minimum; this scheduler evicts such a gang as a unit.
+    """
 
     name = "gang"
+    switch_notes: ClassVar[Mapping[str, str]] = {
+        "enablePreemptable": "a gang that would fall below its minimum is evicted as a unit; Volcano evicts only the "
+        "pods that it needs"
+    }
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
@@ -68,9 +79,14 @@ class Gang(Plugin):
     def job_starving(self, job: Job) -> bool:
         return job.is_starving()
 
-    def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task]:
-        """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum."""
-        return split_slack(candidates)[0]
+    def preemptable(self, task: Task, candidates: Sequence[Task]) -> list[Task] | VictimDecision:
+        """The first candidates of each job, as long as the job, and each of its roles, keeps its minimum.
+
+        A bare pod is a gang of one: the cause of its protection is named, because it has no PodGroup to look at.
+        """
+        slack, others = split_slack(candidates)
+        bare = {each.uid: BARE_POD for each in others if each.job is not None and each.job.implicit}
+        return VictimDecision({}, slack, causes=bare) if bare else slack
 
     reclaimable = preemptable
 

@@ -190,6 +190,13 @@ class _Checker:
         result = parse_conf(text, registry=self._registry)
         if result.conf is not None:
             self._plugins.update(option.name for tier in result.conf.tiers for option in tier)
+        for option in (option for tier in result.conf.tiers for option in tier) if result.conf is not None else ():
+            plugin = self._registry.plugin(option.name)
+            for switch, note in plugin.switch_notes.items() if plugin is not None else ():
+                if not option.switches[switch]:
+                    field = ".".join(filter(None, (place.field, f"plugin {option.name}", switch)))
+                    obj = place.object or "scheduler-conf"
+                    self.rows.append(FindingRow("note", note, place.file, place.document, obj, field))
         for problem in result.problems:
             field = ".".join(filter(None, (place.field, problem.path)))
             line = f" (line {problem.line})" if problem.line else ""

@@ -180,6 +180,7 @@ class Dispatch:
         unanimous = False
         protected: dict[str, str] = {}
         barred = ""
+        causes: dict[tuple[str, str], str] = {}
         tiers: list[list[tuple[str, list[Any]]]] = []
         for tier in self._tiers[method]:
             results: list[tuple[str, list[Any]]] = []
@@ -195,6 +196,7 @@ class Dispatch:
                         for uid, cause in result.protected.items():
                             protected.setdefault(uid, cause or name)
                     unanimous = unanimous or result.unanimous
+                    causes.update({(name, uid): cause for uid, cause in (result.causes or {}).items()})
                     result = result.victims
                 if result is not None:
                     results.append((name, list(result)))
@@ -206,7 +208,7 @@ class Dispatch:
         chosen: list[Any] = []
         kept: dict[str, str] = protected
         for results in tiers:
-            chosen, removed = _intersect(results, protected, candidates)
+            chosen, removed = _intersect(results, protected, candidates, causes)
             if chosen:
                 return Judgement(chosen, removed | protected)
             kept = removed | kept
@@ -238,9 +240,12 @@ class Dispatch:
 
 
 def _intersect(
-    results: list[tuple[str, list[Any]]], protected: Mapping[str, str], candidates: list[Any]
+    results: list[tuple[str, list[Any]]],
+    protected: Mapping[str, str],
+    candidates: list[Any],
+    causes: Mapping[tuple[str, str], str],
 ) -> tuple[list[Any], dict[str, str]]:
-    """The intersection of a tier's results without protected candidates, and the plugin that removed each other one."""
+    """The intersection of a tier's results without protected candidates, and the cause of each other one."""
     chosen: list[Any] | None = None
     removed: dict[str, str] = {}
     for name, result in results:
@@ -249,7 +254,7 @@ def _intersect(
         chosen = [victim for victim in (result if chosen is None else chosen) if victim.uid in allowed]
         for task in before:
             if task.uid not in allowed:
-                removed.setdefault(task.uid, name)
+                removed.setdefault(task.uid, causes.get((name, task.uid), name))
         if not chosen:
             break
     return chosen or [], removed

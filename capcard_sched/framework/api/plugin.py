@@ -63,6 +63,8 @@ class VictimDecision(NamedTuple):
     victims: Sequence[Task] | None = None
     #: No tier decides alone: victims must be named by every plugin that votes.
     unanimous: bool = False
+    #: uid of a candidate that is not among `victims` to the displayed cause; others have the plugin's name.
+    causes: Mapping[str, str] | None = None
 
 
 #: No pod may be evicted for this task.
@@ -100,6 +102,8 @@ class Plugin:
     #: True when `task_context`, `domain_bound` and `batch_node_order` depend only on the tree of HyperNodes and on the
     #: placed pods of the job. The search for a HyperNode then skips the plugin.
     follows_tree: ClassVar[bool] = False
+    #: Switch to a note that `validate` shows when a scheduler-conf turns it off: a difference from Volcano.
+    switch_notes: ClassVar[Mapping[str, str]] = {}
 
     @property
     def config_maps(self) -> frozenset[tuple[str, str]]:

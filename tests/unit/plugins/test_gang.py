@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.framework.api.plugin import Sample
+from capcard_sched.framework.api.plugin import Sample, VictimDecision
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import UpdatePodGroup
+from capcard_sched.model.job import Task
 from capcard_sched.model.objects import PodGroupCondition
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import TaskStatus, Vote
@@ -35,6 +36,11 @@ def _conditions(intents: list[Any]) -> list[PodGroupCondition]:
 
 
 # --- victims ----------------------------------------------------------------------------------------------------------
+
+
+def victims_of(h: Harness, candidates: list[Task]) -> list[str]:
+    found = Gang().preemptable(h.task("preemptor"), candidates)
+    return [task.name for task in (found.victims or () if isinstance(found, VictimDecision) else found)]
 
 
 @pytest.mark.parametrize("hook", ["preemptable", "reclaimable"])
@@ -68,7 +74,7 @@ def test_each_gang_keeps_its_own_minimum_and_pods_without_one_are_skipped() -> N
     h.pod("preemptor", group="other")
     h.session()
     candidates = [h.task(name) for name in ("a0", "b0", "a1", "foreign", "b1")]
-    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["a0", "b0"]
+    assert victims_of(h, candidates) == ["a0", "b0"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_a_role_keeps_its_minimum_too(minimum: int, victims: list[str]) -> None:
     h.pod("preemptor", group="other")
     h.session()
     candidates = [h.task(name) for name in ("s0", "w3", "w2", "w1", "w0")]
-    assert [task.name for task in Gang().reclaimable(h.task("preemptor"), candidates)] == victims
+    assert victims_of(h, candidates) == victims
 
 
 def test_members_that_have_succeeded_count_for_the_minimum() -> None:
@@ -97,7 +103,7 @@ def test_members_that_have_succeeded_count_for_the_minimum() -> None:
     h.pod("preemptor", group="other")
     h.session()
     candidates = [h.task("r0"), h.task("r1")]
-    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["r0"]
+    assert victims_of(h, candidates) == ["r0"]
 
 
 def test_victims_of_a_statement_are_gone_for_the_next_question() -> None:
@@ -109,9 +115,9 @@ def test_victims_of_a_statement_are_gone_for_the_next_question() -> None:
     statement = Statement(session)
     statement.evict(h.task("p0"), "preempt")
     candidates = [h.task("p1"), h.task("p2")]
-    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["p1"]
+    assert victims_of(h, candidates) == ["p1"]
     statement.discard()
-    assert [task.name for task in Gang().preemptable(h.task("preemptor"), candidates)] == ["p1", "p2"]
+    assert victims_of(h, candidates) == ["p1", "p2"]
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
