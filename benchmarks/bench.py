@@ -2,8 +2,8 @@
 
 Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
 all pods (W1 to W3), preempts and reclaims (P1, R1, T1), or places pods whose node scores depend on other nodes or on
-more than amounts (A1, Z1, N1, U1). Times are medians over fresh cores, wall-clock by default; `CPU` is the CPU time of
-this process, independent of other work on the machine.
+more than amounts (A1, Z1, N1, U1), or pods that share GPUs (V1, V2, V3). Times are medians over fresh cores, wall-clock
+by default; `CPU` is the CPU time of this process, independent of other work on the machine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from benchmarks import measure
 from benchmarks.eviction_scenes import SCENES
 from benchmarks.evictions import Taking, measure_taking
 from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
+from benchmarks.shared_cards import PLAIN_PODS, SHARED, Sharing, measure_sharing
 from benchmarks.workloads import SIZES, WORKLOADS
 
 app = App(name="bench", help="Measure the scheduler core on synthetic workloads.")
 
-_Scene = TypeVar("_Scene", bound=Taking | Placing)
+_Scene = TypeVar("_Scene", bound=Taking | Placing | Sharing)
 
 #: Columns when the output is not a terminal.
 _FILE_WIDTH = 150
@@ -35,8 +36,8 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: Workloads on free nodes, scenes of preemption, and scenes with scores that depend on other nodes.
-_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS)
+#: Workloads on free nodes, scenes of preemption, scenes with scores that depend on other nodes, and shared GPUs.
+_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED)
 
 
 class Report(msgspec.Struct):
@@ -50,6 +51,7 @@ class Report(msgspec.Struct):
     comparisons: list[measure.Comparison] = []
     takings: list[Taking] = []
     placings: list[Placing] = []
+    sharings: list[Sharing] = []
 
 
 @app.default
@@ -87,6 +89,8 @@ def bench(
                     report.takings.append(measure_taking(name, size, nodes, pods, repeats))
                 elif name in NEIGHBOURS:
                     report.placings.append(measure_placing(name, size, nodes, repeats))
+                elif name in SHARED:
+                    report.sharings.append(measure_sharing(name, size, nodes, repeats))
                 else:
                     report.runs.append(measure.measure(name, size, nodes, pods, repeats))
         placing = [name for name in chosen if name in WORKLOADS]
@@ -124,6 +128,8 @@ def show(console: Console, report: Report, old: Report | None) -> None:
         console.print(_taking_victims(report))
     if report.placings:
         console.print(_placing_table(report, old))
+    if report.sharings:
+        console.print(_sharing_table(report, old))
     for growth in report.growth:
         series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
         console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} (CPU {series})")
@@ -199,6 +205,38 @@ def _placing_table(report: Report, old: Report | None) -> Table:
             _time(run.session_cpu_seconds),
             f"{run.tasks_per_cpu_second:,.0f}",
             _time(run.session_cpu_seconds / run.placed),
+        ),
+    )
+    return table
+
+
+def _sharing_table(report: Report, old: Report | None) -> Table:
+    table = Table(title="Pods that share GPUs: one session places everything; cards before any pod")
+    _fill(
+        table,
+        (
+            "placed",
+            "session",
+            "CPU",
+            "tasks/CPU s",
+            "one pod more",
+            "MiB of cards",
+            "plain loop per pod",
+            "ratio",
+            "same node",
+        ),
+        report.sharings,
+        None if old is None else old.sharings,
+        lambda run: (
+            f"{run.placed:,}",
+            _time(run.session_seconds),
+            _time(run.session_cpu_seconds),
+            f"{run.tasks_per_cpu_second:,.0f}",
+            _time(run.change_cpu_seconds),
+            f"{run.card_bytes / 2**20:.1f}",
+            _time(run.plain_seconds_per_pod),
+            f"{run.ratio:,.0f}x",
+            f"{run.agreed} of {PLAIN_PODS}",
         ),
     )
     return table

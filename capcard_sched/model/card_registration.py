@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias, overload
 
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
@@ -67,6 +69,38 @@ def decode_registration(text: str) -> Registration:
     if not found and not problems:
         problems.append(f'no card in "{_brief(text)}": expected {CARD_FORM} for each card')
     return Registration(tuple(found.values()), tuple(problems))
+
+
+class RegisteredUuids(Sequence[str]):
+    """The uuids in a registration, in order. Keeps the text alone: a cluster has tens of thousands of cards."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __len__(self) -> int:
+        return len(_uuids(self._text))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return _uuids(self._text)[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RegisteredUuids) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=512)
+def _uuids(text: str) -> tuple[str, ...]:
+    return tuple(card.uuid for card in decode_registration(text).cards)
 
 
 def _fault(uuid: str, slots: str, memory: str, found: dict[str, RegisteredCard]) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.node_view import NodeView
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
+    from capcard_sched.plugins.deviceshare.card_ledger import Cards
     from capcard_sched.plugins.deviceshare.device_states import NodeCards
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
 
@@ -72,6 +73,8 @@ class DeviceRows:
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, str]] = []
+        #: Equal cards without pods are one tuple.
+        self._idle: dict[Cards, Cards] = {}
         #: By kind, how many cards there are of each memory size.
         self._memories: list[Counter[int]] = [Counter() for _ in types]
         self._names: list[str] = []
@@ -119,6 +122,7 @@ class DeviceRows:
         crowded = len(self.states) > len(table) + _MOST_EMPTY
         if crowded:
             self.states = DeviceStates()
+            self._idle = {}
         moved = moved or crowded or len(self._numbers) != len(table)
         if moved:
             self._numbers = np.zeros(len(table), dtype=np.int64)
@@ -172,7 +176,8 @@ class DeviceRows:
             if offer is None or not offer.uuids:
                 devices.ledgers[index] = None
             elif known is None or (known.uuids, known.idle) != (offer.uuids, offer.idle):
-                devices.ledgers[index] = CardLedger(offer.uuids, offer.idle)
+                idle = self._idle.setdefault(offer.idle, offer.idle)  # equal nodes share one tuple
+                devices.ledgers[index] = CardLedger(offer.uuids, idle)
             else:
                 continue
             devices.notes.clear()  # the pods are booked anew

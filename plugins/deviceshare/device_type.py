@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NodeOffer(NamedTuple):
     """The devices of one kind on a node, without pods."""
 
-    uuids: tuple[str, ...]
+    uuids: Sequence[str]
     idle: Cards
     #: Messages about registrations that cannot be used, or not as they are written.
     warnings: tuple[str, ...] = ()

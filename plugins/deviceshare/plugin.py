@@ -296,22 +296,27 @@ class DeviceShare(Plugin):
                 self.rows.write(node)
 
     def _take(self, answers: RequestAnswers, task: Task, node: Node) -> None:
-        devices = self.rows.at(node)
-        future = task.status is TaskStatus.PIPELINED
-        if self._is_bound_to_cards(answers):
-            found = self._own_answer(answers, node, self._group_of(task), future=future)
-        elif future and devices is not None:
-            found = answers.answer(self.rows.states.number(devices.future))
-        else:
-            found = answers.answer(int(self.rows.numbers[node.row]))
+        devices, waits = self.rows.at(node), task.status is TaskStatus.PIPELINED
+        found = self._found(answers, task, node, future=waits)
+        if found.reason and not waits:  # an eviction plan allocates on what its victims still hold
+            found = self._found(answers, task, node, future=True)
         if found.reason or devices is None:
-            if future:  # it waits for the amounts of pods that leave; the cards are chosen when they are gone
+            if waits:  # it waits for the amounts of pods that leave; the cards are chosen when they are gone
                 return
             raise DevicesLostError(f"node {node.name} does not take pod {task.key}: {found.reason}")
         for ledger, shares in zip(devices.ledgers, found.shares, strict=True):
             if ledger is not None and shares:
                 ledger.book(task.uid, shares)
         self.rows.write(node)
+
+    def _found(self, answers: RequestAnswers, task: Task, node: Node, *, future: bool) -> DeviceResult:
+        """What a node has for one pod now, or once the pods that leave are gone."""
+        if self._is_bound_to_cards(answers):
+            return self._own_answer(answers, node, self._group_of(task), future=future)
+        devices = self.rows.at(node)
+        if future and devices is not None:
+            return answers.answer(self.rows.states.number(devices.future))
+        return answers.answer(int(self.rows.numbers[node.row]))
 
     def _set_leaving(self, task: Task, node: Node, *, leaving: bool) -> None:
         devices = self.rows.at(node)

@@ -10,6 +10,7 @@ from capcard_sched.model.card_registration import (
     HAMI_CORE,
     MIG,
     RegisteredCard,
+    RegisteredUuids,
     decode_registration,
     handshake_deadline,
     handshake_state,
@@ -158,7 +159,7 @@ class VgpuDevices(DeviceType):
                     f"{keys.NODE_VGPU_REGISTER}: no MIG geometry for {card.type}; the card is shared as {HAMI_CORE}"
                 )
             idle.append(self._states.card(model))
-        return NodeOffer(tuple(card.uuid for card in cards), tuple(idle), tuple(dict.fromkeys(warnings)), until)
+        return NodeOffer(RegisteredUuids(text), tuple(idle), tuple(dict.fromkeys(warnings)), until)
 
     def node_write(self, node: Node, now: float, written: float) -> dict[str, str] | None:
         """Request a report of a device plugin that takes part in handshakes, or note that none came in time."""

@@ -1,0 +1,119 @@
+"""Evictions for cards: victims are selected until amounts and cards fit, and no more of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.intents import Evict
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness
+from tests.unit.plugins.deviceshare.worlds import A100_40
+
+_CONF = """
+actions: "enqueue, allocate, {action}"
+tiers:
+- plugins:
+  - {{name: priority}}
+  - {{name: gang, enablePreemptable: false, enableReclaimable: false, enableJobStarving: false}}
+  - {{name: conformance}}
+- plugins:
+  - {{name: predicates}}
+  - name: deviceshare
+    arguments: {{deviceshare.VGPUEnable: true}}
+  {more}
+"""
+
+
+def _harness(action: str = "preempt", more: str = "") -> VgpuHarness:
+    h = VgpuHarness(_CONF.format(action=action, more=more))
+    h.priority_class("high", 100)
+    h.priority_class("low", 1)
+    return h
+
+
+def _running(h: VgpuHarness, name: str, devices: str, *, queue: str = "q", node: str = "n1", cores: int = 0) -> None:
+    notes = {keys.VGPU_IDS: devices, keys.PREEMPTABLE: "true"}
+    group = {keys.PREEMPTABLE: "true"}
+    h.group(name, queue=queue, priority_class="low", phase="Running", annotations=group)
+    memory = sum(int(each.split(",")[2]) for each in devices.split(":") if each)
+    h.share(name, memory, cores=cores, group=name, node=node, priority=1, annotations=notes)
+
+
+def _evicted(h: VgpuHarness, *, queue: str = "q", **request: Any) -> list[str]:
+    h.group("urgent", queue=queue, priority_class="high")
+    h.share("urgent", group="urgent", priority=100, **request)
+    result = h.step()
+    assert result.report.errors == []
+    victims = sorted(intent.name for intent in result.intents if isinstance(intent, Evict))
+    for name in victims:
+        h.delete_pod(name)
+    h.settle()
+    assert h.binds.get("urgent") == ("n1" if victims else None)
+    return victims
+
+
+def test_a_pod_leaves_for_the_memory_of_its_card() -> None:
+    h = _harness()
+    h.cards("n1", "A:10000")
+    _running(h, "low", "A,NVIDIA,9000,0:")
+
+    assert _evicted(h, memory=5000) == ["low"]
+    assert h.bind_annotations["urgent"][keys.VGPU_IDS] == "A,NVIDIA,5000,0:"
+
+
+def test_no_more_pods_leave_than_the_card_needs() -> None:
+    h = _harness()
+    h.cards("n1", "A:10000")
+    for index in range(3):
+        _running(h, f"low{index}", "A,NVIDIA,3000,0:")
+
+    assert len(_evicted(h, memory=5000)) == 2
+
+
+def test_only_pods_of_the_card_that_helps_leave() -> None:
+    h = _harness()
+    h.cards("n1", "A:10000", "B:4000")
+    _running(h, "large", "A,NVIDIA,9000,0:")
+    _running(h, "small", "B,NVIDIA,3000,0:")
+
+    assert _evicted(h, memory=9500) == ["large"]
+
+
+def test_a_card_is_emptied_for_a_pod_that_wants_it_alone() -> None:
+    h = _harness()
+    h.cards("n1", "A:10000")
+    for index in range(2):
+        _running(h, f"low{index}", "A,NVIDIA,100,10:", cores=10)
+
+    assert _evicted(h, memory=100, cores=100) == ["low0", "low1"]
+
+
+def test_a_slice_is_freed() -> None:
+    h = _harness()
+    h.cards("n1", register=f"M,10,40536,{A100_40},true,mig:", offered=10)
+    _running(h, "whole", "M[group4-0],NVIDIA,40536,0:")
+
+    assert _evicted(h, memory=8000) == ["whole"]
+    assert h.bind_annotations["urgent"][keys.VGPU_IDS] == "M[group2-0],NVIDIA,8000,0:"
+
+
+@pytest.mark.parametrize("request_", [{"memory": 20000}, {"memory": 100, "number": 2}])
+def test_no_pod_leaves_for_a_request_that_no_card_can_meet(request_: dict[str, Any]) -> None:
+    h = _harness()
+    h.cards("n1", "A:10000")
+    _running(h, "low", "A,NVIDIA,9000,0:")
+
+    assert _evicted(h, **request_) == []
+
+
+def test_cards_are_reclaimed_for_another_queue() -> None:
+    h = _harness("reclaim", "- {name: proportion}")
+    h.queue("q", weight=1)
+    h.queue("other", weight=1)
+    h.cards("n1", "A:10000", offered=4)
+    for index in range(3):
+        _running(h, f"low{index}", "A,NVIDIA,3000,0:")
+
+    assert len(_evicted(h, queue="other", memory=3000)) == 1
