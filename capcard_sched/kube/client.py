@@ -22,7 +22,8 @@ from capcard_sched.kube.connection import ConnectionConfigError
 from capcard_sched.kube.errors import ApiError, RequestWithheld, Unreachable, api_error
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.paths import resource_of, verb_of
-from capcard_sched.kube.pool import HttpResponse, Pool, too_large
+from capcard_sched.kube.pool import HttpResponse, Pool
+from capcard_sched.kube.stream import Stream, read_body, unreachable
 from capcard_sched.kube.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -63,6 +64,21 @@ class _ClientRequest(NamedTuple):
     seconds: float
     limit: int
     time_left: Callable[[], float] | None
+
+
+class _Deadline:
+    """Calls `time_left` and records the deadline that resulted, for messages."""
+
+    __slots__ = ("_time_left", "seconds")
+
+    def __init__(self, time_left: Callable[[], float], seconds: float) -> None:
+        self._time_left = time_left
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        left = self._time_left()
+        self.seconds = min(self.seconds, left)
+        return left
 
 
 class Client:
@@ -170,6 +186,8 @@ class Client:
         resource, collection = resource_of(path)
         verb = verb_of(method, collection=collection)
         code, sent = 0, True
+        if request.time_left is not None:
+            request = request._replace(time_left=_Deadline(request.time_left, request.seconds))
         started = self._clock()
         try:
             response = await (self._send if self.connection.proxy is None else self._send_by_proxy)(request, token)
@@ -177,7 +195,9 @@ class Client:
         except Unreachable as error:
             raise Unreachable(f"{method} {path}: {error}", sent=error.sent) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(error, f"{method} {path}", request.seconds) from error
+            deadline = request.time_left
+            seconds = deadline.seconds if isinstance(deadline, _Deadline) else request.seconds
+            raise unreachable(error, f"{method} {path}", seconds) from error
         except RequestWithheld:
             sent = False
             raise
@@ -234,7 +254,7 @@ class Client:
         ) as response:
             if cancellations() > before:
                 raise asyncio.CancelledError
-            body = await _content(response, request.limit)
+            body = await read_body(response, request.limit)
             return HttpResponse(response.status, response.headers.get("Retry-After"), body)
 
     @asynccontextmanager
@@ -260,9 +280,9 @@ class Client:
             if response.status != HTTPStatus.OK:
                 try:
                     async with asyncio.timeout(seconds):
-                        content = await _content(response, _OBJECT_BYTES)
+                        content = await read_body(response, _OBJECT_BYTES)
                 except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                    raise _unreachable(error, f"GET {path}", seconds) from error
+                    raise unreachable(error, f"GET {path}", seconds) from error
                 raise api_error(response.status, response.headers, content)
             yield Stream(response, path)
         finally:
@@ -292,7 +312,7 @@ class Client:
             code = response.status
             return response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unreachable(error, f"GET {path}", seconds) from error
+            raise unreachable(error, f"GET {path}", seconds) from error
         finally:
             self._observer.request("watch", resource, code, self._clock() - started)
 
@@ -337,71 +357,8 @@ class Client:
         return self._token != rejected
 
 
-class Stream:
-    """The body of a watch as it arrives."""
-
-    def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
-        self._response = response
-        self._path = path
-
-    async def pause(self, seconds: float) -> None:
-        """Pause reading, so that the bytes of this time arrive in one read, which costs much less."""
-        connection = self._response.connection
-        transport = connection.transport if connection is not None else None
-        if transport is None:
-            return  # the stream has ended
-        transport.pause_reading()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            transport.resume_reading()
-
-    async def read(self) -> bytes:
-        """Return all bytes that arrived since the last call, at least one; b"" at a proper end.
-
-        Raises Unreachable when the connection breaks, TimeoutError after `silence` seconds without a byte.
-        """
-        try:
-            return await self._response.content.readany()
-        except TimeoutError:
-            raise
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"GET {self._path}: the stream broke: {_text(error)}", sent=True) from error
-
-
 def _authorization(token: str | None) -> dict[str, str]:
     """The Authorization header for a token."""
     if token is None:
         return {}
     return {"Authorization": token if token.startswith("Basic ") else f"Bearer {token}"}
-
-
-async def _content(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Read the whole body. Raises ApiError when it is larger than `limit` bytes."""
-    parts: list[bytes] = []
-    size = response.content_length or 0
-    if size <= limit:
-        size = 0
-        while part := await response.content.readany():
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                break
-        else:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-    response.close()
-    raise too_large(response.status, limit)
-
-
-def _unreachable(error: Exception, what: str, seconds: float) -> Unreachable:
-    """Convert the error of a request without a response. Only failures to connect guarantee that nothing was sent."""
-    unsent = isinstance(
-        error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.ClientHttpProxyError
-    )
-    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ServerTimeoutError):
-        return Unreachable(f"{what}: no response within {seconds:g} s", sent=True)
-    return Unreachable(f"{what}: {_text(error)}", sent=not unsent)
-
-
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__

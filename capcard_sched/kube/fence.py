@@ -146,8 +146,9 @@ _MESSAGES: Final = {
     FenceState.UNKNOWN: "fencing policy UNKNOWN: the probe was inconclusive",
     FenceState.ACTIVE: "fencing policy active: the API server rejects bindings of a former leader",
     FenceState.ABSENT: (
-        "fencing policy NOT active: the API server accepts bindings of a former leader. Apply manifests/fence with the "
-        "Lease and the service account of this scheduler; until then only the check before every write applies"
+        "fencing policy NOT active: the API server accepts bindings of a former leader. Apply "
+        "manifests/base/admission-fence.yaml (Kubernetes 1.30) with the Lease and the account of this scheduler; "
+        "until then a new leader relies on the deadlines of the former one"
     ),
     FenceState.BLOCKING: (
         "fencing policy NOT active: it rejects the current leader, so bindings carry no token. Its parameter must be "
@@ -164,7 +165,7 @@ def policy_objects(
     lease: str = "capcard-sched",
     user: str = "system:serviceaccount:capcard-system:capcard-sched",
 ) -> list[dict[str, Any]]:
-    """The policy and its binding to one Lease, for one user (manifests/fence). A user has at most one fencing Lease."""
+    """The policy and its binding to one Lease, for one user. A user has at most one fencing Lease."""
     token = f"object.metadata.annotations['{FENCE}']"
     policy = {
         "apiVersion": _API_VERSION,

@@ -68,12 +68,18 @@ class Cluster:
     """
 
     def __init__(
-        self, control_plane: ControlPlane, *, user: str = "admin", namespace: str = "default", server: str = ""
+        self,
+        control_plane: ControlPlane,
+        *,
+        user: str = "admin",
+        namespace: str = "default",
+        server: str = "",
+        token: str = "",
     ) -> None:
         self.control_plane = control_plane
         self.namespace = namespace
         self._server = server or control_plane.server
-        self._token = control_plane.token(user)
+        self._token = token or control_plane.token(user)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:

@@ -88,15 +88,15 @@ def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) 
 
 
 def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
-    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "fence", "podgroup-status"))
-    values = {"custom": {"eviction_api_enable": True, "fence_enable": True, "podgroup_status_enable": True}}
+    ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status"))
+    values = {"custom": {"eviction_api_enable": True, "podgroup_status_enable": True}}
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
 
 
 def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:
     kept = [
         key(manifest)
-        for manifest in rendered(helm, {"custom": {"fence_enable": True}})
+        for manifest in rendered(helm)
         if manifest["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
     ]
     assert sorted(kept) == [
@@ -151,7 +151,6 @@ def test_roles_and_accounts_of_a_release_belong_together(helm: Path) -> None:
         ({"scheduler_log_level": 4}, ["--v=4"]),
         ({"scheduler_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
         ({"eviction_api_enable": True}, ["--use-eviction-api=true"]),
-        ({"fence_enable": True}, ["--fence=true"]),
     ],
 )
 def test_a_value_becomes_its_flag(helm: Path, custom: Manifest, words: list[str]) -> None:
@@ -177,7 +176,7 @@ def test_a_value_becomes_its_flag(helm: Path, custom: Manifest, words: list[str]
 def test_the_lease_follows_the_scheduler_names(helm: Path, names: Any, words: list[str], lease: str) -> None:
     from capcard_sched.daemon.options import Options
 
-    objects = rendered(helm, {"custom": {"scheduler_name": names, "fence_enable": True}})
+    objects = rendered(helm, {"custom": {"scheduler_name": names}})
     given = container(objects)["args"]
     assert [word for word in given if word.startswith("--scheduler-name=")] == words
     assert f"--leader-elect-resource-name={lease}" in given
@@ -253,6 +252,8 @@ def test_a_single_replica_may_run_without_election(helm: Path) -> None:
     objects = rendered(helm, {"custom": {"scheduler_replicas": 1, "leader_elect_enable": False}})
     assert "--leader-elect=false" in container(objects)["args"]
     assert not [each for each in objects if each["kind"] in {"Role", "RoleBinding"}]
+    assert "--fence=true" not in container(objects)["args"]
+    assert not [each for each in objects if each["metadata"]["name"].endswith("-fence")]
 
 
 def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
@@ -261,6 +262,18 @@ def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
     service = found["Service capcard-system/capcard-sched"]
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "interval": "10s"}]
+
+
+def test_users_of_other_schedulers_can_be_exempt_from_the_tenant_policies(helm: Path) -> None:
+    custom = {"tenant_policy_exempt_users": ["alice"], "tenant_policy_exempt_groups": []}
+    found = by_key(rendered(helm, {"custom": custom}, release="gpu"))
+    for suffix in ("pods", "podgroups", "priority"):
+        conditions = found[f"ValidatingAdmissionPolicy gpu-capcard-sched-{suffix}"]["spec"]["matchConditions"]
+        (tenant,) = [each["expression"] for each in conditions if each["name"] == "tenant"]
+        assert "in ['alice']" in tenant
+        assert "system:serviceaccounts:capcard-system" in tenant
+    without = by_key(rendered(helm, {"custom": {"tenant_policy_enable": False, "fence_enable": False}}))
+    assert not [name for name in without if name.startswith("ValidatingAdmissionPolicy")]
 
 
 def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path) -> None:
@@ -293,10 +306,7 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"custom": {"scheduler_log_level": "debug"}}, "scheduler_log_level"),
         ({"basic": {"image_pull_policy": "Sometimes"}}, "image_pull_policy"),
         ({"custom": {"leader_elect_enable": False}}, "two replicas would both schedule"),
-        (
-            {"custom": {"leader_elect_enable": False, "scheduler_replicas": 1, "fence_enable": True}},
-            "custom.fence_enable needs custom.leader_elect_enable",
-        ),
+        ({"custom": {"tenant_policy_exempt_users": ["it's"]}}, "tenant_policy_exempt_users"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: str) -> None:
@@ -304,6 +314,6 @@ def test_wrong_values_are_refused_by_name(helm: Path, values: Manifest, output: 
 
 
 def test_files_of_the_components_exist() -> None:
-    for component in ("fence", "eviction-api", "podgroup-status"):
+    for component in ("eviction-api", "podgroup-status"):
         (kustomization,) = read(MANIFESTS / component / "kustomization.yaml")
         assert all((MANIFESTS / component / name).exists() for name in kustomization["resources"])

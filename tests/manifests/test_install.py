@@ -20,7 +20,7 @@ from tests.manifests.documents import CHART, INSTALL, MANIFESTS, Manifest, by_ke
 
 pytestmark = pytest.mark.asyncio
 
-COMPONENTS = ("eviction-api", "fence", "podgroup-status")
+COMPONENTS = ("eviction-api", "podgroup-status")
 
 
 async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
@@ -66,7 +66,6 @@ async def test_the_base_leaves_crds_alone(cluster: Cluster, kubectl: Path) -> No
 
 async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path: Path) -> None:
     await run(cluster, kubectl, "apply", "--server-side", "-f", MANIFESTS / "base" / "namespace.yaml")
-    # A dry run: an API server does not get over a policy binding that was deleted, as it would be after this test.
     words = ("apply", "--server-side", "--validate=strict", "--dry-run=server", "-k", overlay(tmp_path, *COMPONENTS))
     output = await run(cluster, kubectl, *words)
     for name in (
@@ -175,7 +174,10 @@ async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Pat
     assert ["gpu-volcano"] in [rule.get("resourceNames") for rule in role["rules"]]
 
     await run(cluster, helm, "uninstall", "capcard-sched", *in_release)
-    assert set(await installed(cluster)) == {"Namespace capcard-system"}
+    kept = {name for name in await installed(cluster) if not name.startswith("ValidatingAdmissionPolicy")}
+    assert kept == {"Namespace capcard-system"}
+    policies = {name for name in await installed(cluster) if name.startswith("ValidatingAdmissionPolicy")}
+    assert {name.split()[1] for name in policies} == {"capcard-sched-fence"}, "a fence must never be deleted"
     assert len(await cluster.list("customresourcedefinitions")) >= 4, "CRDs, and with them all jobs, outlive a release"
 
 

@@ -122,13 +122,13 @@ def test_the_lease_the_daemon_takes_is_the_one_it_may_take() -> None:
     named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
     assert named == [[options().lease_name]]
     assert options().lease_namespace == role["metadata"]["namespace"]
-    policy = by_key(read(MANIFESTS / "fence" / "policy.yaml"))
+    policy = by_key(read(MANIFESTS / "base" / "admission-fence.yaml"))
     parameter = policy["ValidatingAdmissionPolicyBinding capcard-sched-fence"]["spec"]["paramRef"]
     assert (parameter["namespace"], parameter["name"]) == (options().lease_namespace, options().lease_name)
 
 
 def test_the_policy_of_the_fence_is_the_one_the_scheduler_expects() -> None:
-    assert read(MANIFESTS / "fence" / "policy.yaml") == policy_objects()
+    assert read(MANIFESTS / "base" / "admission-fence.yaml") == policy_objects()
 
 
 def test_whoever_is_selected_or_referred_to_is_there() -> None:
@@ -237,7 +237,7 @@ def test_values_have_a_schema_and_every_value_is_in_it() -> None:
 
 
 def test_objects_of_the_components_have_names_of_their_own() -> None:
-    names = ("fence/policy.yaml", "eviction-api/rbac.yaml", "podgroup-status/rbac.yaml", "devices/rbac.yaml")
+    names = ("eviction-api/rbac.yaml", "podgroup-status/rbac.yaml", "devices/rbac.yaml")
     files = [MANIFESTS / name for name in names]
     optional = by_key(document for file in files for document in read(file))
     assert not set(optional) & set(OURS)

@@ -17,6 +17,9 @@ class Hold:
         self.fault = fault
         #: How many stand still now.
         self.held = 0
+        #: Statuses of the requests that outlived their clients, and their tasks.
+        self.statuses: list[int] = []
+        self.tasks: set[asyncio.Task[web.Response]] = set()
         self._over = asyncio.Event()
 
     def release(self) -> None:
@@ -33,11 +36,33 @@ class Hold:
             self.held -= 1
 
 
-def hold(proxy: Proxy, verb: str, path: str, *, after: bool = False, nth: int = 1, times: int | None = None) -> Hold:
-    """Hold back requests as in `Proxy.delay`: before they reach the API server, or, with `after`, their answers."""
+def hold(
+    proxy: Proxy,
+    verb: str,
+    path: str,
+    *,
+    after: bool = False,
+    outlive: bool = False,
+    nth: int = 1,
+    times: int | None = None,
+) -> Hold:
+    """Hold back requests as in `Proxy.delay`: before they reach the API server, or, with `after`, their answers.
+
+    With `outlive` they reach the API server although their client is gone, as from a middlebox that stores requests.
+    """
     held = Hold(Fault(verb, path, nth, times))
 
+    async def late(forward: Callable[[], Awaitable[web.Response]]) -> web.Response:
+        await held.wait()
+        answer = await forward()
+        held.statuses.append(answer.status)
+        return answer
+
     async def action(forward: Callable[[], Awaitable[web.Response]]) -> web.Response:
+        if outlive:
+            task = asyncio.create_task(late(forward))
+            held.tasks.add(task)
+            return await asyncio.shield(task)
         if not after:
             await held.wait()
             return await forward()

@@ -150,7 +150,7 @@ async def test_components_grant_what_their_flags_need_and_nothing_else(
     async with Cluster(plain_control_plane) as cluster:
         await install_crds(cluster)
         cluster.namespace = await cluster.make_namespace()
-        chosen = overlay(tmp_path, "eviction-api", "fence", "podgroup-status")
+        chosen = overlay(tmp_path, "eviction-api", "podgroup-status")
         installation = await install(cluster, chosen)
         assert {"--fence=true", "--use-eviction-api=true"} <= set(installation.arguments)
         audit = Audit(plain_control_plane)

@@ -24,7 +24,7 @@ from tests.controlplane.manifests import node, pod
 from tests.controlplane.proxy import Proxy
 from tests.kube.election.electors import LEASE, Elector, until
 
-MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "fence" / "policy.yaml"
+MANIFEST = Path(__file__).resolve().parents[3] / "manifests" / "base" / "admission-fence.yaml"
 NAMESPACE = "fenced"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -247,7 +247,7 @@ async def test_the_probe_of_a_user_whom_the_fence_does_not_concern_finds_it_abse
         reported = Reported()
         it = fence(one, reported)
         assert await it.probe(one.election) is FenceState.ABSENT
-        assert "Apply manifests/fence" in reported.sentences[0]
+        assert "Apply manifests/base/admission-fence.yaml" in reported.sentences[0]
         assert it.token(one.election) == "a/0"  # so that it acts as soon as it is there
 
 

@@ -1,0 +1,248 @@
+"""The admission policies of the manifests: a tenant cannot edit what his quota depends on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.controlplane.cluster import Cluster, RequestError
+from tests.controlplane.manifests import node, pod, pod_group, queue
+from tests.manifests.documents import MANIFESTS, Manifest
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.asyncio]
+
+TENANT = "somebody"
+SYSTEM = "capcard-system"
+CARD, QUEUE = "volcano.sh/card.name", "scheduling.volcano.sh/queue-name"
+GROUP = "scheduling.k8s.io/group-name"
+_RBAC = "rbac.authorization.k8s.io"
+_RULES = [
+    {"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["*"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
+    {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["*"]},
+]
+
+
+def grant(namespace: str, subject: Manifest) -> list[Manifest]:
+    meta = {"name": "tenant", "namespace": namespace}
+    role = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": _RULES}
+    ref = {"apiGroup": _RBAC, "kind": "Role", "name": "tenant"}
+    binding = {"apiVersion": f"{_RBAC}/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": ref}
+    return [role, {**binding, "subjects": [subject]}]
+
+
+@pytest_asyncio.fixture
+async def admin(cluster: Cluster) -> Cluster:
+    """A cluster with the policies in effect, a queue and a node; the tenant has all rights on his namespace's pods."""
+    for name in ("namespace", "serviceaccount", "rbac-scheduling", "admission-tenants"):
+        await cluster.apply(MANIFESTS / "base" / f"{name}.yaml")
+    await cluster.create_all([node("n1"), queue("q"), queue("other")])
+    subject = {"kind": "User", "name": TENANT, "apiGroup": _RBAC}
+    await cluster.create_all(grant(cluster.namespace, subject))
+
+    async def effective() -> bool:
+        path = await cluster.path("podgroups")
+        for body in (pod_group("x", priorityClassName="system-node-critical"), {**pod_group("x"), "status": RUNNING}):
+            try:
+                await cluster.request("POST", path, params={"dryRun": "All"}, body=body)
+            except RequestError as error:
+                if error.status == 403:
+                    continue
+            return False
+        return await pod_policy_acts(cluster)
+
+    await cluster.create(pod("probe", annotations={CARD: "A"}))
+    await cluster.bind("probe", "n1")
+    await cluster.wait_until(effective, "the policies to be in effect")
+    return cluster
+
+
+async def pod_policy_acts(cluster: Cluster) -> bool:
+    path = await cluster.path("pods", "probe")
+    body = {"metadata": {"annotations": {CARD: "B"}}}
+    kind = "application/merge-patch+json"
+    try:
+        await cluster.request("PATCH", path, params={"dryRun": "All"}, body=body, content_type=kind)
+    except RequestError as error:
+        return error.status == 403
+    return False
+
+
+@pytest_asyncio.fixture
+async def tenant(admin: Cluster) -> AsyncIterator[Cluster]:
+    async with Cluster(admin.control_plane, user=TENANT, namespace=admin.namespace) as client:
+
+        async def granted() -> bool:
+            try:
+                await client.list("podgroups")
+            except RequestError:
+                return False
+            return True
+
+        await admin.wait_until(granted, "the tenant's rights")
+        yield client
+
+
+RUNNING: Manifest = {"phase": "Running", "running": 2}
+
+
+@asynccontextmanager
+async def account(admin: Cluster, name: str, namespace: str = SYSTEM) -> AsyncIterator[Cluster]:
+    """A client of a ServiceAccount."""
+    token = await admin.token_of(name, namespace=namespace)
+    async with Cluster(admin.control_plane, token=token, namespace=admin.namespace) as client:
+        yield client
+
+
+async def in_phase(admin: Cluster, name: str, phase: str, running: int = 0) -> None:
+    """A PodGroup with a status that the scheduler wrote."""
+    await admin.create(pod_group(name, queue="q"))
+    async with account(admin, "capcard-sched") as scheduler:
+        await scheduler.patch("podgroups", name, {"status": {"phase": phase, "running": running}})
+
+
+async def bound_pod(admin: Cluster, name: str, **annotations: str) -> None:
+    await admin.create(pod(name, annotations=annotations))
+    await admin.bind(name, "n1")
+
+
+@asynccontextmanager
+async def forbidden(text: str) -> AsyncIterator[None]:
+    with pytest.raises(RequestError) as refused:
+        yield
+    assert (refused.value.status, text in refused.value.message) == (403, True), refused.value
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({CARD: None}, id="removed"),
+        pytest.param({CARD: "B"}, id="changed"),
+        pytest.param({CARD: "{"}, id="malformed"),
+        pytest.param({QUEUE: "other"}, id="queue changed"),
+        pytest.param({QUEUE: None}, id="queue removed"),
+        pytest.param({GROUP: "another"}, id="group added"),
+        pytest.param({"volcano.sh/card.card": "B"}, id="alias added"),
+    ],
+)
+@pytest.mark.parametrize("subresource", ["", "status"])
+async def test_annotations_of_bound_pods_are_fixed(
+    admin: Cluster, tenant: Cluster, changes: dict[str, str | None], subresource: str
+) -> None:
+    await bound_pod(admin, "p", **{CARD: "A", QUEUE: "q"})
+    async with forbidden("queue, group and card annotations of a bound pod cannot be changed"):
+        await tenant.patch("pods", "p", {"metadata": {"annotations": changes}}, subresource=subresource)
+    await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})
+
+
+async def test_annotations_of_unbound_pods_are_free(admin: Cluster, tenant: Cluster) -> None:
+    await tenant.create(pod("p", annotations={CARD: "A", QUEUE: "q"}))
+    await tenant.patch("pods", "p", {"metadata": {"annotations": {CARD: "B", QUEUE: None}}})
+
+
+@pytest.mark.parametrize("phase", ["Inqueue", "Running", "Unknown", "Completed"])
+async def test_the_queue_of_a_group_that_left_pending_is_fixed(admin: Cluster, tenant: Cluster, phase: str) -> None:
+    await in_phase(admin, "g", phase)
+    async with forbidden("spec.queue of a PodGroup that has left Pending cannot be changed"):
+        await tenant.patch("podgroups", "g", {"spec": {"queue": "other"}})
+    async with forbidden("spec.queue of a PodGroup"):
+        await tenant.patch("podgroups", "g", {"spec": {"queue": None}})
+    await tenant.patch("podgroups", "g", {"spec": {"minMember": 1}, "metadata": {"labels": {"mine": "free"}}})
+
+
+async def test_the_queue_of_a_pending_group_is_free(admin: Cluster, tenant: Cluster) -> None:
+    await tenant.create(pod_group("new", queue="q"))
+    await tenant.patch("podgroups", "new", {"spec": {"queue": "other"}})
+    await in_phase(admin, "g", "Pending")
+    await tenant.patch("podgroups", "g", {"spec": {"queue": "other"}})
+
+
+async def test_a_tenant_writes_no_status_so_that_no_phase_is_faked(admin: Cluster, tenant: Cluster) -> None:
+    await in_phase(admin, "g", "Running", 2)
+    for status in ({"phase": "Pending"}, {"running": 0}, None):
+        async with forbidden("the status of a PodGroup is written by the scheduler and the controllers only"):
+            await tenant.patch("podgroups", "g", {"status": status})
+    async with forbidden("a PodGroup is created in phase Pending"):
+        await tenant.create({**pod_group("h"), "status": {"phase": "Inqueue"}})
+
+
+@pytest.mark.parametrize("phase", ["Inqueue", "Running"])
+async def test_a_group_with_running_pods_cannot_be_deleted(admin: Cluster, tenant: Cluster, phase: str) -> None:
+    await in_phase(admin, "g", phase, 2)
+    async with forbidden("a PodGroup with running pods cannot be deleted"):
+        await tenant.delete("podgroups", "g")
+    async with forbidden("a PodGroup with running pods cannot be deleted"):
+        await tenant.request("DELETE", await tenant.path("podgroups"))
+    assert await admin.find("podgroups", "g") is not None
+
+
+async def test_a_group_is_not_deleted_with_pods_that_end_in_a_million_seconds(admin: Cluster, tenant: Cluster) -> None:
+    await in_phase(admin, "g", "Running", 1)
+    await bound_pod(admin, "p", **{GROUP: "g", CARD: "A"})
+    await tenant.delete("pods", "p", grace=1_000_000)
+    async with forbidden("a PodGroup with running pods cannot be deleted"):
+        await tenant.delete("podgroups", "g")
+    async with forbidden("queue, group and card annotations"):
+        await tenant.patch("pods", "p", {"metadata": {"annotations": {GROUP: None}}})
+    await admin.delete("pods", "p", grace=0)
+
+
+@pytest.mark.parametrize(("phase", "running"), [("Pending", 0), ("Inqueue", 0), ("Running", 0), ("Completed", 1)])
+async def test_a_group_without_running_pods_can_be_deleted(
+    admin: Cluster, tenant: Cluster, phase: str, running: int
+) -> None:
+    await in_phase(admin, "g", phase, running)
+    await tenant.delete("podgroups", "g")
+    assert await admin.find("podgroups", "g") is None
+
+
+def job(name: str, **spec: Any) -> Manifest:
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}], "restartPolicy": "Never"}}
+    tasks = [{"name": "t", "replicas": 1, "template": template}]
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"minAvailable": 1, "tasks": tasks, **spec},
+    }
+
+
+@pytest.mark.parametrize("name", ["system-cluster-critical", "system-node-critical"])
+async def test_system_priorities_are_reserved_for_kube_system(admin: Cluster, tenant: Cluster, name: str) -> None:
+    for manifest in (pod_group("g", priorityClassName=name), job("j", priorityClassName=name)):
+        async with forbidden(f"priorityClassName {name} is reserved for the namespace kube-system"):
+            await tenant.create(manifest)
+    await tenant.create_all([pod_group("g", priorityClassName="high"), job("j", priorityClassName="high")])
+    async with forbidden("is reserved"):
+        await tenant.patch("podgroups", "g", {"spec": {"priorityClassName": name}})
+    jobs = (await tenant.path("podgroups", "g")).replace("scheduling.volcano.sh/v1beta1", "batch.volcano.sh/v1alpha1")
+    path = jobs.replace("/podgroups/g", "/jobs/j")
+    body = {"spec": {"priorityClassName": name}}
+    async with forbidden("is reserved"):
+        await tenant.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    await admin.create(pod_group("system", namespace="kube-system", priorityClassName=name))
+
+
+async def test_administrators_are_refused_too_and_the_scheduler_and_the_garbage_collector_are_not(
+    admin: Cluster,
+) -> None:
+    await in_phase(admin, "g", "Running", 1)
+    await bound_pod(admin, "p", **{CARD: "A"})
+    async with forbidden("cannot be deleted"):
+        await admin.delete("podgroups", "g")
+    async with forbidden("cannot be changed"):
+        await admin.patch("pods", "p", {"metadata": {"annotations": {CARD: "B"}}})
+    async with account(admin, "capcard-sched") as scheduler:
+        await scheduler.patch("podgroups", "g", {"spec": {"queue": "other"}})
+    await admin.create({"apiVersion": "v1", "kind": "ServiceAccount",
+                        "metadata": {"name": "generic-garbage-collector", "namespace": "kube-system"}})  # fmt: skip
+    collector = {"kind": "ServiceAccount", "name": "generic-garbage-collector", "namespace": "kube-system"}
+    await admin.delete("rolebindings", "tenant")
+    await admin.create(grant(admin.namespace, collector)[1])
+    async with account(admin, "generic-garbage-collector", "kube-system") as client:
+        await client.patch("pods", "p", {"metadata": {"annotations": {CARD: "B"}}})
+        await client.delete("podgroups", "g")
