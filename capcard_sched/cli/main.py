@@ -28,6 +28,8 @@ app.command("capcard_sched.cli.simulate:simulate", name="simulate")
 app.command("capcard_sched.cli.replay:replay", name="replay")
 app.command("capcard_sched.cli.explain:explain", name="explain")
 app.command("capcard_sched.cli.queue:app", name="queue")
+app.command("capcard_sched.cli.job:app", name="job")
+app.command("capcard_sched.cli.pod:app", name="pod")
 app.command("capcard_sched.cli.validate:validate", name="validate")
 app.command("capcard_sched.cli.trace:app", name="trace")
 

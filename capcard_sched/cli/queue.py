@@ -12,7 +12,9 @@ from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
 from capcard_sched.cli.simulate import BadInputError
 
-app = cyclopts.App(name="queue", help="Show queue quotas and usage.", result_action="return_value")
+app = cyclopts.App(name="queue", help="Show and change queues.", result_action="return_value")
+for _verb in ("get", "create", "open", "close", "update", "delete"):
+    app.command(f"capcard_sched.cli.queue_commands:{_verb}_queue", name=_verb)
 
 
 @app.command(name="list", usage="capcard-sched queue list [OPTIONS] [NAMES...]")

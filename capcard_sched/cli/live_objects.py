@@ -1,0 +1,198 @@
+"""Objects of a live cluster for the verbs `job`, `queue` and `pod`: read, create, delete, send commands, print."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+from cyclopts import Group, Parameter
+
+from capcard_sched.cli.exit_codes import usage_error
+
+if TYPE_CHECKING:
+    from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.kube.client import Client
+
+Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
+OutputFlag: TypeAlias = Annotated[Output, Parameter(name=["--output", "-o"])]
+#: Header and value of each column.
+Columns: TypeAlias = "Sequence[tuple[str, Callable[[JsonObject], object]]]"
+
+_CLUSTER: Final = Group("The cluster", sort_key=2)
+#: Objects per page of a list.
+_PAGE: Final = "500"
+_T = TypeVar("_T")
+
+
+class RequestFailedError(Exception):
+    """The API server rejected a request or cannot be reached; the text is for users."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """Flags that select the cluster and the namespace."""
+
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], group=_CLUSTER, show_default=False)] = ""
+    """Namespace. Default: that of the kubeconfig's context."""
+
+    kubeconfig: Annotated[Path | None, Parameter(group=_CLUSTER)] = None
+    """Kubeconfig file. Default: the one kubectl uses."""
+
+    context: Annotated[str, Parameter(group=_CLUSTER, show_default=False, metavar="NAME")] = ""
+    """Context of the kubeconfig. Default: its current context."""
+
+
+class LiveObjects:
+    """Requests of one verb. Raises RequestFailedError."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def list(self, kind: str, *, namespace: str | None, labels: str = "") -> list[JsonObject]:
+        """All objects of a kind in a namespace; with None in all of them."""
+        from capcard_sched.kube.controllers.records import RESOURCES
+
+        path = RESOURCES[kind].path(namespace or "")
+        params = {"limit": _PAGE, **({"labelSelector": labels} if labels else {})}
+        found: list[JsonObject] = []
+        while True:
+            page = await self._request("GET", path, params=params)
+            typed = {"apiVersion": RESOURCES[kind].api_version, "kind": kind}
+            found += [{**typed, **item} for item in page.get("items") or ()]
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return found
+            params["continue"] = following
+
+    async def get(self, kind: str, name: str) -> JsonObject:
+        """One object."""
+        return await self._request("GET", self._path(kind, name))
+
+    async def create(self, obj: JsonObject) -> JsonObject:
+        """Create an object in its namespace, else in the selected one."""
+        from capcard_sched.kube.controllers.records import RESOURCES
+
+        kind, namespace = obj["kind"], obj["metadata"].get("namespace") or self._scope(obj["kind"])
+        return await self._request("POST", RESOURCES[kind].path(namespace), obj)
+
+    async def delete(self, kind: str, name: str) -> None:
+        """Delete an object and, in the background, its dependents."""
+        await self._request("DELETE", self._path(kind, name), {"propagationPolicy": "Background"})
+
+    async def patch(self, kind: str, name: str, patch: JsonObject) -> None:
+        """Merge-patch an object."""
+        await self._request("PATCH", self._path(kind, name), patch)
+
+    async def command(self, action: str, target: JsonObject) -> None:
+        """Create a Command for an object."""
+        from capcard_sched.controllers.objects import BUS_API, COMMAND
+
+        meta = target["metadata"]
+        reference = {field: target[field] for field in ("apiVersion", "kind")} | {
+            field: meta[field] for field in ("name", "uid")
+        }
+        metadata = {
+            "generateName": f"{meta['name']}-{action.lower()}-",
+            "namespace": meta.get("namespace") or self.namespace,
+        }
+        body = {"apiVersion": BUS_API, "kind": COMMAND, "metadata": metadata, "action": action, "target": reference}
+        await self.create(body)
+
+    def _scope(self, kind: str) -> str:
+        return "" if kind == "Queue" else self.namespace
+
+    def _path(self, kind: str, name: str) -> str:
+        from capcard_sched.kube.controllers.records import RESOURCES
+
+        try:
+            return RESOURCES[kind].path(self._scope(kind), name)
+        except ValueError as error:
+            raise RequestFailedError(str(error)) from None
+
+    async def _request(
+        self, method: str, path: str, body: JsonObject | None = None, *, params: dict[str, str] | None = None
+    ) -> JsonObject:
+        import msgspec
+
+        from capcard_sched.kube.client import ApiError, Unreachable
+        from capcard_sched.kube.writes.requests import MERGE
+
+        content = None if body is None else msgspec.json.encode(body)
+        kind = MERGE if method == "PATCH" else "application/json"
+        try:
+            answer = await self._client.request(
+                method, path, params=params, body=content, content_type=kind, limit=2**30
+            )
+        except ApiError as error:
+            raise RequestFailedError(error.message) from None
+        except Unreachable as error:
+            raise RequestFailedError(f"{self._client.connection.server}: {error}") from None
+        found: JsonObject = msgspec.json.decode(answer)
+        return found
+
+
+def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _T]]) -> _T | int:
+    """Run `work` on the cluster; the exit status of an error instead of its result."""
+    from capcard_sched.kube.client import Client
+    from capcard_sched.kube.connection import ConnectionConfigError, load_connection
+
+    async def run() -> _T:
+        async with Client(connection) as client:
+            return await work(LiveObjects(client, live.namespace or connection.namespace or "default"))
+
+    try:
+        connection = load_connection(
+            str(live.kubeconfig) if live.kubeconfig is not None else None, None, live.context or None
+        )
+        return asyncio.run(run())
+    except (ConnectionConfigError, RequestFailedError) as error:
+        return usage_error(str(error))
+
+
+def print_objects(objects: Sequence[JsonObject], columns: Columns, wide: Columns, output: Output) -> None:
+    """Print objects in the selected format; a table has two spaces between columns."""
+    if output in {"json", "yaml"}:
+        document: Any = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        _print_document(document, output)
+    elif output == "name":
+        for obj in objects:
+            group = obj["apiVersion"].partition("/")[0] if "/" in obj["apiVersion"] else ""
+            print(f"{obj['kind'].lower()}{'.' + group if group else ''}/{obj['metadata']['name']}")
+    elif not objects:
+        print("No resources found", file=sys.stderr)
+    else:
+        shown = [*columns, *(wide if output == "wide" else ())]
+        print_table([header for header, _ in shown], [[value(obj) for _, value in shown] for obj in objects])
+
+
+def print_one(obj: JsonObject, columns: Columns, wide: Columns, output: Output) -> None:
+    """Print one object; JSON and YAML without a list around it."""
+    if output in {"json", "yaml"}:
+        _print_document(obj, output)
+    else:
+        print_objects([obj], columns, wide, output)
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print left-aligned columns."""
+    texts = [list(headers), *([str(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_document(document: JsonObject, output: Output) -> None:
+    if output == "json":
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        import yaml
+
+        print(yaml.safe_dump(document, sort_keys=False), end="")

@@ -1,0 +1,135 @@
+"""`capcard-sched queue create`, `get`, `open`, `close`, `update` and `delete`, on a live cluster."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.live_objects import Live, LiveObjects, OutputFlag, print_one, with_objects
+
+_COLUMNS = (
+    ("Name", lambda queue: queue["metadata"]["name"]),
+    ("Weight", lambda queue: queue["spec"].get("weight", 1)),
+    ("State", lambda queue: (queue.get("status") or {}).get("state", "")),
+    ("Parent", lambda queue: queue["spec"].get("parent", "")),
+)
+_PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
+
+
+def get_queue(name: str, *, output: OutputFlag = "table", live: Live = Live()) -> int:  # noqa: B008 - frozen
+    """Show one queue and its PodGroups by phase.
+
+    Args:
+        name: The queue.
+        output: Output format.
+        live: Flags that select the cluster.
+    """
+
+    async def work(objects: LiveObjects) -> int:
+        queue = await objects.get("Queue", name)
+        groups = await objects.list("PodGroup", namespace=None)
+        own = [group for group in groups if group["spec"].get("queue", "default") == name]
+        phases = [(group.get("status") or {}).get("phase") or "Pending" for group in own]
+        counts = tuple((phase, lambda _, phase=phase: phases.count(phase)) for phase in _PHASES)
+        print_one(queue, (*_COLUMNS, *counts), (), output)
+        return 0
+
+    return with_objects(live, work)
+
+
+def create_queue(
+    name: str,
+    *,
+    weight: Annotated[int, Parameter(name=["--weight", "-w"])] = 1,
+    parent: str = "root",
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
+    """Create a queue.
+
+    Args:
+        name: The queue.
+        weight: Weight, 1 to 65535.
+        parent: Parent queue.
+        live: Flags that select the cluster.
+    """
+    if not 1 <= weight <= 65535:
+        return usage_error(f"--weight: {weight}: accepted is 1 to 65535")
+
+    async def work(objects: LiveObjects) -> int:
+        from capcard_sched.controllers.objects import SCHEDULING_API
+
+        spec = {"weight": weight, "parent": parent, "reclaimable": True}
+        await objects.create({"apiVersion": SCHEDULING_API, "kind": "Queue", "metadata": {"name": name}, "spec": spec})
+        print(f"create queue {name} successfully")
+        return 0
+
+    return with_objects(live, work)
+
+
+def open_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
+    """Open a queue.
+
+    Args:
+        name: The queue.
+        live: Flags that select the cluster, and the namespace of the Command.
+    """
+    return _command(name, "OpenQueue", "open", live)
+
+
+def close_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
+    """Close a queue: no further job is admitted; pods that run are not affected.
+
+    Args:
+        name: The queue.
+        live: Flags that select the cluster, and the namespace of the Command.
+    """
+    return _command(name, "CloseQueue", "close", live)
+
+
+def update_queue(
+    name: str,
+    *,
+    weight: Annotated[int, Parameter(name=["--weight", "-w"])],
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
+    """Change the weight of a queue.
+
+    Args:
+        name: The queue.
+        weight: Weight, 1 to 65535.
+        live: Flags that select the cluster.
+    """
+    if not 1 <= weight <= 65535:
+        return usage_error(f"--weight: {weight}: accepted is 1 to 65535")
+
+    async def work(objects: LiveObjects) -> int:
+        await objects.patch("Queue", name, {"spec": {"weight": weight}})
+        print(f"update queue {name} successfully")
+        return 0
+
+    return with_objects(live, work)
+
+
+def delete_queue(name: str, *, live: Live = Live()) -> int:  # noqa: B008 - frozen
+    """Delete a queue.
+
+    Args:
+        name: The queue.
+        live: Flags that select the cluster.
+    """
+
+    async def work(objects: LiveObjects) -> int:
+        await objects.delete("Queue", name)
+        print(f"delete queue {name} successfully")
+        return 0
+
+    return with_objects(live, work)
+
+
+def _command(name: str, action: str, verb: str, live: Live) -> int:
+    async def work(objects: LiveObjects) -> int:
+        await objects.command(action, await objects.get("Queue", name))
+        print(f"{verb} queue {name} successfully")
+        return 0
+
+    return with_objects(live, work)

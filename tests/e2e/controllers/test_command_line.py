@@ -1,0 +1,114 @@
+"""The verbs `job`, `queue` and `pod` on an API server with our controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.e2e.controllers.conftest import Controllers, Jobs
+
+pytestmark = pytest.mark.asyncio
+
+_PROGRAM = Path(sys.executable).with_name("capcard-sched")
+
+
+class CommandLine:
+    """Runs the program as a user with a kubeconfig."""
+
+    def __init__(self, cluster: Cluster, config: Path) -> None:
+        self._cluster = cluster
+        self._config = config
+
+    async def __call__(self, *words: str, status: int = 0) -> str:
+        """Standard output, or standard error when another exit status than 0 is expected."""
+        given = ["--kubeconfig", str(self._config), "-n", self._cluster.namespace]
+        command: list[str | Path] = [_PROGRAM, *words, *given]
+
+        def execute() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+        done = await asyncio.to_thread(execute)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stderr if status else done.stdout
+
+
+async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
+    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers, jobs: Jobs, tmp_path: Path
+) -> None:
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    assert await run("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
+    await jobs.phase("j", "Running")
+    headers, row = (await run("job", "list")).splitlines()
+    assert headers.split() == [
+        *("Name", "Creation", "Phase", "JobType", "Replicas", "Min"),
+        *("Pending", "Running", "Succeeded", "Failed", "Unknown", "RetryCount"),
+    ]
+    words = row.split()
+    assert [words[0], *words[2:]] == ["j", "Running", "Batch", "2", "2", "0", "2", "0", "0", "0", "0"]
+    assert (await run("job", "list", "-A", "-q", "default", "-o", "wide")).splitlines()[1].split()[-1] == "default"
+    pods = (await run("pod", "list", "-j", "j")).splitlines()
+    assert [line.split()[:4] for line in pods[1:]] == [
+        ["j-task-0", "1/1", "Running", "0"],
+        ["j-task-1", "1/1", "Running", "0"],
+    ]
+    assert await run("job", "suspend", "j") == "suspend job j successfully\n"
+    await jobs.phase("j", "Aborted")
+    assert await run("job", "resume", "j") == "resume job j successfully\n"
+    await jobs.phase("j", "Running")
+    found = json.loads(await run("job", "get", "j", "-o", "json"))
+    assert found["status"]["retryCount"] == 1
+    assert await run("job", "list", "-o", "name") == "job.batch.volcano.sh/j\n"
+    assert await run("job", "delete", "j") == "delete job j successfully\n"
+
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(json.dumps({"apiVersion": found["apiVersion"], "kind": "Job", "metadata": {"name": "f"},
+                                    "spec": {**found["spec"], "minAvailable": 1}}))  # fmt: skip
+    assert await run("job", "run", "-f", str(manifest)) == "run job f successfully\n"
+    await jobs.phase("f", "Running")
+
+
+async def test_a_user_creates_closes_opens_and_deletes_a_queue(
+    cluster: Cluster, control_plane: ControlPlane, controllers: Controllers
+) -> None:
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    await cluster.create({"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}})
+    assert await run("queue", "create", "q", "-w", "3") == "create queue q successfully\n"
+
+    async def state(wanted: str) -> bool:
+        headers, row = (await run("queue", "get", "q")).splitlines()
+        assert headers.split()[:4] == ["Name", "Weight", "State", "Parent"]
+        return row.split()[:4] == ["q", "3", wanted, "root"]
+
+    await cluster.wait_until(lambda: state("Open"), "the queue to be open", within=30)
+    await run("queue", "close", "q")
+    await cluster.wait_until(lambda: state("Closed"), "the queue to be closed", within=30)
+    await run("queue", "open", "q")
+    await cluster.wait_until(lambda: state("Open"), "the queue to be open again", within=30)
+    assert await run("queue", "update", "q", "-w", "5") == "update queue q successfully\n"
+    assert (await cluster.get("queues", "q"))["spec"]["weight"] == 5
+    assert await run("queue", "delete", "q") == "delete queue q successfully\n"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["job", "run"], "job name cannot be left blank"),
+        (["job", "run", "j", "-R", "cpu"], "'cpu': expected RESOURCE=QUANTITY, such as cpu=1,memory=1Gi"),
+        (["job", "suspend", "absent"], 'jobs.batch.volcano.sh "absent" not found'),
+        (["job", "get", ".."], "'..' is not a valid name of an object"),
+        (["queue", "create", "q", "-w", "0"], "--weight: 0: accepted is 1 to 65535"),
+        (["queue", "close", "absent"], 'queues.scheduling.volcano.sh "absent" not found'),
+    ],
+)
+async def test_a_mistake_is_an_error_with_its_cause(
+    cluster: Cluster, control_plane: ControlPlane, words: list[str], message: str
+) -> None:
+    run = CommandLine(cluster, control_plane.kubeconfig_for("admin"))
+    assert await run(*words, status=2) == f"error: {message}\n"
