@@ -6,26 +6,26 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from capcard_sched.testing import Harness
-from tests.malformed.world import GPU, Told, World
+from tests.malformed.world import GPU, WarningEvent, World
 
-#: For `Case.bad`: the pod has a node, or it has none and no condition says why (an event does).
+#: For `Case.bad`: the pod has a node; or it has none and no condition, only an event.
 BOUND: Final = "bound"
 UNSEEN: Final = "unseen"
 
 
 class Case(NamedTuple):
-    """A malformed object and everything that must come of it."""
+    """A malformed object and all its effects."""
 
     id: str
     #: Adds or replaces the one malformed object.
     setup: Callable[[Harness], object]
     #: All Warning events of the run, but those about held gangs.
-    told: tuple[Told, ...] = ()
-    #: What becomes of the pod `bad`: BOUND, UNSEEN or the message of its condition. None: there is no such pod.
+    events: tuple[WarningEvent, ...] = ()
+    #: State of the pod `bad`: BOUND, UNSEEN or the message of its condition. None: no such pod.
     bad: str | None = None
-    #: Gangs of the same queue that the malformed object holds, as the reference says.
+    #: Gangs of the same queue that the malformed object blocks.
     held: frozenset[str] = frozenset()
-    #: Why, as the condition of their pods says it.
+    #: The condition message of their pods.
     held_by: str = ""
     #: How the condition Unschedulable of the PodGroup `bad` ends, where it has no pod to name.
     condition: str = ""
@@ -34,20 +34,20 @@ class Case(NamedTuple):
     conf: str | None = None
 
 
-def invalid(kind: str, name: str, detail: str) -> Told:
-    """The event of an object that cannot be read."""
-    return Told(kind, name, "InvalidObject", detail)
+def invalid(kind: str, name: str, detail: str) -> WarningEvent:
+    """The event of an invalid object."""
+    return WarningEvent(kind, name, "InvalidObject", detail)
 
 
-def refused(reason: str, message: str) -> tuple[Told, ...]:
-    """A refusal that keeps the job `bad` out of the queue: told to the PodGroup and to its pod (R26)."""
-    return Told("Pod", "bad", reason, message), Told("PodGroup", "bad", reason, message)
+def refused(reason: str, message: str) -> tuple[WarningEvent, ...]:
+    """The refusal of the job `bad` at enqueue: events on the PodGroup and on its pod."""
+    return WarningEvent("Pod", "bad", reason, message), WarningEvent("PodGroup", "bad", reason, message)
 
 
 def pod(
     id: str,
     bad: str,
-    *told: Told,
+    *events: WarningEvent,
     check: Callable[[World], object] | None = None,
     group: str | None = "bad",
     **spec: Any,
@@ -59,19 +59,19 @@ def pod(
             h.group("bad", queue="q", phase="Pending")
         h.pod("bad", group=group, **spec)
 
-    return Case(id, setup, told, bad, check=check)
+    return Case(id, setup, events, bad, check=check)
 
 
 def card_pod(
-    id: str, bad: str, *told: Told, check: Callable[[World], object] | None = None, **annotations: str
+    id: str, bad: str, *events: WarningEvent, check: Callable[[World], object] | None = None, **annotations: str
 ) -> Case:
     """A pod that asks for one device; of annotations `volcano.sh/...` with `_` for `.` and `__` for `-`."""
     names = {f"volcano.sh/{key.replace('__', '-').replace('_', '.')}": text for key, text in annotations.items()}
-    return pod(id, bad, *told, check=check, requests={"cpu": "1", GPU: 1}, annotations=names)
+    return pod(id, bad, *events, check=check, requests={"cpu": "1", GPU: 1}, annotations=names)
 
 
 def charge_error(id: str, error: str, **annotations: str) -> Case:
-    """A pod whose charge cannot be computed: it waits, and says why (capacity-card reference §2.3)."""
+    """A pod without computable charge: it stays pending with the reason."""
     message = f"Get request resource failed, Queue <q>, error: <{error}>"
     return card_pod(id, message, *refused("GetTaskRequestResourceFailed", message), check=None, **annotations)
 
@@ -79,7 +79,7 @@ def charge_error(id: str, error: str, **annotations: str) -> Case:
 def group(
     id: str,
     bad: str | None,
-    *told: Told,
+    *events: WarningEvent,
     pods: int = 1,
     condition: str = "",
     check: Callable[[World], object] | None = None,
@@ -92,4 +92,4 @@ def group(
         if pods:
             h.pod("bad", group="bad", card="A", cards=1)
 
-    return Case(id, setup, told, bad if pods else None, condition=condition, check=check)
+    return Case(id, setup, events, bad if pods else None, condition=condition, check=check)

@@ -1,4 +1,4 @@
-"""Malformed PodGroups (capacity-card reference §2.3, §4.3; core reference §2.4, §2.8, W-28)."""
+"""Malformed PodGroups."""
 
 from __future__ import annotations
 
@@ -6,41 +6,43 @@ from typing import Any
 
 from tests.malformed.case import BOUND, Case, group, invalid, refused
 from tests.malformed.queue_cases import NO_INTEGER, NO_OBJECT, NOT_JSON, TOO_DEEP
-from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, Told, World
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, WarningEvent, World
 
 REQUEST = "volcano.sh/card.request"
 
 
 def request(id: str, text: str, detail: str) -> list[Case]:
-    """A malformed `card.request`: it holds a job without pods; pods decide for themselves, and it is told once."""
+    """A malformed `card.request`: it blocks a job without pods; the pods of other jobs determine their charge."""
     message = f"Invalid annotation {REQUEST}: {detail}"
-    told = Told("PodGroup", "bad", "InvalidCardRequest", message)
+    events = WarningEvent("PodGroup", "bad", "InvalidCardRequest", message)
     notes = {REQUEST: text}
     return [
-        group(f"request, no pod: {id}", None, told, pods=0, annotations=notes, condition=message),
-        group(f"request, a pod: {id}", BOUND, told, annotations=notes),
+        group(f"request, no pod: {id}", None, events, pods=0, annotations=notes, condition=message),
+        group(f"request, a pod: {id}", BOUND, events, annotations=notes),
     ]
 
 
 def asked(id: str, text: str) -> Case:
-    """A well-formed request without pods: the job is let in."""
-    return group(f"request: {id}", None, pods=0, annotations={REQUEST: text}, check=let_in)
+    """A well-formed request without pods: the job is admitted."""
+    return group(f"request: {id}", None, pods=0, annotations={REQUEST: text}, check=is_admitted)
 
 
-def let_in(world: World) -> bool:
+def is_admitted(world: World) -> bool:
     """The job left phase Pending."""
     return world.h.phases["bad"] == "Inqueue"
 
 
 def beyond(id: str, text: str, card: str, asked: int, limit: int, later: int) -> Case:
-    """A request that the quota cannot meet, before and after the healthy gang got its cards."""
+    """A request above the quota, before and after the healthy gang is bound."""
     messages = [
         f"Queue <q> has insufficient <{card}> quota: requested <{asked}>, total would be <{total}>, "
         f"but capability is <{limit}>"
         for total in dict.fromkeys((asked, asked + later))
     ]
-    told = [Told("PodGroup", "bad", "InsufficientScalarQuota", message) for message in messages]
-    return group(f"request: {id}", None, *told, pods=0, annotations={REQUEST: text}, condition=messages[-1])
+    events = [WarningEvent("PodGroup", "bad", "InsufficientScalarQuota", message) for message in messages]
+    never = f"can never start: needs {asked // 1000}, quota is {limit // 1000} (<{card}> of Queue <q>)"
+    events.append(WarningEvent("PodGroup", "bad", "CanNeverStart", f"{never}; nothing is reserved for it"))
+    return group(f"request: {id}", None, *events, pods=0, annotations={REQUEST: text}, condition=messages[-1])
 
 
 REQUESTS = [
@@ -60,8 +62,8 @@ REQUESTS = [
     asked("null", "null"),
     asked("no cards", "{}"),
     asked("none of a card", '{"A":0}'),
-    asked("an alternative that nobody offers", '{"A|NOPE":1}'),
-    beyond("a card that nobody offers", '{"NOPE":1}', "NOPE", 1000, 0, 0),
+    asked("an alternative without a node", '{"A|NOPE":1}'),
+    beyond("a card without a node", '{"NOPE":1}', "NOPE", 1000, 0, 0),
     beyond("as many cards as there can be", '{"A":9223372036854775}', "A", 9223372036854775000, 8000, 2000),
 ]
 
@@ -69,7 +71,7 @@ SERVICES = [
     group(
         f"service type: {id}",
         BOUND,
-        Told("PodGroup", "bad", "InvalidServiceType",
+        WarningEvent("PodGroup", "bad", "InvalidServiceType",
              f"Invalid annotation volcano.sh/service.type: <{text}> is neither inference nor training; "
              "treated as unknown"),
         annotations={"volcano.sh/service.type": text},
@@ -94,7 +96,7 @@ def no_queue(id: str, name: str, called: str = "") -> Case:
 
 
 def conditions(id: str, *found: dict[str, Any]) -> Case:
-    """Conditions that somebody else wrote."""
+    """Conditions of another writer."""
     return group(f"conditions: {id}", BOUND, conditions=found)
 
 
@@ -103,12 +105,12 @@ SPECS = [
     group("minMember: negative", BOUND, min_member=-7),
     group("minMember: more than there are", short(1, 5), min_member=5),
     group("minMember: beyond 64 bits", short(1, BIG), min_member=BIG),
-    group("minTaskMember: of a role that does not exist", ROLES, min_task_member={"nobody": 1}),
-    group("minTaskMember: 0 of a role that does not exist", BOUND, min_task_member={"nobody": 0}),
-    group("minTaskMember: negative", BOUND, min_task_member={"nobody": -1}),
+    group("minTaskMember: of a role that does not exist", ROLES, min_task_member={"absent": 1}),
+    group("minTaskMember: 0 of a role that does not exist", BOUND, min_task_member={"absent": 0}),
+    group("minTaskMember: negative", BOUND, min_task_member={"absent": -1}),
     group("minTaskMember: empty role", BOUND, min_task_member={"": 1}),
-    # More than minMember in all: the roles are not looked at (core reference §2.4).
-    group("minTaskMember: beyond 64 bits", BOUND, min_task_member={"nobody": BIG}),
+    # A sum above minMember: the minimums per role do not apply.
+    group("minTaskMember: beyond 64 bits", BOUND, min_task_member={"absent": BIG}),
     *(
         group(f"minResources: {id}", BOUND, invalid("PodGroup", "bad", f"spec.minResources[cpu]: {text}"),
               min_resources={"cpu": value})
@@ -124,7 +126,7 @@ SPECS = [
     ),
     group("phase: completed, with a pod that waits", BOUND, phase="Completed"),
     group("phase: not set yet", BOUND, phase=""),
-    no_queue("missing", "nobody"),
+    no_queue("missing", "absent"),
     no_queue("in capitals", "Q"),
     no_queue("with a blank", "q "),
     no_queue("huge", "x" * 5000),

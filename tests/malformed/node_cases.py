@@ -1,4 +1,4 @@
-"""Malformed nodes (capacity-card reference §2.3, §3, §13.1)."""
+"""Malformed nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from capcard_sched.testing import Harness
 from tests.malformed.case import BOUND, Case, invalid
-from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, Told, World
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, WarningEvent, World
 
 SHARED = f"{GPU}.shared"
 
@@ -18,19 +18,19 @@ def cards(amounts: dict[str, int]) -> Callable[[World], bool]:
 
 
 def unused(world: World) -> bool:
-    """Nobody is placed on the malformed node."""
+    """No pod is placed on the malformed node."""
     return "bad" not in world.h.binds.values()
 
 
-def node(id: str, *told: Told, check: Callable[[World], object] | None = None, **spec: Any) -> Case:
+def node(id: str, *events: WarningEvent, check: Callable[[World], object] | None = None, **spec: Any) -> Case:
     """A second node with eight cards A, malformed."""
-    return Case(f"node: {id}", lambda h: h.gpu_node("bad", **{"card": "A", **spec}), told, check=check)
+    return Case(f"node: {id}", lambda h: h.gpu_node("bad", **{"card": "A", **spec}), events, check=check)
 
 
 def label(id: str, key: str, value: str, check: Callable[[World], object] | None, **spec: Any) -> Case:
     """A label that should be a positive integer."""
-    told = Told("Node", "bad", "InvalidCardLabel", f"Label {key}={value} is not a positive integer")
-    return node(f"label {id}", told, check=check, labels={key: value}, **spec)
+    events = WarningEvent("Node", "bad", "InvalidCardLabel", f"Label {key}={value} is not a positive integer")
+    return node(f"label {id}", events, check=check, labels={key: value}, **spec)
 
 
 def amount(id: str, resource: str, value: Any, text: str, check: Callable[[World], object] | None) -> Case:
@@ -55,7 +55,7 @@ def images(h: Harness) -> None:
 BOTH, ONE = {"A": 16000}, {"A": 8000}
 
 CASES = [
-    # The whole cards of a node stay, whatever its memory label says; only its MPS shares need it.
+    # The whole cards of a node stay, whatever its memory label is; only its MPS shares need it.
     *(
         label(f"memory: {id}", f"{GPU}.memory", value, cards(BOTH), resources={SHARED: 8})
         for id, value in (
@@ -102,7 +102,7 @@ CASES = [
     node("devices: a fraction", resources={GPU: "2.5"}, check=cards({"A": 11000})),
     node("resources without a proper name", resources={"": 1, "/": 1, "x/": 1, "nvidia.com/mig-": 3},
          check=cards({"A": 16000, "A/mig--mixed": 3000})),
-    node("a resource that nobody defines", resources={"cups": "lots", "requests.cpu": "?"}, check=cards(BOTH)),
+    node("an undefined resource", resources={"cups": "lots", "requests.cpu": "?"}, check=cards(BOTH)),
     node("no cpu at all", cpu="0", memory="0", check=unused),
     tainted("unknown effect", {"key": "a", "effect": "Never"}),
     tainted("no effect", {"key": "a"}),
@@ -110,6 +110,6 @@ CASES = [
     tainted("without a key", {"effect": "NoSchedule"}, unused),
     tainted("a key and a value that cannot be", {"key": "x y", "value": "\x00{}", "effect": "NoExecute"}, unused),
     node("labels that cannot be", labels={"": "", "ключ": "\x00", "a" * 5000: "b" * 5000}, check=cards(BOTH)),
-    node("annotations nobody reads", annotations={"volcano.sh/oversubscription-cpu": "x", "": "", "x" * 999: "y" * 99}),
+    node("unknown annotations", annotations={"volcano.sh/oversubscription-cpu": "x", "": "", "x" * 999: "y" * 99}),
     Case("node: image sizes", images, bad=BOUND),
 ]  # fmt: skip

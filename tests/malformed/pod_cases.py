@@ -1,4 +1,4 @@
-"""Malformed pods (capacity-card reference §2.3, §13.3, §13.4; core reference §2.2, §2.3)."""
+"""Malformed pods."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from capcard_sched.testing import Harness
 from tests.malformed.case import BOUND, UNSEEN, Case, card_pod, charge_error, invalid, pod, refused
-from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, Told, World
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, WarningEvent, World
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 # --- cards ----------------------------------------------------------------------------------------------------------
 
-UNNAMED = Told(
+UNNAMED = WarningEvent(
     "Pod",
     "bad",
     "CardNameMissing",
@@ -89,7 +89,7 @@ def preemptable(*, value: bool | None) -> Any:
 
 
 ANNOTATIONS = [
-    # What is no 32-bit integer says nothing about the priority.
+    # A value that is not a 32-bit integer has no effect on the priority.
     *(
         card_pod(f"task priority: {id}", BOUND, card_name="A", task__priority=text, check=priority(1))
         for id, text in (
@@ -105,7 +105,7 @@ ANNOTATIONS = [
     ),
     card_pod("task spec: huge", BOUND, card_name="A", task__spec="x" * 5000),
     card_pod("task spec: another script", BOUND, card_name="A", task__spec="ünïcode \u202e"),
-    pod("annotations nobody reads", BOUND, annotations={"": "", "x" * 999: "y" * 99_999, "volcano.sh/": "{"}),
+    pod("unknown annotations", BOUND, annotations={"": "", "x" * 999: "y" * 99_999, "volcano.sh/": "{"}),
     pod("group: with a slash", UNSEEN, group="other/group"),
     pod("group: huge", UNSEEN, group="x" * 10_000),
 ]  # fmt: skip
@@ -133,8 +133,8 @@ TOO_MUCH = (
 def huge(id: str, value: Any) -> Case:
     """A request that no cluster can meet: read as the largest amount there is, and refused with numbers."""
     late = TOO_MUCH.replace("total would be <70368744177664>", "total would be <70368744181664>")
-    told = (*refused("InsufficientCPUQuota", TOO_MUCH), *refused("InsufficientCPUQuota", late))
-    return pod(f"cpu: {id}", late, *told, requests={"cpu": value})
+    events = (*refused("InsufficientCPUQuota", TOO_MUCH), *refused("InsufficientCPUQuota", late))
+    return pod(f"cpu: {id}", late, *events, requests={"cpu": value})
 
 
 QUANTITIES = [
@@ -147,7 +147,7 @@ QUANTITIES = [
         for id, value, text in BAD_QUANTITIES[::5]
     ),
     amount("a limit", "spec.containers[0].resources.limits[memory]", NEGATIVE, limits={"memory": "-5"}),
-    amount("a resource of nobody", "spec.containers[0].resources.requests[x.y/z]", NO_UNIT, requests={"x.y/z": "lots"}),
+    amount("an unknown resource", "spec.containers[0].resources.requests[x.y/z]", NO_UNIT, requests={"x.y/z": "lots"}),
     amount("the second container", "spec.containers[1].resources.requests[cpu]", NO_UNIT,
            containers=[{"name": "a"}, *container("requests", "cpu", "lots")]),
     amount("an init container", "spec.initContainers[0].resources.requests[memory]", NEGATIVE,

@@ -1,4 +1,4 @@
-"""Malformed queues (capacity-card reference §2.3, §13; core reference W-26, W-28)."""
+"""Malformed Queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.testing import Harness
 from tests.malformed.case import Case, invalid
-from tests.malformed.world import BAD_QUANTITIES, BIG, CARDS_HERE, GPU, HERE, Told
+from tests.malformed.world import BAD_QUANTITIES, BIG, CARDS_HERE, GPU, HERE, WarningEvent
 
 NO_CARDS = "Queue <q> has insufficient <A> quota: requested <2000>, total would be <2000>, but capability is <0>"
 NO_CPU = "Queue <q> has insufficient CPU quota: requested <2000>, total would be <2000>, but capability is <0>"
@@ -17,9 +17,9 @@ NO_INTEGER = "is not a non-negative integer"
 TOO_DEEP = "nested too deeply; expected a JSON object of card names and integers"
 
 
-def queue(id: str, *told: Told, **spec: Any) -> Case:
-    """Queue `q` is malformed and holds nobody."""
-    return Case(id, lambda h: h.queue("q", **{"cards": {"A": 8}, **spec}), told)
+def queue(id: str, *events: WarningEvent, **spec: Any) -> Case:
+    """Queue `q` is malformed and blocks no job."""
+    return Case(id, lambda h: h.queue("q", **{"cards": {"A": 8}, **spec}), events)
 
 
 def queues(h: Harness, **parents: str) -> None:
@@ -37,8 +37,8 @@ def weightless(h: Harness) -> None:
 def void(id: str, text: str, detail: str) -> Case:
     """A quota that is void as a whole: no cards, and cpu goes on."""
     message = f"Invalid annotation {CARD_QUOTA}: {detail}; all card quotas of Queue <q> are 0"
-    told = Told("Queue", "q", "InvalidCardQuota", message)
-    return Case(id, lambda h: h.queue("q", cards=text), (told,), held=frozenset({CARDS_HERE}), held_by=NO_CARDS)
+    events = WarningEvent("Queue", "q", "InvalidCardQuota", message)
+    return Case(id, lambda h: h.queue("q", cards=text), (events,), held=frozenset({CARDS_HERE}), held_by=NO_CARDS)
 
 
 def without(id: str, text: str) -> Case:
@@ -84,7 +84,7 @@ QUOTAS = [
     without("blank", " \n"),
     without("null", "null"),
     without("no cards", "{}"),
-    without("only cards that nobody offers", '{"カード":3,"B":1}'),
+    without("only cards without a node", '{"カード":3,"B":1}'),
     without("a card in the wrong case", '{"a":8}'),
     without("minus zero", '{"A":-0}'),
     queue("blanks around a card", cards='{" A ":8}'),
@@ -110,7 +110,7 @@ AMOUNTS = [
         for field, path in (("guarantee", "guarantee.resource"), ("deserved", "deserved"))
         for id, value, text in BAD_QUANTITIES[1::5]
     ),
-    # Devices in a capability are not quotas of cards (capacity-card reference §1): told, and without effect.
+    # Devices in a capability are not card quotas: an event, and no effect.
     queue("capability: a device", invalid("Queue", "q", f"spec.capability[{GPU}]: '-8' is negative"),
           capability={GPU: "-8"}),
     queue("capability: a resource that does not exist", capability={"cups": "lots", "count/pods": "?"}),
@@ -153,7 +153,7 @@ OTHERS = [
     ),
     Case("weight: 0 everywhere", weightless, conf=PROPORTION),
     queue("parent: itself", parent="q"),
-    queue("parent: missing", parent="nobody"),
+    queue("parent: missing", parent="absent"),
     queue("parent: huge", parent="x" * 5000),
     Case("parent: in a circle of two", lambda h: queues(h, q="p", p="q")),
     Case("parent: below a circle", lambda h: queues(h, q="p", p="r", r="p")),
@@ -164,7 +164,7 @@ OTHERS = [
     hierarchy("more names than weights", "root/a/b/c/q", "1"),
     hierarchy("nothing but slashes", "///", "///"),
     hierarchy("very deep", "root" + "/x" * 2000, "1" + "/1" * 2000),
-    queue("annotations nobody reads", annotations={"": "", "x" * 1000: "y" * 100_000, "volcano.sh/card.quotas": "{"}),
+    queue("unknown annotations", annotations={"": "", "x" * 1000: "y" * 100_000, "volcano.sh/card.quotas": "{"}),
 ]
 
 CASES = [case._replace(id=f"queue: {case.id}") for case in (*QUOTAS, *AMOUNTS, *STATES, *OTHERS)]

@@ -13,7 +13,7 @@ from tests.malformed.world import MANIFESTS
 
 
 class Tolerated(NamedTuple):
-    """An object that an API server takes: it is simulated, and the scheduler says what is wrong with it."""
+    """An object that the API server accepts: it is simulated, and the scheduler emits an event on it."""
 
     id: str
     text: str
@@ -38,7 +38,7 @@ CASES = [
               QUOTA.format("nested too deeply; expected a JSON object of card names and integers"))),
     annotated("card name", "Pod", f"volcano.sh/card.name: A||B, {IN_QUEUE}", ("Pod", "GetTaskRequestResourceFailed",
               CHARGE.format("invalid card name <A||B>: empty alternative")), POD_SPEC),
-    annotated("card name of nobody", "Pod", f'volcano.sh/card.name: "カード\\0", {IN_QUEUE}',
+    annotated("unknown card name", "Pod", f'volcano.sh/card.name: "カード\\0", {IN_QUEUE}',
               ("Pod", "GetTaskRequestResourceFailed", CHARGE.format("no resource name found for card <カード\0>")),
               POD_SPEC),
     annotated("no card name", "Pod", IN_QUEUE, ("Pod", "CardNameMissing",
@@ -50,8 +50,8 @@ CASES = [
     annotated("service type", "PodGroup", "volcano.sh/service.type: batch", ("PodGroup", "InvalidServiceType",
               ("Invalid annotation volcano.sh/service.type: <batch> is neither inference nor training; "
               "treated as unknown")), "spec: {queue: q}"),
-    annotated("queue of nobody", "PodGroup", "", ("PodGroup", "QueueNotFound", "Queue <nobody> does not exist"),
-              "spec: {queue: nobody}"),
+    annotated("missing queue", "PodGroup", "", ("PodGroup", "QueueNotFound", "Queue <absent> does not exist"),
+              "spec: {queue: absent}"),
     Tolerated("memory label", "apiVersion: v1\nkind: Node\nmetadata: {name: bad, labels: {nvidia.com/gpu.product: A, "
               "nvidia.com/gpu.memory: many}}\n", ("Node", "InvalidCardLabel",
               "Label nvidia.com/gpu.memory=many is not a positive integer")),

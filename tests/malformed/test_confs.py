@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
     id: str
     text: str | bytes
-    told: tuple[Problem, ...]
+    problems: tuple[Problem, ...]
 
 
 def error(place: str, message: str, hint: str = "", accepted: str = "") -> Problem:
@@ -51,8 +51,8 @@ def warning(place: str, message: str, hint: str = "", accepted: str = "") -> Pro
     return Problem("warning", place, message, hint, accepted)
 
 
-def document(id: str, text: str | bytes, *told: Problem) -> Case:
-    return Case(f"document: {id}", text, told)
+def document(id: str, text: str | bytes, *problems: Problem) -> Case:
+    return Case(f"document: {id}", text, problems)
 
 
 def unreadable(id: str, text: str | bytes, message: str, line: int = 0) -> Case:
@@ -66,23 +66,23 @@ def entry(text: str) -> str:
     return f'actions: "enqueue, allocate"\ntiers:\n- plugins:\n  - {text}\n'
 
 
-def plugin(id: str, text: str, *told: Problem) -> Case:
-    return Case(f"plugin: {id}", entry(text), told)
+def plugin(id: str, text: str, *problems: Problem) -> Case:
+    return Case(f"plugin: {id}", entry(text), problems)
 
 
-def switch(key: str, value: str, *told: Problem) -> Case:
-    return plugin(f"{key}: {value}", f"{{name: gang, {key}: {value}}}", *told)
+def switch(key: str, value: str, *problems: Problem) -> Case:
+    return plugin(f"{key}: {value}", f"{{name: gang, {key}: {value}}}", *problems)
 
 
 def argument(name: str, key: str, value: str, form: str, got: str) -> Case:
     """A wrong value: the default is used."""
     path = f".{key}" if key.replace("-", "").isalnum() else f'["{key}"]'
-    told = warning(
+    problems = warning(
         f"tiers[0].plugins[0].arguments{path} (line 4)",
         f"expected {form}, got {got}; the default is used",
         accepted=form,
     )
-    return Case(f"{name}: {key}: {value}", entry(f"{{name: {name}, arguments: {{{key}: {value}}}}}"), (told,))
+    return Case(f"{name}: {key}: {value}", entry(f"{{name: {name}, arguments: {{{key}: {value}}}}}"), (problems,))
 
 
 def card(key: str, value: str, form: str, got: str) -> Case:
@@ -271,8 +271,8 @@ def test_an_error_stops_the_simulation_and_a_warning_does_not(
     manifests, conf = tmp_path / "good.yaml", tmp_path / "conf.yaml"
     manifests.write_text(MANIFESTS)
     conf.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode())
-    rejected = any(problem.severity == "error" for problem in case.told)
-    expected = [problem.line(conf) for problem in case.told]
+    rejected = any(problem.severity == "error" for problem in case.problems)
+    expected = [problem.line(conf) for problem in case.problems]
     flags = ["-f", str(manifests), "--scheduler-conf", str(conf), "-o", "json"]
     assert run(["simulate", *flags]) == (2 if rejected else 0)
     captured = capsys.readouterr()
@@ -289,7 +289,7 @@ def test_an_error_stops_the_simulation_and_a_warning_does_not(
 def test_validate_says_the_same(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode())
-    rejected = any(problem.severity == "error" for problem in case.told)
+    rejected = any(problem.severity == "error" for problem in case.problems)
     assert run(["validate", "--scheduler-conf", str(conf), "-o", "json"]) == (2 if rejected else 0)
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert [
@@ -303,5 +303,5 @@ def test_validate_says_the_same(case: Case, tmp_path: Path, capsys: pytest.Captu
             "; ".join(filter(None, (problem.message, problem.hint))),
             problem.accepted,
         )
-        for problem in case.told
+        for problem in case.problems
     ]

@@ -25,47 +25,47 @@ class Case(NamedTuple):
 
     id: str
     text: str
-    told: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
-def document(api: str, kind: str, name: str, rest: str, *told: str, id: str = "") -> Case:
-    """One object; `told` begins after its name."""
+def document(api: str, kind: str, name: str, rest: str, *problems: str, id: str = "") -> Case:
+    """One object; `problems` begins after its name."""
     where = f"document 1: {kind} {name}: "
     text = f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}}}\n{rest}\n"
-    return Case(f"{kind}: {id or rest}"[:90], text, tuple(where + line for line in told))
+    return Case(f"{kind}: {id or rest}"[:90], text, tuple(where + line for line in problems))
 
 
-def pod(spec: str, *told: str) -> Case:
-    return document("v1", "Pod", "a", f"spec: {{{CONTAINERS}, {spec}}}", *told, id=spec)
+def pod(spec: str, *problems: str) -> Case:
+    return document("v1", "Pod", "a", f"spec: {{{CONTAINERS}, {spec}}}", *problems, id=spec)
 
 
-def container(fields: str, *told: str) -> Case:
-    return document("v1", "Pod", "a", f"spec: {{containers: [{{name: c}}, {{{fields}}}]}}", *told, id=fields)
+def container(fields: str, *problems: str) -> Case:
+    return document("v1", "Pod", "a", f"spec: {{containers: [{{name: c}}, {{{fields}}}]}}", *problems, id=fields)
 
 
-def meta(fields: str, told: str, name: str = "a") -> Case:
+def meta(fields: str, problems: str, name: str = "a") -> Case:
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {{{fields}}}\nspec: {{{CONTAINERS}}}\n"
-    return Case(f"metadata: {fields}"[:90], text, (f"document 1: Pod {name}: {told}",))
+    return Case(f"metadata: {fields}"[:90], text, (f"document 1: Pod {name}: {problems}",))
 
 
-def node(rest: str, *told: str) -> Case:
-    return document("v1", "Node", "n", rest, *told)
+def node(rest: str, *problems: str) -> Case:
+    return document("v1", "Node", "n", rest, *problems)
 
 
-def queue(rest: str, *told: str) -> Case:
-    return document(VOLCANO, "Queue", "q", rest, *told)
+def queue(rest: str, *problems: str) -> Case:
+    return document(VOLCANO, "Queue", "q", rest, *problems)
 
 
-def group(rest: str, *told: str) -> Case:
-    return document(VOLCANO, "PodGroup", "g", rest, *told)
+def group(rest: str, *problems: str) -> Case:
+    return document(VOLCANO, "PodGroup", "g", rest, *problems)
 
 
-def job(spec: str, *told: str) -> Case:
-    return document(BATCH, "Job", "j", f"spec: {{{spec}}}", *told, id=spec)
+def job(spec: str, *problems: str) -> Case:
+    return document(BATCH, "Job", "j", f"spec: {{{spec}}}", *problems, id=spec)
 
 
-def workload(kind: str, spec: str, *told: str) -> Case:
-    return document("apps/v1", kind, "w", f"spec: {{{TEMPLATE}, {spec}}}", *told, id=spec)
+def workload(kind: str, spec: str, *problems: str) -> Case:
+    return document("apps/v1", kind, "w", f"spec: {{{TEMPLATE}, {spec}}}", *problems, id=spec)
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -74,8 +74,8 @@ NODE_TERMS = f"spec.affinity.nodeAffinity.{REQUIRED}"
 POD_TERM = f"spec.affinity.podAntiAffinity.{REQUIRED}[0]"
 
 
-def affinity(side: str, rule: str, value: str, *told: str) -> Case:
-    return pod(f"affinity: {{{side}: {{{rule}: {value}}}}}", *told)
+def affinity(side: str, rule: str, value: str, *problems: str) -> Case:
+    return pod(f"affinity: {{{side}: {{{rule}: {value}}}}}", *problems)
 
 
 OBJECTS = [
@@ -231,25 +231,29 @@ POD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{{CONTAINERS}}}
 A_NODE = "{apiVersion: v1, kind: Node, metadata: {name: n}}"
 
 
-def timeline(id: str, *operations: str, told: tuple[str, ...], before: str = "") -> Case:
+def timeline(id: str, *operations: str, problems: tuple[str, ...], before: str = "") -> Case:
     """A Scenario, after another document or not."""
     text = f"{before}{SCENARIO}spec:\n  operations:\n" + "".join(f"  - {operation}\n" for operation in operations)
     number = 2 if before else 1
-    return Case(f"timeline: {id}", text, tuple(f"document {number}: Scenario s: {line}" for line in told))
+    return Case(f"timeline: {id}", text, tuple(f"document {number}: Scenario s: {line}" for line in problems))
 
 
-def at(id: str, value: str, told: str) -> Case:
-    return timeline(f"at: {id}", f"{{at: {value}, create: {A_NODE}}}", told=(f"spec.operations[0]: at: {told}",))
+def at(id: str, value: str, problems: str) -> Case:
+    return timeline(
+        f"at: {id}", f"{{at: {value}, create: {A_NODE}}}", problems=(f"spec.operations[0]: at: {problems}",)
+    )
 
 
-def create(id: str, value: str, told: str) -> Case:
-    return timeline(f"create: {id}", f"{{at: 1s, create: {value}}}", told=(f"spec.operations[0].create: {told}",))
+def create(id: str, value: str, problems: str) -> Case:
+    return timeline(
+        f"create: {id}", f"{{at: 1s, create: {value}}}", problems=(f"spec.operations[0].create: {problems}",)
+    )
 
 
-def patch(id: str, fields: str, told: str, kind: str = "Node", name: str = "n") -> Case:
+def patch(id: str, fields: str, problems: str, kind: str = "Node", name: str = "n") -> Case:
     body = f"{{apiVersion: v1, kind: {kind}, {fields}}}"
     return timeline(f"patch: {id}", f"{{at: 1s, patch: {body}}}", before=NODE if kind == "Node" else POD,
-                    told=(f"spec.operations[0].patch: {told}",))  # fmt: skip
+                    problems=(f"spec.operations[0].patch: {problems}",))  # fmt: skip
 
 
 TIMELINES = [
@@ -263,9 +267,9 @@ TIMELINES = [
     Case("Scenario: in a List", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: "
          "simulation.capcard-sched.io/v1alpha1, kind: Scenario, spec: {operations: 5}}\n",
          ("document 1: items[0]: Scenario: spec.operations: expected a list, got the number 5",)),
-    timeline("null", "null", told=(f"spec.operations[0]: expected {OPERATION}, got null",)),
+    timeline("null", "null", problems=(f"spec.operations[0]: expected {OPERATION}, got null",)),
     timeline("two problems", "{at: x, create: {}}", "[]",
-             told=(f"spec.operations[0]: at: 'x' is not a duration: expected {DURATION}",
+             problems=(f"spec.operations[0]: at: 'x' is not a duration: expected {DURATION}",
                    "spec.operations[0].create: apiVersion: is required",
                    f"spec.operations[1]: expected {OPERATION}, got a list")),
     at("true", "true", f"not a duration: expected {DURATION}"),
@@ -283,15 +287,18 @@ TIMELINES = [
     create("a quantity", "{apiVersion: v1, kind: Node, metadata: {name: n}, status: {allocatable: {cpu: x}}}",
            f"Node n: status.allocatable.cpu: 'x' is not a quantity: {NO_NUMBER}"),
     timeline("create: twice", *[f"{{at: 1s, create: {A_NODE}}}"] * 2,
-             told=("spec.operations[1].create: create Node n: metadata.name: the object already exists at that time",)),
+             problems=(
+                 "spec.operations[1].create: create Node n: metadata.name: the object already exists at that time",)),
     timeline("delete: of nothing", f"{{at: 1s, delete: {A_NODE}}}",
-             told=("spec.operations[0].delete: delete Node n: metadata.name: the object does not exist at that time",)),
+             problems=(
+                 "spec.operations[0].delete: delete Node n: metadata.name: the object does not exist at that time",)),
     timeline("delete: a pod of nobody", "{at: 1s, delete: {apiVersion: v1, kind: Pod, metadata: {name: a}}}",
-             told=("spec.operations[0].delete: delete Pod default/a: the object does not exist at 1s",)),
+             problems=("spec.operations[0].delete: delete Pod default/a: the object does not exist at 1s",)),
     timeline("delete: another version", f"{{at: 1s, delete: {A_NODE.replace('v1', 'v2')}}}",
-             told=('spec.operations[0].delete: Node n: apiVersion: expected v1 for kind Node, got the string "v2"',)),
+             problems=(
+                 'spec.operations[0].delete: Node n: apiVersion: expected v1 for kind Node, got the string "v2"',)),
     timeline("delete: metadata in a word", "{at: 1s, delete: {apiVersion: v1, kind: Node, metadata: n}}",
-             told=('spec.operations[0].delete: Node (no name): metadata: expected a mapping, got the string "n"',)),
+             problems=('spec.operations[0].delete: Node (no name): metadata: expected a mapping, got the string "n"',)),
     patch("a label", "metadata: {name: n, labels: {a: 5}}",
           "Node n: metadata.labels.a: expected a string, got the number 5: put it in quotes"),
     patch("a quantity", "metadata: {name: n}, status: {allocatable: {cpu: x}}",
@@ -351,4 +358,4 @@ def test_input_that_cannot_be_simulated_is_refused_with_place_object_field_and_f
     assert run(["simulate", "-f", str(good), "-f", str(bad), "-o", "json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.splitlines() == [f"error: {bad}: {line}" for line in case.told]
+    assert captured.err.splitlines() == [f"error: {bad}: {line}" for line in case.problems]

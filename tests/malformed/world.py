@@ -1,4 +1,4 @@
-"""A small healthy cluster around one malformed object, and what everybody in it is told.
+"""A small healthy cluster around one malformed object, and its warning events.
 
 Two queues, a node with eight cards and one without, and gangs of two that must run whatever the malformed object is:
 one with cards and one with cpu only in the queue of the malformed object (`q`), one with cards in another queue
@@ -30,12 +30,12 @@ NO_NUMBER = "expected a number with an optional suffix, such as 2, 500m, 1.5, 4G
 
 
 def no_suffix(suffix: str) -> str:
-    """What is said of a quantity with such an end."""
+    """The message for a quantity with this suffix."""
     known = "n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
     return f"unknown suffix '{suffix}'; known are {known}"
 
 
-#: Quantities that are none, with what is said of each.
+#: Invalid quantities with their messages.
 BAD_QUANTITIES: tuple[tuple[str, str | float, str], ...] = (
     ("a word", "lots", f"'lots' is not a quantity: {NO_NUMBER}"),
     ("nothing", "", f"'' is not a quantity: {NO_NUMBER}"),
@@ -84,7 +84,7 @@ spec:
 """
 
 
-class Told(NamedTuple):
+class WarningEvent(NamedTuple):
     """One Warning event."""
 
     kind: str
@@ -132,16 +132,16 @@ class World:
                 self.conditions[intent.name] = [(c.type, c.status, c.message) for c in intent.conditions]
         return result.idle
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     def running(self) -> set[str]:
         """The healthy gangs that have a node for both pods."""
         return {name for name in HEALTHY if {f"{name}-0", f"{name}-1"} <= self.h.binds.keys()}
 
-    def told(self, *, about: frozenset[str] | None = None) -> list[Told]:
+    def events(self, *, about: frozenset[str] | None = None) -> list[WarningEvent]:
         """Warning events about everything but `about`'s gangs, each as often as it was written."""
         return sorted(
-            Told(event.object.kind, event.object.name, event.reason, event.message)
+            WarningEvent(event.object.kind, event.object.name, event.reason, event.message)
             for event in self.h.all_events
             if event.type == "Warning"
             and event.reason not in _ECHOES

@@ -1,4 +1,4 @@
-"""Card annotations: vectors 1-4, 70a, 70b of the capacity-card reference, and what breaks them."""
+"""Card annotations: accepted forms and errors."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ HUGE = "9" * 100_000
         pytest.param(
             '{"NVIDIA-H200":3,"NVIDIA-H800/mps-80g*1/2":2}',
             {"NVIDIA-H200": 3000, "NVIDIA-H800/mps-80g*1/2": 2000},
-            id="vector 1",
+            id="cards in order",
         ),
-        pytest.param("{}", {}, id="vector 4: no cards"),
-        pytest.param("", {}, id="vector 4: empty"),
+        pytest.param("{}", {}, id="no cards"),
+        pytest.param("", {}, id="empty"),
         pytest.param(" \n ", {}, id="blank"),
         pytest.param("null", {}, id="null"),
         pytest.param(None, {}, id="absent"),
@@ -152,8 +152,8 @@ def test_request_keys_are_normalised_and_keep_their_preference(text: str | None,
 @pytest.mark.parametrize(
     "text, expected",
     [
-        pytest.param(" A100 | H100 ", ("A100", "H100"), id="vector 70a: white space"),
-        pytest.param("A100|A100", ("A100",), id="vector 70a: repetition"),
+        pytest.param(" A100 | H100 ", ("A100", "H100"), id="white space"),
+        pytest.param("A100|A100", ("A100",), id="repetition"),
         pytest.param("B|A|B", ("B", "A"), id="first mention decides preference"),
         pytest.param("NVIDIA-H800/mps-80g*1/2", ("NVIDIA-H800/mps-80g*1/2",), id="a slice"),
         pytest.param("a|A", ("a", "A"), id="case matters"),

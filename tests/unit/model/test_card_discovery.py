@@ -1,4 +1,4 @@
-"""Node discovery: vectors 5-16 of the capacity-card reference, and labels that break it."""
+"""Card discovery: labels and resources of nodes, and invalid labels."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ DISCOVERY = [
         _labels("NVIDIA-A100-80GB", 81920, **{f"{GPU}.replicas": "8"}),
         {SHARED: 32000},
         {"NVIDIA-A100-80GB/mps-80g*1/8": (32000, SHARED)},
-        id="vector 5",
+        id="whole cards",
     ),
     pytest.param(
         _labels("NVIDIA-H800", 81559, **{f"{GPU}.replicas": "2"}),
         {SHARED: 16000},
         {"NVIDIA-H800/mps-80g*1/2": (16000, SHARED)},
-        id="vector 6",
+        id="MPS shares",
     ),
     pytest.param(
         _labels("X", 82432, **{f"{GPU}.replicas": "4"}),
         {SHARED: 4000},
         {"X/mps-81g*1/4": (4000, SHARED)},
-        id="vector 7: half up",
+        id="MPS memory rounds half up",
     ),
     pytest.param(
         _labels("NVIDIA-H20", 97871, **{f"{GPU}.replicas": "2"}),
         {SHARED: 2000},
         {"NVIDIA-H20/mps-96g*1/2": (2000, SHARED)},
-        id="vector 8",
+        id="MIG slices",
     ),
     pytest.param(
         _labels("NVIDIA-H200", 143771, **{f"{GPU}.count": "8"}),
@@ -61,29 +61,29 @@ DISCOVERY = [
             "NVIDIA-H200/mig-1g.18gb-mixed": (3000, "nvidia.com/mig-1g.18gb"),
             "NVIDIA-H200/mig-3g.71gb-mixed": (1000, "nvidia.com/mig-3g.71gb"),
         },
-        id="vector 9 and the example of 3.4",
+        id="several kinds",
     ),
-    pytest.param({f"{GPU}.product": "X"}, {GPU: 8000}, {}, id="vector 11: no memory label"),
-    pytest.param(_labels("X", 81920), {GPU: 8000}, {"X": (8000, GPU)}, id="vector 12: no count label"),
+    pytest.param({f"{GPU}.product": "X"}, {GPU: 8000}, {}, id="no memory label"),
+    pytest.param(_labels("X", 81920), {GPU: 8000}, {"X": (8000, GPU)}, id="no count label"),
     pytest.param(
         {"huawei.com/Ascend910.product": "Ascend-910B", "huawei.com/Ascend910.memory": "65536"},
         {"huawei.com/Ascend910": 16000},
         {"Ascend-910B": (16000, "huawei.com/Ascend910")},
-        id="vector 13",
+        id="two resources",
     ),
     pytest.param(
         _labels("NVIDIA-H200", 143771),
         {"nvidia.com/hostdev": 4000, GPU: 8000},
         {"NVIDIA-H200": (8000, GPU)},
-        id="vector 14",
+        id="two products",
     ),
     pytest.param(
         {"nvidia.com/mig-1g.5gb.product": "X", "nvidia.com/mig-1g.5gb.memory": "5120"},
         {"nvidia.com/mig-1g.5gb": 7000},
         {},
-        id="vector 15",
+        id="another vendor",
     ),
-    pytest.param(_labels("X", 81920), {GPU: 0}, {}, id="vector 16: every device unhealthy"),
+    pytest.param(_labels("X", 81920), {GPU: 0}, {}, id="every device unhealthy"),
     pytest.param(_labels("X", 81920), {}, {}, id="driver starting"),
     pytest.param({}, {GPU: 8000}, {}, id="no labels"),
     pytest.param(_labels("X", 81920), {GPU: -8000}, {}, id="negative amount"),
@@ -109,7 +109,7 @@ DISCOVERY = [
     pytest.param(_labels("X", 1), {"nvidia.com/other": 4000}, {"X": (4000, "nvidia.com/other")}, id="unique other"),
     pytest.param(_labels("X", 1), {"nvidia.com/b": 4000, "nvidia.com/a": 4000}, {}, id="two others"),
     pytest.param(
-        _labels("X", 1), {GPU: 0, "nvidia.com/hostdev": 4000}, {}, id="others do not stand in for unhealthy devices"
+        _labels("X", 1), {GPU: 0, "nvidia.com/hostdev": 4000}, {}, id="others do not replace unhealthy devices"
     ),
     pytest.param(_labels("X", 1), {"rdma/hca": 4000, "cpu": 1000}, {}, id="another vendor's resource"),
     pytest.param(_labels("X", 1), {"nvidia.community/x": 4000}, {}, id="a prefix ends at its slash"),

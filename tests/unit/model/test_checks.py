@@ -1,4 +1,4 @@
-"""The rules of the controllers reference §5.5, one row each."""
+"""Checks of annotations, templates and nodes, one row per rule."""
 
 from typing import Any, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Annotations of task topology, resource strategy and cool-down, as `validate` tells of them."""
+"""Annotations of task topology, resource strategy and cool-down, as `validate` checks them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GOOD = [
     pod(labels={COOLDOWN_TIME: "10m"}),
     pod(annotations={COOLDOWN_TIME: "0"}),
     pod("default-scheduler", annotations={COOLDOWN_TIME: "x"}),
-    {"kind": "PodGroup", "metadata": {"name": "g", "annotations": {TASK_TOPOLOGY_AFFINITY: "whoever"}}},
+    {"kind": "PodGroup", "metadata": {"name": "g", "annotations": {TASK_TOPOLOGY_AFFINITY: "absent"}}},
 ]
 
 

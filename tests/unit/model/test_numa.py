@@ -1,4 +1,4 @@
-"""Numatopology objects: what they say, and what is wrong with them (plugins reference §20)."""
+"""Numatopology objects: facts and problems."""
 
 from __future__ import annotations
 

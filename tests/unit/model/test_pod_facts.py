@@ -1,4 +1,4 @@
-"""What a pod says about itself: status, role, priority, group."""
+"""Facts of a pod: status, role, priority, group."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_preemptable_is_said_by_annotation_then_label(
 
 
 @pytest.mark.parametrize(
-    "priority, said, expected",
+    "priority, text, expected",
     [
         (None, None, 1),
         (0, None, 0),
@@ -121,9 +121,9 @@ def test_preemptable_is_said_by_annotation_then_label(
     ],
 )
 def test_task_priority_overrides_when_it_is_a_32_bit_integer(
-    priority: int | None, said: str | None, expected: int
+    priority: int | None, text: str | None, expected: int
 ) -> None:
-    annotations = {} if said is None else {"volcano.sh/task-priority": said}
+    annotations = {} if text is None else {"volcano.sh/task-priority": text}
     assert priority_of(_pod(metadata={"annotations": annotations}, priority=priority)) == expected
 
 

@@ -1,4 +1,4 @@
-"""What a pod asks for: requests, limits and template, with the defaults of an API server."""
+"""Templates of pods: requests, limits and constraints, with the defaults of the API server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REQUESTS = [
         {"containers": [_c(None, {GPU: "2"}), _c({GPU: "2"}, {GPU: "2"})]},
         {GPU: 4000},
         {GPU: 4000},
-        id="vector 64: a limit alone is also the request",
+        id="a limit alone is also the request",
     ),
     pytest.param(
         {"containers": [_c({"cpu": "1"}, {"cpu": "2", "memory": "1Ki"})]},
@@ -64,7 +64,7 @@ REQUESTS = [
         {"containers": [_c({GPU: "1"})], "initContainers": [_c({GPU: "1"}), _c({GPU: "2"})]},
         {GPU: 2000},
         {},
-        id="vector 70d: the largest init step",
+        id="the largest init step",
     ),
     pytest.param(
         {
@@ -73,7 +73,7 @@ REQUESTS = [
         },
         {GPU: 2000},
         {GPU: 2000},
-        id="vector 70d, by limits",
+        id="the largest init step, by limits",
     ),
     pytest.param(
         {"containers": [_c({"cpu": "2", "memory": 10})], "initContainers": [_c({"cpu": "1", "memory": 20})]},

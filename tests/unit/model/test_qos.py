@@ -44,7 +44,7 @@ CASES = [
     pytest.param({"containers": [_c("a", None, {"cpu": "2"})]}, None, id="no memory"),
     pytest.param({"containers": [_c("a", None, {"cpu": "0", "memory": "1"})]}, None, id="a limit of nothing"),
     pytest.param({"containers": [_c("a", None, {"cpu": "x", "memory": "1"})]}, None, id="unreadable"),
-    pytest.param({"containers": []}, None, id="nobody"),
+    pytest.param({"containers": []}, None, id="no container"),
     pytest.param(
         {"containers": [_whole("a", "2")], "initContainers": [_whole("i", "8")]}, (("a", 2),), id="init containers end"
     ),

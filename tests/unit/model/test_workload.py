@@ -24,8 +24,8 @@ CASES: Mapping[str, tuple[str, str, Mapping[str, str], str]] = {
     "a pod of a Volcano Job": ("train-worker-0", "Job", {"volcano.sh/job-name": "train"}, "job/train"),
     "a pod of a batch Job": ("etl-x2x5z", "Job", {"batch.kubernetes.io/job-name": "etl"}, "job/etl"),
     "a pod of an old batch Job": ("etl-x2x5z", "Job", {"job-name": "etl"}, "job/etl"),
-    "a pod of a Job that says nothing": ("etl-x2x5z", "Job", {}, ""),
-    "a pod of somebody else's kind": ("ray-head-x2x5z", "RayCluster", {}, ""),
+    "a pod of a Job without labels": ("etl-x2x5z", "Job", {}, ""),
+    "a pod of an unknown kind": ("ray-head-x2x5z", "RayCluster", {}, ""),
     "a pod of its own": ("notebook", "", {}, "pod/notebook"),
 }
 

@@ -88,7 +88,7 @@ def test_a_podgroup_that_names_no_queue_goes_to_the_default_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, phase",
+    "text, phase",
     [
         ("", PodGroupPhase.PENDING),
         ("Inqueue", PodGroupPhase.INQUEUE),
@@ -96,8 +96,8 @@ def test_a_podgroup_that_names_no_queue_goes_to_the_default_one() -> None:
         ("Unknown", PodGroupPhase.UNKNOWN),
     ],
 )
-def test_the_phase_is_the_podgroups(said: str, phase: PodGroupPhase) -> None:
-    assert _state(group("g", phase=said)).jobs["default/g"].phase is phase
+def test_the_phase_is_the_podgroups(text: str, phase: PodGroupPhase) -> None:
+    assert _state(group("g", phase=text)).jobs["default/g"].phase is phase
 
 
 def test_the_echo_of_a_podgroup_changes_nothing() -> None:
@@ -162,8 +162,8 @@ def test_the_podgroup_made_for_a_pod_takes_its_job_over_and_gives_it_back() -> N
 
 
 def test_a_pod_that_names_a_missing_group_waits_for_it_whatever_the_name() -> None:
-    state = _state(queue("default"), pod("p", group="podgroup-of-somebody"))
-    assert (list(state.jobs), dict(state.schedulable)) == (["default/podgroup-of-somebody"], {})
+    state = _state(queue("default"), pod("p", group="podgroup-of-another"))
+    assert (list(state.jobs), dict(state.schedulable)) == (["default/podgroup-of-another"], {})
 
 
 def test_a_big_job_without_podgroup_is_taken_in_in_linear_time() -> None:

@@ -1,4 +1,4 @@
-"""HyperNodes and nodes become a tree; what cannot stand in it is told, and the rest holds."""
+"""HyperNodes and nodes form a tree; an invalid member is a problem, and the rest is valid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def below(found: HyperNodeTree) -> dict[str, str]:
 
 
 def leaves(h: Harness) -> dict[str, str]:
-    """Node to the lowest HyperNode it is in, "" for none: as the rows say it."""
+    """Node to the lowest HyperNode it is in, "" for none: by row."""
     found = tree(h)
     names = [found.names[number] if number >= 0 else "" for number in found.leaf.tolist()]
     return dict(zip(h.state.nodes.names, names, strict=True))

@@ -1,4 +1,4 @@
-"""Numatopology objects in the state: what stays of them, what is told of them, and the classes of their pods."""
+"""Numatopology objects in the state: facts, problems, and the classes of their pods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_equal_machines_share_their_topology() -> None:
     assert state.numa["a"].topology is state.numa["b"].topology
 
 
-def test_of_an_object_that_cannot_be_read_nothing_stays_and_its_owner_is_told() -> None:
+def test_an_invalid_object_leaves_no_facts_and_has_an_event() -> None:
     h = Harness()
     h.apply(_changed())
     h.step()

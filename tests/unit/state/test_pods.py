@@ -46,10 +46,12 @@ def _dirty(state: ClusterState, *facts: deltas.Delta) -> set[str]:
         pytest.param("Pending", False, True, TaskStatus.RELEASING, False, id="deleted without a node it holds nothing"),
         pytest.param("Succeeded", True, False, TaskStatus.SUCCEEDED, False, id="a finished pod frees its node"),
         pytest.param("Failed", True, False, TaskStatus.FAILED, False, id="a failed pod frees its node"),
-        pytest.param("Unknown", True, False, TaskStatus.UNKNOWN, True, id="a pod nobody hears of keeps its room"),
+        pytest.param("Unknown", True, False, TaskStatus.UNKNOWN, True, id="a pod in phase Unknown occupies its node"),
     ],
 )
-def test_status_and_room(phase: str, on_node: bool, deleting: bool, status: TaskStatus, holds_resources: bool) -> None:
+def test_status_and_usage_follow_phase_node_and_deletion(
+    phase: str, on_node: bool, deleting: bool, status: TaskStatus, holds_resources: bool
+) -> None:
     state = _state(
         node("n1"),
         queue("q"),
@@ -119,7 +121,7 @@ def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
     assert set(state.tasks) == {"b"}
 
 
-# --- whose pods -------------------------------------------------------------------------------------------------------
+# --- schedulers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_a_takeover_voids_what_was_assumed_and_has_not_shown() -> None:
     [
         pytest.param(deltas.BindFailed("default", "p", "p-uid", "late"), id="the pod is bound meanwhile"),
         pytest.param(deltas.BindFailed("default", "p", "other-uid", "late"), id="an earlier pod of the name"),
-        pytest.param(deltas.EvictFailed("default", "p", "p-uid", "late"), id="nobody evicts it"),
+        pytest.param(deltas.EvictFailed("default", "p", "p-uid", "late"), id="no eviction in flight"),
     ],
 )
 def test_an_outcome_that_comes_too_late_changes_nothing(fact: deltas.Delta) -> None:
@@ -282,7 +284,7 @@ def test_an_eviction_that_got_through_is_not_taken_back() -> None:
         pytest.param(pod("p", group="g"), id="pending"),
         pytest.param(pod("p", group="g", node="n1"), id="running"),
         pytest.param(pod("p", group="g", node="n1", phase="Succeeded"), id="finished"),
-        pytest.param(pod("p", group="g", node="gone"), id="on a node nobody knows"),
+        pytest.param(pod("p", group="g", node="gone"), id="on an unknown node"),
         pytest.param(pod("p"), id="without group"),
         pytest.param(pod("p", queue="other"), id="without group, in a queue of its choice"),
         pytest.param(pod("p", scheduler="other", node="n1"), id="of others"),

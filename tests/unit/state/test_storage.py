@@ -25,7 +25,7 @@ def h() -> Harness:
 
 
 @pytest.mark.parametrize(
-    "tell",
+    "add",
     [
         pytest.param(lambda h: h.claim("c", storage_class="x"), id="claim"),
         pytest.param(lambda h: h.volume("v"), id="volume"),
@@ -36,16 +36,16 @@ def h() -> Harness:
         pytest.param(lambda h: h.attachment("a", node="n1", volume="v"), id="attachment"),
     ],
 )
-def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, tell: Change) -> None:
-    tell(h)
+def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: Change) -> None:
+    add(h)
     assert not h.step().idle
     h.settle()
-    tell(h)
+    add(h)
     assert h.step().idle
 
 
 @pytest.mark.parametrize(
-    ("tell", "gone"),
+    ("add", "gone"),
     [
         (lambda h: h.claim("c"), deltas.PersistentVolumeClaimGone("default", "c")),
         (lambda h: h.volume("v", claim="c"), deltas.PersistentVolumeGone("v")),
@@ -59,8 +59,8 @@ def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, tell: 
         (lambda h: h.attachment("a", node="n1", volume="v"), deltas.VolumeAttachmentGone("a")),
     ],
 )
-def test_what_is_gone_leaves_nothing_behind(h: Harness, tell: Change, gone: deltas.Delta) -> None:
-    tell(h)
+def test_what_is_gone_leaves_nothing_behind(h: Harness, add: Change, gone: deltas.Delta) -> None:
+    add(h)
     h.settle()
     h.apply(gone)
     assert not h.step().idle
