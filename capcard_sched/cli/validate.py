@@ -16,8 +16,10 @@ from cyclopts import Parameter
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.checks import Severity
 from capcard_sched.model.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
+from capcard_sched.plugins.deviceshare.device_settings import device_config_problem
 from capcard_sched.simulation.kinds import SCENARIO
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -182,6 +184,10 @@ class _Checker:
         if obj.value.get("kind") != "ConfigMap" or not isinstance(obj.value.get("data"), dict):
             return
         for key, text in obj.value["data"].items():
+            if key == DEVICE_CONFIG_KEY and isinstance(text, str):
+                problem = device_config_problem(text)
+                if problem:
+                    self.rows.append(obj.row("error", f'data["{key}"]', problem))
             if isinstance(text, str) and any(re.search(rf"^{word}\s*:", text, re.MULTILINE) for word in _CONF_KEYS):
                 self._conf(text, obj.row("error", f'data["{key}"]', ""))
 

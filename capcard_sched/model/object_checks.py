@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from capcard_sched.model import annotations as keys
+from capcard_sched.model.card_registration import CARD_FORM, Registration, decode_registration
 from capcard_sched.model.cards import (
     CARD,
     CardSyntaxError,
@@ -147,12 +148,21 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
         findings += unenforced_limits(limits, annotations, plugins)
     elif kind == "Node":
         findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj))
+        findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))
     else:
         templates = list(templates_of(obj))
         findings = [*_workload(obj, templates, inventory)]
         for template in templates:
             findings += _template(template, obj, inventory)
     return [*findings, *misspelt_annotations(obj)]
+
+
+def _registration(text: str | None) -> list[Finding]:
+    """The cards that a device plugin registered, as far as the scheduler cannot use them."""
+    found = Registration(()) if text is None else decode_registration(text)
+    severity: Severity = "warning" if found.cards else "error"
+    field = annotation_field(keys.NODE_VGPU_REGISTER)
+    return [Finding(severity, field, problem, CARD_FORM) for problem in found.problems]
 
 
 def misspelt_annotations(obj: Json) -> Iterator[Finding]:

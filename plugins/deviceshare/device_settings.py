@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
 
 
+def device_config_problem(text: str) -> str:
+    """Why these contents of the ConfigMap cannot be used, "" when they can."""
+    try:
+        _ = device_config(read_document(text).value)
+    except (DocumentError, DeviceConfigError) as error:
+        return str(error)
+    return ""
+
+
 class DeviceSettings:
     """Reads the ConfigMap when it changes."""
 

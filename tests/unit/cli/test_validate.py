@@ -274,3 +274,30 @@ def test_limits_that_no_plugin_enforces_are_warnings(
     unenforced = [row for row in findings if "not enforced" in row["message"]]
     assert [row["field"] for row in unenforced] == fields
     assert {row["severity"] for row in unenforced} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("nvidia: {gpuMemoryFactor: 10}", None),
+        ("nvidia: {gpuMemoryFactor: 0}", "nvidia.gpuMemoryFactor: expected a positive integer, got 0"),
+        ("nvidia: [", "not valid YAML"),
+    ],
+)
+def test_the_config_map_of_a_device_plugin_is_checked(
+    text: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "volcano-vgpu-device-config"},
+        "data": {"device-config.yaml": text},
+    }
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps(config_map))
+
+    status, found = report(capsys, str(path))
+
+    assert status == (0 if message is None else 2)
+    assert [row["field"] for row in found["findings"]] == ([] if message is None else ['data["device-config.yaml"]'])
+    assert message is None or message in found["findings"][0]["message"]

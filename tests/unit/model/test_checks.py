@@ -306,3 +306,22 @@ def test_a_misspelt_annotation_is_told_with_the_right_spelling(key: str, meant: 
     else:
         message = f'unknown annotation; did you mean "{meant}"?'
         assert found == [(f'metadata.annotations["{key}"]', message)]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("G,10,4914,NVIDIA-NVIDIA L40S,true,hami-core:", []),
+        ("G,10,4914,NVIDIA,true:", ["error"]),
+        ("nothing", ["error"]),
+        ("G,ten,4914,NVIDIA,true,x:H,10,4914,NVIDIA,true,x:", ["warning"]),
+    ],
+)
+def test_a_registration_of_shared_cards_is_checked(text: str, expected: list[str]) -> None:
+    node = {"kind": "Node", "metadata": {"name": "n", "annotations": {"volcano.sh/node-vgpu-register": text}}}
+
+    findings = [finding for _, finding in check_objects([node])]
+
+    assert severities(findings) == expected
+    assert {finding.accepted for finding in findings} <= {"uuid,count,memory,type,health,mode:"}
+    assert all(finding.field == 'metadata.annotations["volcano.sh/node-vgpu-register"]' for finding in findings)
