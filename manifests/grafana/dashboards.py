@@ -68,7 +68,7 @@ CAPACITY_CARD = Dashboard(
                   ((f"sum by (card, service_type) (volcano_card_allocated{{{_CARD}}})", "{{card}} {{service_type}}"),), 9),
             Panel("Quota handed out, of the cluster", "bargauge", "percentunit",
                   ((f"sum by (card) (volcano_queue_card_capacity{{{_CARD}}}) / sum by (card) (volcano_card_total{{{_CARD}}})",
-                    "{{card}}"),), 9, "Above 100 %: more quota was promised than there are cards."),
+                    "{{card}}"),), 9, "Above 100 %: the quotas exceed the cards of the cluster."),
         )),
         Row("Queues", (
             Panel("Queues and cards", "table", "none", (

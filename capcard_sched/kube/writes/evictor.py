@@ -182,7 +182,7 @@ class PodEvictor:
             requests.PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", self._preempting, now),
         )
         try:
-            answer = await self._gate.send(
+            response = await self._gate.send(
                 self._client,
                 call.term,
                 "PATCH",
@@ -198,7 +198,7 @@ class PodEvictor:
             if found in (RetryClass.LATER, RetryClass.UNKNOWN) and not self._use_eviction_api:
                 raise
             return None
-        call.live_pod = decode_pod(answer)
+        call.live_pod = decode_pod(response)
         return None
 
     async def _classify(self, call: EvictionCall, error: ApiError | Unreachable) -> EvictionOutcome:

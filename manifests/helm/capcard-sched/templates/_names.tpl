@@ -1,4 +1,4 @@
-{{- /* Names of the objects: the release's, which says what it is or gets it appended. */ -}}
+{{- /* Names of the objects: the release's name, with capcard-sched appended unless it contains that. */ -}}
 {{- define "capcard-sched.fullname" -}}
 {{- if contains "capcard-sched" .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
