@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -10,6 +10,7 @@ from capcard_sched.framework.session.action import Action
 from capcard_sched.framework.session.ordering import Rounds
 from capcard_sched.model import reasons
 from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
@@ -37,10 +38,6 @@ class Enqueue(Action):
     Arguments = EnqueueArguments
     arguments: EnqueueArguments
 
-    def __init__(self, arguments: Any = None) -> None:
-        super().__init__(arguments)
-        self.time_dependent = self.arguments.inqueue_timeout_seconds > 0
-
     def execute(self, session: Session) -> None:
         """Run the action."""
         if self.arguments.inqueue_timeout_seconds:
@@ -67,19 +64,27 @@ class Enqueue(Action):
                 self._admit(session, job)
 
     def _requeue_stuck(self, session: Session) -> None:
-        """Requeues admitted jobs without progress for the jobs that wait behind them."""
+        """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and stuck jobs)."""
         memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
         pending = {job.key: job for job in session.in_phase_pending()}
         memory.requeued_at = {key: moment for key, moment in memory.requeued_at.items() if key in pending}
         waited_for = {job.queue for job in pending.values() if not session.queues[job.queue].strict_fifo}
-        stuck = {job.key: job for job in session.in_phase_inqueue() if not job.allocated_tasks}
-        memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in stuck}
-        for key, job in stuck.items():
-            if job.queue in waited_for and session.now - memory.stuck_since[key] >= timeout:
+        changed = session.changed
+        keys = session.jobs.keys() if changed.everything else memory.stuck_since.keys() | changed.jobs
+        stuck = {key: job for key in keys if (job := session.jobs.get(key)) is not None and _is_stuck(job)}
+        memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in sorted(stuck)}
+        memory.inqueue_wakeup = None
+        for key, since in list(memory.stuck_since.items()):
+            job, end = stuck[key], since + timeout
+            if job.queue not in waited_for:
+                continue
+            if session.now >= end:
                 memory.requeued_at[key] = session.now
                 del memory.stuck_since[key]
                 session.requeue(job)
                 session.refuse(job, self._timeout_refusal(job))
+            elif memory.inqueue_wakeup is None or end < memory.inqueue_wakeup:
+                memory.inqueue_wakeup = end
 
     def _admit(self, session: Session, job: Job) -> None:
         try:
@@ -96,3 +101,8 @@ class Enqueue(Action):
         row = reasons.INQUEUE_TIMEOUT
         message = row.render(seconds=f"{self.arguments.inqueue_timeout_seconds:g}", queue=job.queue)
         return Refusal("job_enqueueable", "", row.code, message, queue=job.queue, event=True, pods_too=True)
+
+
+def _is_stuck(job: Job) -> bool:
+    """Whether a job was admitted and has no pod placed or nominated, also when its pods were never created."""
+    return job.phase is PodGroupPhase.INQUEUE and not job.allocated_tasks and not job.waiting_tasks

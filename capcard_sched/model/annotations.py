@@ -139,6 +139,8 @@ FENCE: Final = "capcard-sched.io/fence"
 
 # --- controllers ----------------------------------------------------------------------------------------------------
 #: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
+#: The namespaces whose jobs a Queue accepts (`model.queue_access`); absent: all.
+QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"
 INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
 
 # --- the simulator --------------------------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 #: Seconds. Kubernetes' default of `terminationGracePeriodSeconds`.
 GRACE_SECONDS: Final = 30
 
+#: PriorityClasses that count on jobs of this namespace only.
+CRITICAL_CLASSES: Final = frozenset({"system-cluster-critical", "system-node-critical"})
+SYSTEM_NAMESPACE: Final = "kube-system"
+
 _READY = (TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED, TaskStatus.SUCCEEDED)
 _PIPELINED = (*_READY, TaskStatus.PIPELINED)
 _VALID = (*_PIPELINED, TaskStatus.PENDING)

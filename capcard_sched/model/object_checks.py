@@ -33,6 +33,8 @@ from capcard_sched.model.checks import (
 )
 from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
+from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
@@ -146,6 +148,10 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
             "guarantee": _map(_at(obj, "spec", "guarantee", "resource")),
         }
         findings += unenforced_limits(limits, annotations, plugins)
+        namespaces = annotations.get(keys.QUEUE_NAMESPACES)
+        if namespaces is not None and namespace_rule(namespaces).problem:
+            message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"
+            findings.append(Finding("error", annotation_field(keys.QUEUE_NAMESPACES), message, NAMESPACES_FORM))
     elif kind == "Node":
         findings = check_node(texts(obj, "metadata", "labels"), allocatable(obj))
         findings += _registration(texts(obj, "metadata", "annotations").get(keys.NODE_VGPU_REGISTER))

@@ -127,6 +127,22 @@ CONF_REJECTED = Reason(
     "Invalid scheduler-conf, the last valid one stays in effect (at start the built-in one): {detail}",
 )
 INVALID_OBJECT = Reason("InvalidObject", "Warning", "{detail}")
+QUEUE_NAMESPACE_DENIED = Reason(
+    "QueueNamespaceDenied",
+    "Warning",
+    "Queue <{queue}> does not accept jobs of namespace <{namespace}> (annotation {annotation} of Queue <{owner}>)",
+)
+QUEUE_ACCEPTS_NO_JOBS = Reason("QueueAcceptsNoJobs", "Warning", "Queue <{queue}> accepts no jobs: {cause}")
+INVALID_QUEUE_NAMESPACES = Reason(
+    "InvalidQueueNamespaces",
+    "Warning",
+    "Invalid annotation {annotation}: {detail}; Queue <{queue}> accepts no namespace",
+)
+PRIORITY_CLASS_IGNORED = Reason(
+    "PriorityClassIgnored",
+    "Warning",
+    "PriorityClass {name} counts only in namespace kube-system; the default priority applies",
+)
 QUOTA_EVASION_IGNORED = Reason(
     "QuotaEvasionIgnored", "Warning", "{detail}: ignored, queue and charge of bound pods do not change"
 )

@@ -86,7 +86,7 @@ class ClusterState:
         #: PriorityClasses: value, and whether it is the default.
         self.priority_classes = self._job_table.priority_classes
 
-        self._namespace_table = NamespaceTable(self.classes, self.changes)
+        self._namespace_table = NamespaceTable(self.classes, self.changes, self._job_table.set_default_queue)
         #: Labels of namespaces by name.
         self.namespaces = self._namespace_table.labels
 

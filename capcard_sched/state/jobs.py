@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.job import Job
+from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.accounting import recount_roles
@@ -69,6 +69,9 @@ class JobTable:
         #: Value of each PriorityClass, and whether it is the global default.
         self.priority_classes: dict[str, tuple[int, bool]] = {}
         self._default_priority = 0
+        #: Default queue by namespace, and keys of the jobs that name no queue.
+        self._namespace_queues: dict[str, str] = {}
+        self._unnamed: set[str] = set()
         #: Resources that count nowhere, and what was left out of `minResources` for that, by job key.
         self._uncounted: frozenset[str] = frozenset()
         self._removed: dict[str, dict[str, int]] = {}
@@ -140,8 +143,8 @@ class JobTable:
         self._oldest[job.key] = oldest
         job.created = oldest.created
         job.priority_class_name = oldest.cls.priority_class_name
-        job.priority = self._priority_of(job.priority_class_name)
-        self._set_queue(job, self._groupless[oldest.uid] or self._default_queue)
+        job.priority = self._priority_of(job)
+        self._set_named_queue(job, self._groupless[oldest.uid])
 
     # --- PodGroups --------------------------------------------------------------------------------------------------
 
@@ -152,7 +155,10 @@ class JobTable:
         minimum = self._counted(key, facts.min_resources)
         if minimum is not facts.min_resources:
             facts = facts._replace(min_resources=None if minimum is None else dict(minimum))
-        if job.uid == facts.uid and facts.matches(job, self._requested.get(key, job.queue)):
+        requested = self._requested.get(key, job.queue)
+        if key in self._unnamed:
+            requested = self._default_queue
+        if job.uid == facts.uid and facts.matches(job, requested):
             return
         taken_over = job.implicit
         self._oldest.pop(key, None)
@@ -170,13 +176,13 @@ class JobTable:
         job.conditions = facts.conditions
         job.status_counts = facts.status_counts
         job.priority_class_name = facts.priority_class_name
-        job.priority = self._priority_of(facts.priority_class_name)
+        job.priority = self._priority_of(job)
         if not taken_over or facts.phase is not PodGroupPhase.PENDING:
             job.phase = facts.phase
         if facts.min_task_member != job.min_task_member:
             job.min_task_member = facts.min_task_member
             recount_roles(job)
-        self._set_queue(job, facts.queue)
+        self._set_named_queue(job, facts.queue)
         self._changes.jobs.add(key)
 
     def set_uncounted(self, resources: frozenset[str]) -> None:
@@ -235,6 +241,7 @@ class JobTable:
         self._ignored_edits.forget("PodGroup", job.key)
         self._oldest.pop(job.key, None)
         self.by_key.pop(job.key, None)
+        self._unnamed.discard(job.key)
         self.schedulable.pop(job.key, None)
         self.orphans.pop(job.key, None)
         self.groups_missing.pop(job.key, None)
@@ -267,10 +274,33 @@ class JobTable:
         if not job.uid and job.queue and job.key in self.by_key:
             self._clear_group(job)
 
-    def _set_queue(self, job: Job, name: str) -> None:
+    def set_default_queue(self, namespace: str, queue: str) -> None:
+        """Set the queue of the jobs of a namespace that name none; "" restores the default queue of the cluster."""
+        if queue:
+            self._namespace_queues[namespace] = queue
+        else:
+            self._namespace_queues.pop(namespace, None)
+        for key in sorted(self._unnamed):
+            job = self.by_key.get(key)
+            if job is None:
+                self._unnamed.discard(key)
+            elif job.namespace == namespace and job.uid:
+                self._set_named_queue(job, "", edited=False)
+
+    def _set_named_queue(self, job: Job, name: str, *, edited: bool = True) -> None:
+        """Set the queue that a job names. The cluster's default queue counts as none: the API server fills it in."""
+        if name in ("", self._default_queue):
+            self._unnamed.add(job.key)
+            name = self._namespace_queues.get(job.namespace, self._default_queue)
+        else:
+            self._unnamed.discard(job.key)
+        self._set_queue(job, name, edited=edited)
+
+    def _set_queue(self, job: Job, name: str, *, edited: bool = True) -> None:
+        """Move a job to a queue, or once it has no bound task. `edited`: its owner requested that."""
         if self.live and job.bound and job.queue not in ("", name):
             self._requested[job.key] = name
-            if not job.implicit:
+            if edited and not job.implicit:
                 self._ignored_edits.note(
                     ObjectRef("PodGroup", job.namespace, job.name, job.uid), f"spec.queue changed to <{name}>"
                 )
@@ -338,15 +368,19 @@ class JobTable:
         self.priority_classes.pop(name, None)
         self._refresh_priorities()
 
-    def _priority_of(self, class_name: str) -> int:
-        found = self.priority_classes.get(class_name)
+    def _priority_of(self, job: Job) -> int:
+        """The value of the job's class. Critical classes count only in kube-system: no ResourceQuota restricts them."""
+        name = job.priority_class_name
+        if name in CRITICAL_CLASSES and job.namespace != SYSTEM_NAMESPACE:
+            return self._default_priority
+        found = self.priority_classes.get(name)
         return found[0] if found is not None else self._default_priority
 
     def _refresh_priorities(self) -> None:
         defaults = [value for value, is_default in self.priority_classes.values() if is_default]
         self._default_priority = max(defaults, default=0)
         for job in self.by_key.values():
-            priority = self._priority_of(job.priority_class_name)
+            priority = self._priority_of(job)
             if priority != job.priority:
                 job.priority = priority
                 self._changes.jobs.add(job.key)

@@ -1,4 +1,4 @@
-"""Labels of namespaces, and the changes of them that affect a pod's `namespaceSelector`."""
+"""Labels and default queues of namespaces, and the changes of them that affect a pod's `namespaceSelector`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,26 @@ if TYPE_CHECKING:
 class NamespaceTable:
     """Applies namespace deltas. A change opens a session only when it changes the result of a pod's selector."""
 
-    def __init__(self, classes: ClassTable, changes: Changes) -> None:
+    def __init__(self, classes: ClassTable, changes: Changes, set_default_queue: Callable[[str, str], None]) -> None:
+        """`set_default_queue(namespace, queue)` applies a changed default queue; "" for none."""
         #: By name of the namespace.
         self.labels: dict[str, Mapping[str, str]] = {}
+        #: The queue of PodGroups that name none, by namespace; only namespaces with one.
+        self.default_queues: dict[str, str] = {}
+        self._set_default_queue = set_default_queue
         self._classes = classes
         self._changes = changes
         self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.NamespaceChanged: lambda delta: self._put(delta.name, delta.labels),
-            deltas.NamespaceGone: lambda delta: self._put(delta.name, None),
+            deltas.NamespaceChanged: lambda delta: self._put(delta.name, delta.labels, delta.default_queue),
+            deltas.NamespaceGone: lambda delta: self._put(delta.name, None, ""),
         }
 
-    def _put(self, name: str, labels: Mapping[str, str] | None) -> None:
+    def _put(self, name: str, labels: Mapping[str, str] | None, default_queue: str) -> None:
+        if self.default_queues.get(name, "") != default_queue:
+            self.default_queues[name] = default_queue
+            if not default_queue:
+                del self.default_queues[name]
+            self._set_default_queue(name, default_queue)
         before = self.labels.get(name)
         if before == labels:
             return

@@ -43,6 +43,8 @@ class CarryOver:
         self.stuck_since: dict[str, float] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self.requeued_at: dict[str, float] = {}
+        #: Unix seconds at which an admitted job without progress returns to Pending; None for none.
+        self.inqueue_wakeup: float | None = None
 
         #: Nominations by pod uid: the capacity stays reserved until the pod is bound, gone or out of time.
         self.nominations: dict[str, Nomination] = {}

@@ -13,6 +13,7 @@ from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.pending_reasons import job_fit_text
+from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
 from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model import reasons
@@ -204,10 +205,13 @@ class Session(Snapshot):
 
     def job_valid(self, job: Job) -> Refusal | None:
         """The reason for not scheduling the job at all, or None."""
-        return self.dispatch.refusal("job_valid", job)
+        return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending. A refusal is reused while its admission version is unchanged."""
+        barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
+        if barred is not None:
+            return False, barred
         grounds = self._admission_version(job)
         known = self.carry_over.enqueue.get(job.key)
         if known is not None and grounds is not None and known[0] == grounds:

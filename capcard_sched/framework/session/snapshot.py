@@ -56,6 +56,11 @@ class Snapshot:
         return self.state.volumes
 
     @property
+    def priority_classes(self) -> Mapping[str, tuple[int, bool]]:
+        """Value of each PriorityClass, and whether it is the default."""
+        return self.state.priority_classes
+
+    @property
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Labels of the known namespaces, by name."""
         return self.state.namespaces

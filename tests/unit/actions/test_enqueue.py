@@ -129,3 +129,27 @@ def test_a_job_with_a_placed_pod_does_not_back_off() -> None:
     h.settle_for(2)
     h.step(h.now + 600)
     assert h.job("wide").phase == "Running"
+
+
+def test_a_session_opens_when_the_time_of_a_stuck_job_is_over_and_not_before() -> None:
+    h = blocked(60)
+    wakeup = h.step().next_wakeup
+    assert wakeup is not None
+    assert h.step(wakeup - 1).idle
+    assert not h.step(wakeup).idle
+    assert h.job("big").phase == "Pending"
+
+
+def test_an_admitted_job_whose_pods_are_never_created_returns_its_reservation() -> None:
+    h = Harness(CONF.format(seconds=60))
+    h.gpu_node("n1", count=8)
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group("ghost", phase="Pending", annotations={"volcano.sh/card.request": '{"NVIDIA-H200": 8}'})
+    h.settle_for(2)
+    h.group("next", phase="Pending")
+    h.pod("next-w-0", group="next", card="NVIDIA-H200", cards=8)
+    h.settle_for(2)
+    assert h.binds == {}
+    h.step(h.now + 62)
+    h.settle_for(3)
+    assert h.binds == {"next-w-0": "n1"}
