@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.close.queue_warnings import QueueWarnings
 from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks
@@ -13,9 +14,7 @@ from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
-from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
-from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.cluster import ClusterState
@@ -100,6 +99,7 @@ class Core:
         self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins) or any(
             action.time_dependent for action in self.actions
         )
+        self._queue_warnings = QueueWarnings({plugin.name for plugin in self.dispatch.plugins})
         # Namespaces decide which queues accept a job.
         self._wakes_on = sorted({"namespaces"}.union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
@@ -178,7 +178,7 @@ class Core:
             on_commit=on_commit,
         )
         self.last_session = session
-        self._report_queue_namespaces(session)
+        self._queue_warnings.report(session)
         for hook in ("prepare", "open"):
             for plugin in self.dispatch.plugins:
                 start = getattr(plugin, hook, None)
@@ -194,18 +194,6 @@ class Core:
                     self._keep_dirty(changed)
                 self._time(session, "plugin", plugin.name, "OnSessionOpen", began)
         return session
-
-    @staticmethod
-    def _report_queue_namespaces(session: Session) -> None:
-        """Events of queues with a malformed namespaces annotation."""
-        names = session.queues if session.changed.everything else session.changed.queues
-        for name in sorted(names):
-            queue = session.queues.get(name)
-            text = queue.annotations.get(QUEUE_NAMESPACES) if queue is not None else None
-            if queue is not None and text is not None and namespace_rule(text).problem:
-                row = reasons.INVALID_QUEUE_NAMESPACES
-                detail = namespace_rule(text).problem
-                session.notice(queue, row, row.render(annotation=QUEUE_NAMESPACES, detail=detail, queue=name))
 
     def _read_timer(self) -> float:
         return 0.0 if self._timer is None else self._timer()

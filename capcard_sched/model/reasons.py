@@ -133,6 +133,7 @@ QUEUE_NAMESPACE_DENIED = Reason(
     "Queue <{queue}> does not accept jobs of namespace <{namespace}> (annotation {annotation} of Queue <{owner}>)",
 )
 QUEUE_ACCEPTS_NO_JOBS = Reason("QueueAcceptsNoJobs", "Warning", "Queue <{queue}> accepts no jobs: {cause}")
+LIMIT_NOT_ENFORCED = Reason("LimitNotEnforced", "Warning", "{detail}")
 INVALID_QUEUE_NAMESPACES = Reason(
     "InvalidQueueNamespaces",
     "Warning",

@@ -187,6 +187,8 @@ class SessionLog:
             self._log.info("session", **_figures(report, seconds), **more)
         for error in report.errors:
             self._hook_error(error)
+        for ref, message in report.warnings:
+            self._log.warning("object warning", object=f"{ref.kind} {ref.name}", detail=message)
 
     def _details(self, result: StepResult) -> None:
         session = result.report.uid

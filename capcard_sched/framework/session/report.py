@@ -74,6 +74,7 @@ class SessionReport:
         "timings",
         "uid",
         "visited_jobs",
+        "warnings",
     )
 
     def __init__(self, uid: str) -> None:
@@ -93,6 +94,8 @@ class SessionReport:
         #: (object, refusal) in order.
         self.refusals: list[tuple[ObjectRef, Refusal]] = []
         self.errors: list[HookError] = []
+        #: (object, message) of new warnings about the configuration of queues, for the log.
+        self.warnings: list[tuple[ObjectRef, str]] = []
 
     @property
     def placed(self) -> list[Placed]:

@@ -1,0 +1,74 @@
+"""Limits of a queue that no plugin enforces are reported: an event on the queue, and once for the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins:
+  - name: gang
+  - name: %s
+"""
+GPU = "nvidia.com/gpu"
+NO_PLUGIN = (
+    'metadata.annotations["volcano.sh/card.quota"]: not enforced: the scheduler-conf has no plugin capacity-card'
+)
+
+
+def device(path: str, field: str) -> str:
+    return f'{path}["{GPU}"]: not enforced: no plugin of the scheduler-conf limits {GPU} by {field}'
+
+
+@pytest.mark.parametrize(
+    ("plugin", "queue", "detail"),
+    [
+        ("capacity-card", {"cards": {"A": 1}, "capability": {"cpu": "1"}}, None),
+        ("capacity-card", {"capability": {GPU: 4}}, device("spec.capability", "capability")),
+        ("capacity-card", {"deserved": {GPU: 4}}, device("spec.deserved", "deserved")),
+        ("capacity-card", {"guarantee": {GPU: 4}}, device("spec.guarantee.resource", "guarantee")),
+        ("capacity", {"capability": {GPU: 4}}, None),
+        ("proportion", {"cards": {"A": 1}}, NO_PLUGIN),
+    ],
+)
+def test_a_limit_without_effect_is_an_event_on_the_queue(
+    plugin: str, queue: Mapping[str, Any], detail: str | None
+) -> None:
+    h = Harness(CONF % plugin)
+    h.queue("q", **queue)
+    reported = [message for _, message in h.step().report.warnings]
+    assert h.event_messages("Queue", "q") == ([] if detail is None else [("LimitNotEnforced", detail)])
+    assert reported == ([] if detail is None else [detail])
+
+
+def test_the_log_gets_each_warning_once() -> None:
+    h = Harness(CONF % "proportion")
+    h.queue("q", cards={"A": 1})
+    assert len(h.step().report.warnings) == 1
+    h.queue("q", cards={"A": 2})
+    assert h.step().report.warnings == []
+    h.queue("q")
+    h.step()
+    h.queue("q", cards={"A": 2})
+    assert len(h.step().report.warnings) == 1
+
+
+def test_a_deleted_queue_with_bound_pods_is_reported_once() -> None:
+    h = Harness(CONF % "capacity-card")
+    h.gpu_node("n1")
+    h.queue("q", cards={"NVIDIA-H200": 8})
+    h.group("g", phase="Running")
+    h.pod("p", card="NVIDIA-H200", cards=1, node="n1")
+    h.step()
+    h.delete_queue("q")
+    assert [(ref.name, message) for ref, message in h.step().report.warnings] == [
+        ("q", "the queue is deleted and has bound pods, which stay charged to it")
+    ]
+    h.node("wake")
+    assert h.step().report.warnings == []
