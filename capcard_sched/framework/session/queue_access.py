@@ -12,7 +12,7 @@ from capcard_sched.model.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
 
@@ -22,10 +22,10 @@ _ROOT = "root"
 class QueueAccess:
     """The refusals of one session, by queue and namespace."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._found: dict[tuple[str, str], tuple[reasons.Reason, str] | None] = {}
-        self._parents = {queue.parent for queue in session.queues.values() if queue.parent}
+        self._parents = {queue.parent for queue in snapshot.queues.values() if queue.parent}
 
     def refusal(self, job: Job, hook: str) -> Refusal | None:
         """The refusal of a job by its queue, whatever the usage; None for an accepted one."""
@@ -39,7 +39,7 @@ class QueueAccess:
         return Refusal(hook, "", row.code, message, queue=job.queue, event=True, type=row.type, pods_too=True)
 
     def _judge(self, job: Job) -> tuple[reasons.Reason, str] | None:
-        queue = self._session.queues.get(job.queue)
+        queue = self._snapshot.queues.get(job.queue)
         if queue is None:
             return None  # refused for that
         row = reasons.QUEUE_ACCEPTS_NO_JOBS
@@ -50,7 +50,7 @@ class QueueAccess:
         for one in self._chain(queue):
             text = one.annotations.get(QUEUE_NAMESPACES)
             if text is not None and not namespace_rule(text).accepts(
-                job.namespace, self._session.namespaces.get(job.namespace)
+                job.namespace, self._snapshot.namespaces.get(job.namespace)
             ):
                 row = reasons.QUEUE_NAMESPACE_DENIED
                 message = row.render(
@@ -66,4 +66,4 @@ class QueueAccess:
         while one is not None and one.name not in seen:
             yield one
             seen.add(one.name)
-            one = self._session.queues.get(one.parent or _ROOT)
+            one = self._snapshot.queues.get(one.parent or _ROOT)
