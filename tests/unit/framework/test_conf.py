@@ -31,6 +31,7 @@ class CardArguments(msgspec.Struct, frozen=True):
     count: Annotated[int, msgspec.Meta(ge=0)] = 3
     label: str = ""
     shape: list[Shape] = msgspec.field(default_factory=list)
+    unnamed: str = msgspec.field(name="unnamedCards", default="ignore")
 
 
 class CapacityCard(Plugin):
@@ -64,6 +65,10 @@ class AllocateArguments(msgspec.Struct, frozen=True):
     batch: int = 16
 
 
+class EnqueueArguments(msgspec.Struct, frozen=True):
+    timeout: float = msgspec.field(name="inqueueTimeoutSeconds", default=0.0)
+
+
 def _plugin(name: str) -> type[Plugin]:
     return type(name.title(), (Plugin,), {"name": name})
 
@@ -79,7 +84,7 @@ REGISTRY = Registry.of(
         Broken,
         *map(_plugin, ("priority", "gang", "conformance", "drf", "predicates", "proportion", "nodeorder")),
     ],
-    [_action("enqueue"), _action("allocate"), _action("backfill")],
+    [_action("enqueue", EnqueueArguments), _action("allocate"), _action("backfill")],
 )
 
 GOOD = """
@@ -177,7 +182,7 @@ def test_arguments_of_an_action_come_from_the_first_entry_with_its_name() -> Non
     )
     assert result.conf is not None
     assert result.conf.action_arguments == {
-        "enqueue": AllocateArguments(),
+        "enqueue": EnqueueArguments(),
         "allocate": AllocateArguments(4),
         "backfill": AllocateArguments(),
     }
@@ -211,6 +216,7 @@ def test_an_empty_document_means_the_built_in_default_and_a_warning(text: str | 
 def test_the_built_in_default_loads_without_a_word() -> None:
     assert parse(default_text()).problems == ()
     assert default_conf(REGISTRY).actions == ("enqueue", "allocate", "backfill")
+    assert default_conf(REGISTRY).action_arguments["enqueue"] == EnqueueArguments(600)
     switched_off = [
         option.name
         for tier in default_conf(REGISTRY).tiers
@@ -521,7 +527,10 @@ def test_a_plugin_that_cannot_be_imported_rejects_the_document() -> None:
 
             raise RegistryError(f"entry point {name} = x:Y (z): cannot be imported: ModuleNotFoundError: x")
 
-    result = parse_conf(GOOD, registry=Elsewhere.of([], [_action("enqueue"), _action("allocate"), _action("backfill")]))
+    result = parse_conf(
+        GOOD,
+        registry=Elsewhere.of([], [_action("enqueue"), _action("allocate"), _action("backfill")]),
+    )
     assert result.conf is None
     assert [(problem.path, "cannot be imported" in problem.message) for problem in result.problems] == [
         ("tiers[0].plugins[0].name", True)

@@ -1,0 +1,102 @@
+"""A tenant with rights on pods and PodGroups never holds more cards than the quota of his queue."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from capcard_sched.model.annotations import CARD_NAME, QUEUE_NAMESPACES
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gang, gpu_node, queue
+from tests.e2e.card.stage import eventually, wants
+from tests.e2e.daemons import CARD_CONF, Daemon
+
+H200 = "NVIDIA-H200"
+CONF = CARD_CONF.replace("{name: capacity-card}", "{name: capacity-card, arguments: {unnamedCards: infer}}")
+Attack = Callable[[Cluster], Awaitable[None]]
+
+pytestmark = pytest.mark.asyncio
+
+
+def rename(text: str | None) -> Attack:
+    async def attack(cluster: Cluster) -> None:
+        for index in range(4):
+            await cluster.patch("pods", f"held-{index}", {"metadata": {"annotations": {CARD_NAME: text}}})
+
+    return attack
+
+
+async def delete_group(cluster: Cluster) -> None:
+    await cluster.delete("podgroups", "held")
+
+
+async def move_group(cluster: Cluster) -> None:
+    await cluster.patch("podgroups", "held", {"spec": {"queue": "other"}})
+
+
+async def delete_slowly(cluster: Cluster) -> None:
+    for index in range(4):
+        await cluster.delete("pods", f"held-{index}", grace=1_000_000)
+    await cluster.delete("podgroups", "held")
+
+
+async def nothing(_: Cluster) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("attack", "target", "cards"),
+    [
+        pytest.param(rename(None), "q", H200, id="the card name is removed"),
+        pytest.param(rename("OTHER"), "q", H200, id="the card name is changed"),
+        pytest.param(rename("A||"), "q", H200, id="the card name is malformed"),
+        pytest.param(delete_group, "q", H200, id="the PodGroup is deleted"),
+        pytest.param(move_group, "q", H200, id="the PodGroup changes its queue"),
+        pytest.param(delete_slowly, "q", H200, id="the pods terminate slowly"),
+        pytest.param(nothing, "q", "", id="no card name"),
+        pytest.param(nothing, "theirs", H200, id="the queue of another team"),
+        pytest.param(nothing, "root", H200, id="root"),
+    ],
+)
+async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
+    cluster: Cluster,
+    control_plane: ControlPlane,
+    kubelet: Kubelet,
+    tmp_path: Path,
+    attack: Attack,
+    target: str,
+    cards: str,
+) -> None:
+    kubelet.stop_delay = 600.0
+    await cluster.create_all(
+        [
+            gpu_node("n1", H200, 8),
+            gpu_node("n2", H200, 8),
+            queue("q", cards={H200: 4}),
+            queue("other", cards={}),
+            queue("theirs", cards={H200: 16}, annotations={QUEUE_NAMESPACES: "somebody-else"}),
+        ]
+    )
+    held = {f"held-{index}" for index in range(4)}
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF) as daemon:
+        await cluster.create_all(gang("held", 4, queue="q", cards=H200, requests=wants()))
+        await eventually(cluster.bound, "the first gang to be bound", lambda bound: bound.keys() == held)
+        await attack(cluster)
+        await cluster.create_all(gang("more", 4, queue=target, cards=cards, requests=wants()))
+        await settled(daemon)
+        assert (await cluster.bound()).keys() == held
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
+        if attack not in (delete_group, move_group, delete_slowly):  # the admission policy refuses these
+            await daemon.logged("caches synced")
+            await settled(daemon)
+            assert (await cluster.bound()).keys() == held
+
+
+async def settled(daemon: Daemon) -> None:
+    """Return after sessions that had the time to bind."""
+    await daemon.logged("caches synced")
+    await eventually(lambda: daemon.metric("volcano_cycles_total"), "some sessions", lambda cycles: cycles >= 3)
