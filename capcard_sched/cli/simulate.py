@@ -15,6 +15,7 @@ from capcard_sched.controllers.objects import ROOT_QUEUE
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
 from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
@@ -144,7 +145,9 @@ def core_with_conf(
         if result.conf is None:
             raise BadInputError(f"{where}: invalid scheduler-conf")
         conf = result.conf
-    return Core(conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue)
+    return Core(
+        conf, registry, scheduler_names=options.scheduler_names, default_queue=options.default_queue, webhooks=connect
+    )
 
 
 class _progress:  # noqa: N801 - used like a function

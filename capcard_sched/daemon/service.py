@@ -40,6 +40,7 @@ from capcard_sched.kube.queues import ensure_queues
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
 from capcard_sched.model.term_limits import TermLimits
+from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -131,6 +132,7 @@ class Service:
             options.default_queue,
             timer=time.perf_counter,
             term_limits=limits,
+            webhooks=connect,
         )
         self._config_maps = core.config_maps
         if options.record is not None:

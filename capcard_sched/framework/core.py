@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from capcard_sched.framework.api.plugin import Plugin
+    from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
@@ -58,11 +59,13 @@ class Core:
         default_queue: str = "default",
         timer: Callable[[], float] | None = None,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
+        webhooks: WebhookFactory | None = None,
     ) -> None:
         """`timer` returns seconds for the report's timings, None for no timings. It decides nothing."""
         self.state = ClusterState(scheduler_names, default_queue, term_limits)
         self._registry = registry
         self._timer = timer
+        self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
         self._sessions = 0
@@ -176,6 +179,7 @@ class Core:
             actions=self.conf.actions,
             memory=self._memory,
             on_commit=on_commit,
+            webhooks=self._webhooks,
         )
         self.last_session = session
         self._queue_warnings.report(session)

@@ -28,6 +28,7 @@ from capcard_sched.model.intents import Bind, ClaimBinding, EmitEvent, UpdatePod
 from capcard_sched.model.objects import PodObject
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.testing.cluster import ClusterObjects
+from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,7 +68,7 @@ class Harness(ClusterObjects):
         """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
         super().__init__()
         self._registry = registry().including(plugins, actions)
-        self.core = Core(self._parse(conf), self._registry, timer=timer, term_limits=term_limits)
+        self.core = Core(self._parse(conf), self._registry, timer=timer, term_limits=term_limits, webhooks=connect)
         self._on_commit = on_commit
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""A webhook that may take part in every decision (plugins reference §16, §28; docs/extender.md).
+"""Calls a webhook that can take part in every decision (docs/extender.md).
 
-`plugin` answers the hooks, `nodes` asks about nodes, `wire` is what is sent and understood, `objects` turns our objects
-into that, `breaker` says when the webhook is left alone, and `client`, the only module that calls out, talks to it.
+`plugin` implements the hooks, `nodes` the calls about nodes, `wire` the requests and responses, and `objects` converts
+the objects of the session. The session provides the port of the webhook (`framework.api.webhook`).
 """
 
 from capcard_sched.plugins.extender.plugin import Extender

@@ -1,4 +1,4 @@
-"""What users write under `arguments:` (plugins reference §16)."""
+"""Arguments of the extender plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_BREAKER_PERIOD: Final = "30s"
 DEFAULT_RETRY_PERIOD: Final = "10s"
 
 _URL: Final = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d{1,5}))?(?:/[^\s?#]*)?")
-#: Key of a duration to what stands in for one that cannot be read, and whether 0 is one of them.
+#: Key of a duration to its default, and whether 0 is valid.
 _DURATIONS: Final = {
     "httpTimeout": (DEFAULT_TIMEOUT, False),
     "sessionTimeout": (DEFAULT_SESSION_TIMEOUT, False),
@@ -34,61 +34,61 @@ _DURATIONS: Final = {
 
 
 class ExtenderArguments(msgspec.Struct, frozen=True):
-    """Arguments as users write them. A verb that is empty is not asked."""
+    """Arguments of extender. A verb that is empty is not called."""
 
-    #: What stands before every verb: `http://host:port/path`; slashes at its end do not matter.
+    #: Prefix of every verb: `http://host:port/path`; trailing slashes are ignored.
     url_prefix: str = msgspec.field(name=URL_KEY, default="")
-    #: How long one call may take.
+    #: Timeout of one call.
     http_timeout: str = msgspec.field(name=f"{_PREFIX}httpTimeout", default=DEFAULT_TIMEOUT)
-    #: Told of the cluster when a session opens. Of this verb and the others: one that is empty is not asked.
+    #: Gets the cluster when a session opens. An empty verb, this one or another, is not called.
     session_open_verb: str = msgspec.field(name=f"{_PREFIX}onSessionOpenVerb", default="")
-    #: Told when a session is over.
+    #: Called when a session closes.
     session_close_verb: str = msgspec.field(name=f"{_PREFIX}onSessionCloseVerb", default="")
-    #: Asked whether a pod may go to a node.
+    #: Filters one node for a pod.
     predicate_verb: str = msgspec.field(name=f"{_PREFIX}predicateVerb", default="")
-    #: Ours: `predicateVerb` for several nodes in one call, instead of it.
+    #: Not in Volcano: filters several nodes in one call, instead of `predicateVerb`.
     predicate_batch_verb: str = msgspec.field(name=f"{_PREFIX}predicateBatchVerb", default="")
-    #: Asked how good nodes are for a pod.
+    #: Scores nodes for a pod.
     prioritize_verb: str = msgspec.field(name=f"{_PREFIX}prioritizeVerb", default="")
-    #: Asked who of a queue may be evicted for a pod of the same queue.
+    #: Selects victims in the queue of the preemptor.
     preemptable_verb: str = msgspec.field(name=f"{_PREFIX}preemptableVerb", default="")
-    #: Asked who may be evicted for a pod of another queue.
+    #: Selects victims in other queues.
     reclaimable_verb: str = msgspec.field(name=f"{_PREFIX}reclaimableVerb", default="")
-    #: Asked whether a queue gets nothing more in this session.
+    #: Decides whether a queue gets nothing more in this session.
     queue_overused_verb: str = msgspec.field(name=f"{_PREFIX}queueOverusedVerb", default="")
-    #: Asked whether a job may be admitted.
+    #: Votes on the admission of a job.
     job_enqueueable_verb: str = msgspec.field(name=f"{_PREFIX}jobEnqueueableVerb", default="")
-    #: Told that a job was admitted.
+    #: Called when a job is admitted.
     job_enqueued_verb: str = msgspec.field(name=f"{_PREFIX}jobEnqueuedVerb", default="")
-    #: Asked whether what is placed of a job may start.
+    #: Decides whether the placed pods of a job may start.
     job_ready_verb: str = msgspec.field(name=f"{_PREFIX}jobReadyVerb", default="")
-    #: Told that a pod got room; may object.
+    #: Called when a pod is placed; may reject the placement.
     allocate_verb: str = msgspec.field(name=f"{_PREFIX}allocateFuncVerb", default="")
-    #: Told that a pod is about to lose it.
+    #: Called when a placed pod is removed.
     deallocate_verb: str = msgspec.field(name=f"{_PREFIX}deallocateFuncVerb", default="")
-    #: What a call that fails means: true, go on without the webhook; false, its answer is no.
+    #: Whether a failed call is ignored; otherwise it counts as a rejection.
     ignorable: bool = msgspec.field(name=f"{_PREFIX}ignorable", default=False)
-    #: The webhook is asked about pods of which a container names one of these in requests or limits; all when empty.
+    #: Resources: the webhook is called only for pods with one of them in requests or limits; empty: for all pods.
     managed_resources: tuple[str, ...] = msgspec.field(name=f"{_PREFIX}managedResources", default=())
-    #: Ours: how long a session may wait for the webhook altogether; what it has not said by then counts as failed.
+    #: Not in Volcano: budget of all calls of a session; calls beyond it fail.
     session_timeout: str = msgspec.field(name=f"{_PREFIX}sessionTimeout", default=DEFAULT_SESSION_TIMEOUT)
-    #: Ours: calls that may be under way at once, each on a connection that is kept.
+    #: Not in Volcano: maximum number of concurrent calls, each on a kept-alive connection.
     connections: Annotated[int, msgspec.Meta(ge=1, le=256)] = msgspec.field(name=f"{_PREFIX}connections", default=16)
-    #: Ours: how many nodes are asked about first, best score first; when none of them will do, twice as many, and on.
+    #: Not in Volcano: number of nodes in the first round of predicate calls, best score first; each round doubles it.
     predicate_nodes: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name=f"{_PREFIX}predicateNodes", default=4)
-    #: Ours: how many nodes get a score of the webhook, the best by the scores of all others; 0 is all of them.
+    #: Not in Volcano: number of nodes, best by all other scores, that the webhook scores; 0: all.
     prioritize_nodes: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name=f"{_PREFIX}prioritizeNodes", default=0)
-    #: Ours: after so many failures in a row the webhook is left alone; 0 is never.
+    #: Not in Volcano: failures in a row that open the circuit breaker; 0: never.
     breaker_failures: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name=f"{_PREFIX}breakerFailures", default=5)
-    #: Ours: for how long it is left alone.
+    #: Not in Volcano: how long the circuit breaker stays open.
     breaker_period: str = msgspec.field(name=f"{_PREFIX}breakerPeriod", default=DEFAULT_BREAKER_PERIOD)
-    #: Ours: how soon there is another session when the webhook stood in the way and nothing else changes.
+    #: Not in Volcano: delay of the next session after a rejection or failure, without another change.
     retry_period: str = msgspec.field(name=f"{_PREFIX}retryPeriod", default=DEFAULT_RETRY_PERIOD)
-    #: Ours: how long answers about a template on a node hold as long as the node's facts do; 0s asks every time.
+    #: Not in Volcano: how long results for a template on an unchanged node are cached; 0s: not at all.
     cache_period: str = msgspec.field(name=f"{_PREFIX}cachePeriod", default="0s")
 
     def seconds(self, key: str) -> float:
-        """A duration by its key without prefix, such as `httpTimeout`; the default when it cannot be read."""
+        """A duration by its key without prefix, such as `httpTimeout`; the default when it is invalid."""
         default, zero = _DURATIONS[key]
         written = next(
             getattr(self, field.name) for field in msgspec.structs.fields(self) if field.encode_name == _PREFIX + key
@@ -98,14 +98,14 @@ class ExtenderArguments(msgspec.Struct, frozen=True):
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The verbs that are asked."""
+        """The configured verbs."""
         fields = msgspec.structs.fields(self)
         written = (getattr(self, field.name) for field in fields if field.encode_name.endswith("Verb"))
         return tuple(verb for verb in written if verb)
 
 
 def _duration(text: str, *, zero: bool) -> float | None:
-    """Seconds, None when it is no duration or too short to be one."""
+    """Seconds; None for an invalid duration."""
     try:
         seconds = parse_duration(text)
     except DurationError:
@@ -120,7 +120,7 @@ def is_url(text: str) -> bool:
 
 
 def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ExtenderArguments:
-    """Arguments out of a scheduler-conf; what is wrong with them goes to `problems`."""
+    """Read the arguments of a scheduler-conf and report their problems."""
     arguments = problems.decode(ExtenderArguments, raw)
     assert isinstance(arguments, ExtenderArguments)
     for key, (default, zero) in _DURATIONS.items():
@@ -128,17 +128,17 @@ def parse(raw: Mapping[str, object], problems: ArgumentReader) -> ExtenderArgume
         if isinstance(written, str) and _duration(written, zero=zero) is None:
             problems.warning(
                 _PREFIX + key,
-                f'"{shown_text(written)}" is no duration{"" if zero else " above 0"}; '
+                f'"{shown_text(written)}" is not a duration{"" if zero else " above 0"}; '
                 f"{format_duration(parse_duration(default))} is used",
                 accepted="a duration such as 500ms, 1s or 1m30s",
             )
     if arguments.verbs and not is_url(arguments.url_prefix):
         problems.warning(
             URL_KEY,
-            f'"{shown_text(arguments.url_prefix)}" is no URL that verbs can be appended to; '
-            f"every call fails, and is answered as {_PREFIX}ignorable says",
+            f'"{shown_text(arguments.url_prefix)}" is not a URL that verbs can be appended to; '
+            f"every call fails, with the consequence of {_PREFIX}ignorable",
             accepted="http:// or https://, a host and perhaps a path, such as http://extender.example:8080/v1",
         )
     if not arguments.verbs:
-        problems.warning(URL_KEY, "no verb is given; the webhook is never asked")
+        problems.warning(URL_KEY, "no verb is configured; the webhook is never called")
     return arguments

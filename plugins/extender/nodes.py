@@ -1,11 +1,11 @@
-"""What the webhook says about pods on nodes: asked last, and about as few nodes as will do.
+"""Calls the webhook about nodes, after all other plugins and for as few nodes as possible.
 
-The framework ranks all nodes that nobody else refuses; then the webhook is asked about the best of them, some at a time
-side by side, until one may take the pod. Only who must know about a certain node, or why there is none, asks for more.
+The framework ranks the nodes that the other plugins accept. The webhook is then called for the best of them, some at a
+time concurrently, until it accepts one. A diagnosis, or a filter of a certain node, calls it for more nodes.
 
-A pair is asked anew for every pod and whenever the node has changed, unless the operator lets answers hold for a while
-(plugins reference §16, §25). Pods of one template in one job are placed in task order, so the pod that is meant is the
-first of them that pends.
+A pair of pod and node is sent again for every pod and whenever the node has changed, unless responses are cached
+(`extender.cachePeriod`). Pods of one template in one job are placed in task order, so the pod that is sent is the first
+of them that is pending.
 """
 
 from __future__ import annotations
@@ -16,109 +16,110 @@ import numpy as np
 
 from capcard_sched.framework.api.node_view import Diagnosis
 from capcard_sched.framework.api.plugin import OutsideError
+from capcard_sched.framework.api.webhook import CallFailure
 from capcard_sched.model.refusal import Code
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.client import CallFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
+    from capcard_sched.framework.api.webhook import WebhookPort
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.extender.arguments import ExtenderArguments
-    from capcard_sched.plugins.extender.client import WebhookClient
     from capcard_sched.plugins.extender.objects import Objects
 
-#: Answers that hold for a while; beyond that all are forgotten.
+#: Cached responses; a larger cache is cleared.
 _MOST_KEPT: Final = 200_000
 
 
-class ScoringFailed(OutsideError):  # noqa: N818 - it says what happened
-    """The webhook has no scores for a pod that may not be placed without."""
+class ScoringFailed(OutsideError):  # noqa: N818 - not an error of this program
+    """The webhook returned no scores for a pod that requires them."""
 
 
-class _Said(NamedTuple):
-    """Whether a pod may go to a node."""
+class _NodeResult(NamedTuple):
+    """The result of the webhook for a pod on a node."""
 
     code: Code
     reason: str
 
 
-_YES: Final = _Said(Code.SUCCESS, "")
+_PASSED: Final = _NodeResult(Code.SUCCESS, "")
 
 
-def understood(answer: wire.PredicateAnswer) -> _Said:
-    """The code and reason of an answer: an empty status passes, code 0 with a status is an error."""
-    if not answer.status:
-        return _YES
-    return _Said(Code(answer.code) if answer.code else Code.ERROR, wire.readable(answer.status))
+def understood(response: wire.PredicateResponse) -> _NodeResult:
+    """The result in a response: an empty status passes, code 0 with a status is an error."""
+    if not response.status:
+        return _PASSED
+    return _NodeResult(Code(response.code) if response.code else Code.ERROR, wire.readable(response.status))
 
 
-class NodeQuestions:
-    """See the module docstring."""
+class NodeCalls:
+    """Implements the module's calls for one plugin instance."""
 
-    def __init__(self, name: str, arguments: ExtenderArguments, client: WebhookClient, objects: Objects) -> None:
+    def __init__(self, name: str, arguments: ExtenderArguments, client: WebhookPort, objects: Objects) -> None:
         """`name` of the plugin."""
         self._name = name
-        self._client = client
+        #: The port of the webhook.
+        self.client = client
         self._objects = objects
         self._ignorable = arguments.ignorable
         self._first = arguments.predicate_nodes
         self._most_scored = arguments.prioritize_nodes
         self._hold = arguments.seconds("cachePeriod")
         self._managed = frozenset(arguments.managed_resources)
-        self._single = wire.question(arguments.predicate_verb, wire.PredicateAnswer)
+        self._single = wire.verb(arguments.predicate_verb, wire.PredicateResponse)
         self._batch = (
-            wire.question(arguments.predicate_batch_verb, wire.PredicateBatchAnswer, wire.check_results)
+            wire.verb(arguments.predicate_batch_verb, wire.PredicateBatchResponse, wire.check_results)
             if arguments.predicate_batch_verb
             else None
         )
-        self._prioritize = wire.question(arguments.prioritize_verb, wire.PrioritizeAnswer, wire.check_scores)
-        #: Whether there is a predicate at all.
+        self._prioritize = wire.verb(arguments.prioritize_verb, wire.PrioritizeResponse, wire.check_scores)
+        #: Whether a predicate verb is configured.
         self.judges = bool(arguments.predicate_verb or arguments.predicate_batch_verb)
-        #: Something was refused, or had no answer, in this session.
-        self.in_the_way = False
+        #: Whether the webhook rejected something, or failed, in this session.
+        self.blocked = False
         self._session: Session
         self._is_open = False
         self._lazy = self._may_judge = self._scores_late = False
-        #: By job key and class: node name to the pod it was about, the node's stamp, and what was said.
-        self._known: dict[tuple[str, int], dict[str, tuple[str, int, _Said]]] = {}
-        #: By job key and class: what counted for all nodes that were not asked about.
-        self._unsaid: dict[tuple[str, int], _Said] = {}
+        #: By job key and class: node name to the pod, the node's stamp and the result.
+        self._known: dict[tuple[str, int], dict[str, tuple[str, int, _NodeResult]]] = {}
+        #: By job key and class: the result for all nodes without a call.
+        self._defaults: dict[tuple[str, int], _NodeResult] = {}
         self._tasks: dict[PodSignature, tuple[int, Task | None]] = {}
-        #: Class and node name to the node's generation, the end of the answer in Unix seconds, and the answer.
-        self._held: dict[tuple[TaskClass, str], tuple[int, float, _Said]] = {}
+        #: Class and node name to the node's generation, the expiry in Unix seconds, and the result.
+        self._held: dict[tuple[TaskClass, str], tuple[int, float, _NodeResult]] = {}
         self._held_scores: dict[tuple[TaskClass, str], tuple[int, float, float]] = {}
 
     def open(self, session: Session) -> None:
-        """A session begins, in which the webhook is asked."""
+        """Start a session in which the webhook is called."""
         dispatch = session.dispatch
         self._session = session
         self._is_open = True
-        self.in_the_way = False
+        self.blocked = False
         deciding = dispatch.entries("best_node")
-        # Another plugin that has the last word, or a switch, would leave nobody to ask at the end.
+        # Another plugin that decides first, or a switch, prevents the call in `best`.
         self._may_judge = any(name == self._name for name, _ in dispatch.entries("predicate_domain"))
         self._lazy = bool(deciding) and deciding[0][0] == self._name
         scoring = any(name == self._name for name, _ in dispatch.entries("batch_node_order"))
         self._scores_late = self._lazy and scoring and self._most_scored > 0
         self._known.clear()
-        self._unsaid.clear()
+        self._defaults.clear()
         self._tasks.clear()
         if session.changed.everything or len(self._held) + len(self._held_scores) > _MOST_KEPT:
             self._held.clear()
             self._held_scores.clear()
 
     def close(self) -> None:
-        """The session is over: what was said stays readable, nobody is asked any more."""
+        """End the session: results stay readable, without further calls."""
         self._is_open = False
 
     # --- which pods -------------------------------------------------------------------------------------------------
 
     def interested(self, cls: TaskClass) -> bool:
-        """Whether the webhook wants to know about pods of the class."""
+        """Whether the webhook manages pods of the class."""
         managed = self._managed
         return not managed or not managed.isdisjoint(cls.requests) or not managed.isdisjoint(cls.limits)
 
@@ -143,10 +144,10 @@ class NodeQuestions:
     # --- predicate --------------------------------------------------------------------------------------------------
 
     def judge(self, signature: PodSignature, rows: NodeView, result: FilterResult) -> None:
-        """Reject what the webhook refuses of the entries nobody else rejected.
+        """Reject the nodes that the webhook rejects, among those that passed so far.
 
-        A choice among several nodes is left to `best`, unless somebody else makes it: then only what was said in
-        this session about nodes as they still are is rejected here.
+        A choice among several nodes is left to `best`, if it makes it: then only current results of this session
+        reject here.
         """
         if not self.judges or not self.interested(signature.cls):
             return
@@ -154,35 +155,35 @@ class NodeQuestions:
         task = self._task(signature)
         if task is None or not len(left):
             return
-        answers, rest = self._answers(signature, task, left, result)
-        refused: dict[_Said, list[int]] = {}
-        for row, answer in answers.items():
-            if answer.code is not Code.SUCCESS:
-                refused.setdefault(answer, []).append(row)
-        for answer, those in sorted(refused.items()):
-            result.reject(np.isin(rows.rows, those) & result.ok, answer.code, answer.reason)
+        responses, rest = self._answers(signature, task, left, result)
+        refused: dict[_NodeResult, list[int]] = {}
+        for row, response in responses.items():
+            if response.code is not Code.SUCCESS:
+                refused.setdefault(response, []).append(row)
+        for response, those in sorted(refused.items()):
+            result.reject(np.isin(rows.rows, those) & result.ok, response.code, response.reason)
         if rest.code is not Code.SUCCESS:
-            others = ~np.isin(rows.rows, list(answers))
+            others = ~np.isin(rows.rows, list(responses))
             result.reject(others & result.ok, rest.code, rest.reason)
 
     def _answers(
         self, signature: PodSignature, task: Task, left: Rows, result: FilterResult
-    ) -> tuple[dict[int, _Said], _Said]:
-        """What is said of some of the rows, and of all others."""
+    ) -> tuple[dict[int, _NodeResult], _NodeResult]:
+        """The results of some rows, and the result of all others."""
         if not self._is_open:
-            return self._said(signature, task), self._unsaid.get(_key(signature, task), _YES)
+            return self._results(signature, task), self._defaults.get(_key(signature, task), _PASSED)
         if self._lazy and len(left) > 1 and not isinstance(result, Diagnosis):
-            return self._said(signature, task), _YES
-        silence = self._silence(signature, task)
-        if silence is None:
-            return dict(zip(left.tolist(), self._ask(signature, task, left.tolist()), strict=True)), _YES
+            return self._results(signature, task), _PASSED
+        unavailable = self._unavailable(signature, task)
+        if unavailable is None:
+            return dict(zip(left.tolist(), self._call(signature, task, left.tolist()), strict=True)), _PASSED
         if self._hold:
             found = ((row, self._recall(signature, task, self._session.nodes.nodes[row])) for row in left.tolist())
-            return {row: said for row, said in found if said is not None}, silence
-        return self._said(signature, task), silence
+            return {row: result for row, result in found if result is not None}, unavailable
+        return self._results(signature, task), unavailable
 
     def best(self, signature: PodSignature, rows: Rows, scores: Scores) -> int | None:
-        """The row with the highest score that the webhook lets the pod have, -1 for none; None: it has no say.
+        """The row with the highest score that the webhook accepts, -1 for none; None without a part in the choice.
 
         `rows`: intp [k], ascending; `scores`: float64 [k]. Raises ScoringFailed.
         """
@@ -202,38 +203,38 @@ class NodeQuestions:
             return int(ordered[0])
         begin, width = 0, self._first
         while begin < len(ordered):
-            silence = self._silence(signature, task)
-            if silence is not None:
-                return self._best_known(signature, task, ordered[begin:], silence)
+            unavailable = self._unavailable(signature, task)
+            if unavailable is not None:
+                return self._best_known(signature, task, ordered[begin:], unavailable)
             some = ordered[begin : begin + width]
-            for row, answer in zip(some, self._ask(signature, task, some), strict=True):
-                if answer.code is Code.SUCCESS:
+            for row, response in zip(some, self._call(signature, task, some), strict=True):
+                if response.code is Code.SUCCESS:
                     return int(row)
             begin, width = begin + width, width * 2
         return -1
 
-    def _best_known(self, signature: PodSignature, task: Task, ordered: Sequence[int], silence: _Said) -> int:
-        """The first row that passes by what is known, -1 for none; `silence` holds for what is not."""
-        if silence is not _YES and not self._hold:
-            return -1  # of these nothing is known: they were not asked about
+    def _best_known(self, signature: PodSignature, task: Task, ordered: Sequence[int], unavailable: _NodeResult) -> int:
+        """The first row that passes by known results, -1 for none; `unavailable` is the result of the others."""
+        if unavailable is not _PASSED and not self._hold:
+            return -1  # there is no result for these nodes
         nodes = self._session.nodes.nodes
-        passing = (row for row in ordered if (self._recall(signature, task, nodes[row]) or silence) == _YES)
+        passing = (row for row in ordered if (self._recall(signature, task, nodes[row]) or unavailable) == _PASSED)
         return next(passing, -1)
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- known results ----------------------------------------------------------------------------------------------
 
-    def _said(self, signature: PodSignature, task: Task) -> dict[int, _Said]:
-        """By row: what holds of what was said in this session, or, when it is over, all of it."""
+    def _results(self, signature: PodSignature, task: Task) -> dict[int, _NodeResult]:
+        """By row: the valid results of this session or, after it, all of them."""
         nodes = self._session.nodes
-        found: dict[int, _Said] = {}
-        for name, (uid, stamp, said) in self._known.get(_key(signature, task), {}).items():
+        found: dict[int, _NodeResult] = {}
+        for name, (uid, stamp, result) in self._known.get(_key(signature, task), {}).items():
             node = nodes.by_name.get(name)
             if node is not None and (not self._is_open or (uid == task.uid and nodes.stamps[node.row] == stamp)):
-                found[node.row] = said
+                found[node.row] = result
         return found
 
-    def _recall(self, signature: PodSignature, task: Task, node: Node) -> _Said | None:
-        """What was said about the pod on the node as both still are."""
+    def _recall(self, signature: PodSignature, task: Task, node: Node) -> _NodeResult | None:
+        """The result for the pod on the node, if both are unchanged."""
         known = self._known.get(_key(signature, task), {}).get(node.name)
         if known is not None and known[0] == task.uid and known[1] == self._session.nodes.stamps[node.row]:
             return known[2]
@@ -242,27 +243,27 @@ class NodeQuestions:
             return held[2]
         return None
 
-    def _silence(self, signature: PodSignature, task: Task) -> _Said | None:
-        """What counts for every node while the webhook is not asked; None when it is."""
-        failure = self._client.silence(self._single.verb if self._batch is None else self._batch.verb)
+    def _unavailable(self, signature: PodSignature, task: Task) -> _NodeResult | None:
+        """The result of every node while no calls are sent; None while they are."""
+        failure = self.client.unavailable(self._single.name if self._batch is None else self._batch.name)
         if failure is None:
             return None
-        said = self._meaning(failure)
-        if said is not _YES:
-            self.in_the_way = True
-            self._unsaid[_key(signature, task)] = said
-        return said
+        result = self._meaning(failure)
+        if result is not _PASSED:
+            self.blocked = True
+            self._defaults[_key(signature, task)] = result
+        return result
 
-    def _meaning(self, failure: CallFailure) -> _Said:
-        return _YES if self._ignorable else _Said(Code.ERROR, failure.message)
+    def _meaning(self, failure: CallFailure) -> _NodeResult:
+        return _PASSED if self._ignorable else _NodeResult(Code.ERROR, failure.message)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, signature: PodSignature, task: Task, rows: Sequence[int]) -> list[_Said]:
-        """What the webhook says about the pod on each row."""
+    def _call(self, signature: PodSignature, task: Task, rows: Sequence[int]) -> list[_NodeResult]:
+        """The results for the pod on each row."""
         table = self._session.nodes
         nodes = [table.nodes[row] for row in rows]
-        found: dict[str, _Said] = {}
+        found: dict[str, _NodeResult] = {}
         unknown: list[Node] = []
         for node in nodes:
             recalled = self._recall(signature, task, node)
@@ -270,32 +271,32 @@ class NodeQuestions:
                 unknown.append(node)
             else:
                 found[node.name] = recalled
-        for node, answer in zip(unknown, self._send(task, unknown) if unknown else (), strict=True):
-            found[node.name] = self._meaning(answer) if isinstance(answer, CallFailure) else answer
-            if self._hold and not isinstance(answer, CallFailure):
-                self._held[signature.cls, node.name] = node.generation, self._session.now + self._hold, answer
+        for node, response in zip(unknown, self._send(task, unknown) if unknown else (), strict=True):
+            found[node.name] = self._meaning(response) if isinstance(response, CallFailure) else response
+            if self._hold and not isinstance(response, CallFailure):
+                self._held[signature.cls, node.name] = node.generation, self._session.now + self._hold, response
         known = self._known.setdefault(_key(signature, task), {})
         known.update({node.name: (task.uid, int(table.stamps[node.row]), found[node.name]) for node in nodes})
-        answers = [found[node.name] for node in nodes]
-        self.in_the_way = self.in_the_way or any(said != _YES for said in answers)
-        return answers
+        responses = [found[node.name] for node in nodes]
+        self.blocked = self.blocked or any(result != _PASSED for result in responses)
+        return responses
 
-    def _send(self, task: Task, nodes: Sequence[Node]) -> list[_Said | CallFailure]:
+    def _send(self, task: Task, nodes: Sequence[Node]) -> list[_NodeResult | CallFailure]:
         objects, batch = self._objects, self._batch
         if batch is None:
-            answers = self._client.ask(self._single, len(nodes), lambda: objects.node_bodies(task, nodes))
-            return [each if isinstance(each, CallFailure) else understood(each) for each in answers]
-        (answer,) = self._client.ask(batch, 1, lambda: [objects.nodes_body(task, nodes)])
-        if isinstance(answer, CallFailure):
-            return [answer] * len(nodes)
-        results = answer.results or {}
-        missing = CallFailure("answer", f"the answer to {batch.verb} has nothing about the node in results")
+            responses = self.client.call(self._single, len(nodes), lambda: objects.node_bodies(task, nodes))
+            return [each if isinstance(each, CallFailure) else understood(each) for each in responses]
+        (response,) = self.client.call(batch, 1, lambda: [objects.nodes_body(task, nodes)])
+        if isinstance(response, CallFailure):
+            return [response] * len(nodes)
+        results = response.results or {}
+        missing = CallFailure("answer", f"the response to {batch.name} has nothing about the node in results")
         return [understood(results[node.name]) if node.name in results else missing for node in nodes]
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
     def scores(self, signature: PodSignature, rows: NodeView) -> Scores | None:
-        """What the webhook adds to the scores of nodes: float64 [k]; None when it says nothing, or later (`best`).
+        """The webhook's scores of nodes: float64 [k]; None without any, or when `best` adds them.
 
         Raises ScoringFailed.
         """
@@ -305,7 +306,7 @@ class NodeQuestions:
         return None if task is None else self._added(signature, task, [rows.nodes[row] for row in rows.rows.tolist()])
 
     def _added(self, signature: PodSignature, task: Task, nodes: Sequence[Node]) -> Scores | None:
-        """The webhook's scores of the nodes: float64 [nodes]; None when it has none and need not have any."""
+        """The webhook's scores of the nodes: float64 [nodes]; None without any, if they are optional."""
         now, cls = self._session.now, signature.cls
         found: dict[str, float] = {}
         for node in nodes if self._hold else ():
@@ -315,18 +316,18 @@ class NodeQuestions:
         # Hypothetical rows may name a node more than once.
         unknown = list({node.name: node for node in nodes if node.name not in found}.values())
         if unknown:
-            (answer,) = self._client.ask(self._prioritize, 1, lambda: [self._objects.nodes_body(task, unknown)])
-            if isinstance(answer, CallFailure):
+            (response,) = self.client.call(self._prioritize, 1, lambda: [self._objects.nodes_body(task, unknown)])
+            if isinstance(response, CallFailure):
                 if self._ignorable:
                     return None
-                self.in_the_way = True
-                raise ScoringFailed(answer.message)
-            if answer.error_message or answer.node_score is None:
-                self.in_the_way = True
-                text = answer.error_message or "nodeScore: expected a map of node names to numbers, got null"
+                self.blocked = True
+                raise ScoringFailed(response.message)
+            if response.error_message or response.node_score is None:
+                self.blocked = True
+                text = response.error_message or "nodeScore: expected a map of node names to numbers, got null"
                 raise ScoringFailed(wire.readable(text))
             for node in unknown:
-                score = found[node.name] = answer.node_score.get(node.name, 0.0)
+                score = found[node.name] = response.node_score.get(node.name, 0.0)
                 if self._hold:
                     self._held_scores[cls, node.name] = node.generation, now + self._hold, score
         return np.array([found[node.name] for node in nodes])

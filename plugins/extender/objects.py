@@ -1,4 +1,4 @@
-"""Our objects as extenders know them."""
+"""Converts the objects of a session to those of extenders."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def task_info(task: Task) -> wire.TaskInfo:
 
 
 class Objects:
-    """The objects of one session. Nodes are kept as JSON until something about them changes."""
+    """The objects of one session. The JSON of nodes is cached until they change."""
 
     def __init__(self) -> None:
         self._session: Session
-        #: Name to the node it was, how it stood, and its JSON.
+        #: Name to the node, its stamp and generation, and its JSON.
         self._nodes: dict[str, tuple[Node, int, int, msgspec.Raw]] = {}
 
     def open(self, session: Session) -> None:
-        """Speak of this session from now on."""
+        """Use the objects of this session."""
         self._session = session
         if session.changed.everything or len(self._nodes) > _MOST_NODES:
             self._nodes.clear()
@@ -188,7 +188,7 @@ def task_body(task: Task) -> bytes:
 
 
 def victims_body(task: Task, candidates: Iterable[Task]) -> bytes:
-    """A request about pods that may have to go for another."""
+    """A request about candidate victims for a pod."""
     return _encode(wire.VictimsRequest(task_info(task), [task_info(each) for each in candidates]))
 
 

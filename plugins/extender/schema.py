@@ -1,4 +1,4 @@
-"""JSON Schema of what is sent and understood, as docs/extender.md publishes it."""
+"""JSON Schema of requests and responses, as docs/extender.md publishes it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from capcard_sched.plugins.extender import wire
 
 
 def schema() -> dict[str, Any]:
-    """`verbs` names the request and the answer of each verb, None where nothing is read; `$defs` holds them."""
+    """`verbs` names the request and the response of each verb, None where the body is ignored; `$defs` holds them."""
     types = {form for forms in wire.FORMS.values() for form in forms if form is not None}
     ordered = sorted(types, key=lambda form: form.__name__)
     _, definitions = msgspec.json.schema_components(ordered, ref_template="#/$defs/{name}")
     verbs = {
-        f"extender.{verb}": {"request": sent.__name__, "answer": None if read is None else read.__name__}
+        f"extender.{verb}": {"request": sent.__name__, "response": None if read is None else read.__name__}
         for verb, (sent, read) in wire.FORMS.items()
     }
     return {

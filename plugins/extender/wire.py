@@ -1,7 +1,7 @@
-"""What is sent and what is understood: JSON with the field names that extenders know (docs/extender.md).
+"""Requests and responses: JSON with the field names of Volcano's extenders (docs/extender.md).
 
 Amounts are integers in base units: thousandths of a core, bytes, pods in whole numbers, thousandths of any other
-resource. Times are Unix seconds. Answers may hold more than is read here.
+resource. Times are Unix seconds. Unknown fields of responses are ignored.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
 
-from capcard_sched.plugins.extender.client import Question
+from capcard_sched.framework.api.webhook import WebhookVerb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+Response = TypeVar("Response", bound=msgspec.Struct)
 
 
 class _Sent(msgspec.Struct, rename="pascal", frozen=True):
-    """Base of the objects in requests: capitalised field names."""
+    """Base of the objects in requests: capitalized field names."""
 
 
 class Resource(_Sent, frozen=True):
@@ -42,7 +42,7 @@ class TaskInfo(_Sent, frozen=True):
     namespace: str
     #: `volcano.sh/task-spec`.
     task_role: str
-    #: What it requests, `InitResreq` while it starts: the same here, start included.
+    #: Its requests; `InitResreq` is the same, init containers included.
     resreq: Resource
     init_resreq: Resource
     node_name: str
@@ -52,7 +52,7 @@ class TaskInfo(_Sent, frozen=True):
     preemptable: bool
     best_effort: bool
     labels: dict[str, str]
-    #: Those that the scheduler itself reads.
+    #: The annotations that the scheduler reads.
     annotations: dict[str, str]
     node_selector: dict[str, str]
     creation_timestamp: float
@@ -79,7 +79,7 @@ class WireTaint(_Sent, frozen=True):
 
 
 class NodeInfo(_Sent, frozen=True):
-    """A node as it would stand if what the session decided so far were done."""
+    """A node with the decisions of the session so far applied."""
 
     name: str
     labels: dict[str, str]
@@ -88,10 +88,10 @@ class NodeInfo(_Sent, frozen=True):
     unschedulable: bool
     allocatable: Resource
     capability: Resource
-    #: What pods there hold, those that are leaving included.
+    #: Amounts of its pods, terminating ones included.
     used: Resource
     idle: Resource
-    #: The part of `Used` that is leaving, and what is promised out of it.
+    #: The terminating part of `Used`, and the part of it that is nominated.
     releasing: Resource
     pipelined: Resource
     #: By `UID`.
@@ -171,13 +171,13 @@ class SessionCloseRequest(msgspec.Struct, frozen=True):
 
 
 class TaskRequest(msgspec.Struct, frozen=True):
-    """`allocate` and `deallocate`: the pod that got room, or is about to lose it."""
+    """`allocate` and `deallocate`: the pod that is placed, or removed."""
 
     task: TaskInfo
 
 
 class PredicateRequest(msgspec.Struct, frozen=True):
-    """May the pod go to the node?"""
+    """Filters one node for a pod."""
 
     task: TaskInfo
     node: NodeInfo
@@ -191,7 +191,7 @@ class NodesRequest(msgspec.Struct, frozen=True):
 
 
 class VictimsRequest(msgspec.Struct, frozen=True):
-    """`preemptable` and `reclaimable`: which of the evictees may go for the evictor?"""
+    """`preemptable` and `reclaimable`: selects victims among the evictees for the evictor."""
 
     evictor: TaskInfo
     evictees: list[TaskInfo]
@@ -209,146 +209,148 @@ class QueueRequest(msgspec.Struct, frozen=True):
     queue: QueueInfo
 
 
-# --- answers --------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
-#: The codes of the plugins reference §0.5.
+#: Status codes of kube-scheduler: 0 Success to 5 Skip.
 StatusCode = Annotated[int, msgspec.Meta(ge=0, le=5)]
 Vote = Annotated[int, msgspec.Meta(ge=-1, le=1)]
 
 
-class PredicateAnswer(msgspec.Struct, frozen=True):
-    """An empty `status` is yes, whatever the code; code 0 with a status is an error."""
+class PredicateResponse(msgspec.Struct, frozen=True):
+    """An empty `status` passes, whatever the code; code 0 with a status is an error."""
 
     status: str = ""
     code: StatusCode = 0
 
 
-class PredicateBatchAnswer(msgspec.Struct, frozen=True):
-    """An answer for each of the nodes, by name."""
+class PredicateBatchResponse(msgspec.Struct, frozen=True):
+    """A result for each of the nodes, by name."""
 
-    results: dict[str, PredicateAnswer] | None = None
+    results: dict[str, PredicateResponse] | None = None
 
 
-class PrioritizeAnswer(
+class PrioritizeResponse(
     msgspec.Struct, frozen=True, rename={"node_score": "nodeScore", "error_message": "errorMessage"}
 ):
-    """Scores by name of a node; a node that is not named gets 0. No map, or a message, is a failure."""
+    """Scores by node name; missing nodes get 0. A missing map, or a message, is a failure."""
 
     node_score: dict[str, float] | None = None
     error_message: str = ""
 
 
 class Victim(msgspec.Struct, frozen=True, rename={"uid": "UID"}):
-    """One of the evictees; nothing but its `UID` is read."""
+    """One of the evictees; only its `UID` is read."""
 
     uid: str
 
 
-class VictimsAnswer(msgspec.Struct, frozen=True):
-    """`status` 0 leaves the choice to others; with any other only `victims` may go."""
+class VictimsResponse(msgspec.Struct, frozen=True):
+    """`status` 0 abstains; with any other only `victims` may be evicted."""
 
     status: Vote = 0
     victims: list[Victim] | None = None
 
 
-class VoteAnswer(msgspec.Struct, frozen=True):
-    """1 admits, 0 leaves it to others, -1 refuses, with a `message` if the people waiting should see one."""
+class VoteResponse(msgspec.Struct, frozen=True):
+    """1 admits, 0 abstains, -1 rejects, with an optional `message` for the event."""
 
     status: Vote = 0
     message: str = ""
 
 
-class OverusedAnswer(msgspec.Struct, frozen=True):
-    """Whether the queue has all it may have."""
+class OverusedResponse(msgspec.Struct, frozen=True):
+    """Whether the queue gets nothing more in this session."""
 
     overused: bool = False
 
 
-class ReadyAnswer(msgspec.Struct, frozen=True):
+class ReadyResponse(msgspec.Struct, frozen=True):
     """Whether the job may be started."""
 
     status: bool = False
 
 
-class EventAnswer(msgspec.Struct, frozen=True, rename={"error_message": "errorMessage"}):
-    """A message undoes what the event told of."""
+class EventResponse(msgspec.Struct, frozen=True, rename={"error_message": "errorMessage"}):
+    """A message rejects the placement or removal."""
 
     error_message: str = ""
 
 
-#: Verb (its argument without prefix) to what is sent and what is understood; None: nothing is read.
+#: Verb (its argument without prefix) to request and response; None: the response body is ignored.
 FORMS: Final[dict[str, tuple[type[msgspec.Struct], type[msgspec.Struct] | None]]] = {
     "onSessionOpenVerb": (SessionOpenRequest, None),
     "onSessionCloseVerb": (SessionCloseRequest, None),
-    "predicateVerb": (PredicateRequest, PredicateAnswer),
-    "predicateBatchVerb": (NodesRequest, PredicateBatchAnswer),
-    "prioritizeVerb": (NodesRequest, PrioritizeAnswer),
-    "preemptableVerb": (VictimsRequest, VictimsAnswer),
-    "reclaimableVerb": (VictimsRequest, VictimsAnswer),
-    "jobEnqueueableVerb": (JobRequest, VoteAnswer),
+    "predicateVerb": (PredicateRequest, PredicateResponse),
+    "predicateBatchVerb": (NodesRequest, PredicateBatchResponse),
+    "prioritizeVerb": (NodesRequest, PrioritizeResponse),
+    "preemptableVerb": (VictimsRequest, VictimsResponse),
+    "reclaimableVerb": (VictimsRequest, VictimsResponse),
+    "jobEnqueueableVerb": (JobRequest, VoteResponse),
     "jobEnqueuedVerb": (JobRequest, None),
-    "jobReadyVerb": (JobRequest, ReadyAnswer),
-    "queueOverusedVerb": (QueueRequest, OverusedAnswer),
-    "allocateFuncVerb": (TaskRequest, EventAnswer),
-    "deallocateFuncVerb": (TaskRequest, EventAnswer),
+    "jobReadyVerb": (JobRequest, ReadyResponse),
+    "queueOverusedVerb": (QueueRequest, OverusedResponse),
+    "allocateFuncVerb": (TaskRequest, EventResponse),
+    "deallocateFuncVerb": (TaskRequest, EventResponse),
 }
 
 _LONGEST_TEXT: Final = 512
 _ACCEPTED: Final = {
-    PredicateAnswer: '{"status": string, "code": integer from 0 to 5}',
-    PredicateBatchAnswer: '{"results": map of node names to {"status": string, "code": integer from 0 to 5}}',
-    PrioritizeAnswer: '{"nodeScore": map of node names to finite numbers, "errorMessage": string}',
-    VictimsAnswer: '{"status": -1, 0 or 1, "victims": list of {"UID": string} or null}',
-    VoteAnswer: '{"status": -1, 0 or 1, "message": string}',
-    OverusedAnswer: '{"overused": true or false}',
-    ReadyAnswer: '{"status": true or false}',
-    EventAnswer: '{"errorMessage": string}',
+    PredicateResponse: '{"status": string, "code": integer from 0 to 5}',
+    PredicateBatchResponse: '{"results": map of node names to {"status": string, "code": integer from 0 to 5}}',
+    PrioritizeResponse: '{"nodeScore": map of node names to finite numbers, "errorMessage": string}',
+    VictimsResponse: '{"status": -1, 0 or 1, "victims": list of {"UID": string} or null}',
+    VoteResponse: '{"status": -1, 0 or 1, "message": string}',
+    OverusedResponse: '{"overused": true or false}',
+    ReadyResponse: '{"status": true or false}',
+    EventResponse: '{"errorMessage": string}',
 }
 
 
-def question(verb: str, answer: type[Answer], check: Callable[[Answer], None] | None = None, *,
-             repeatable: bool = True) -> Question[Answer]:  # fmt: skip
-    """A question whose answers are read as `answer`; `check` raises ValueError when that is not enough."""
-    decoder, accepted = msgspec.json.Decoder(answer), _ACCEPTED[answer]
+def verb(name: str, response: type[Response], check: Callable[[Response], None] | None = None, *,
+             repeatable: bool = True) -> WebhookVerb[Response]:  # fmt: skip
+    """A verb whose responses are decoded as `response`; `check` raises ValueError for further problems."""
+    decoder, accepted = msgspec.json.Decoder(response), _ACCEPTED[response]
 
-    def decode(data: bytes) -> Answer:
+    def decode(data: bytes) -> Response:
         try:
             found = decoder.decode(data)
             if check is not None:
                 check(found)
         except msgspec.ValidationError as error:
             text, _, place = str(error).partition(" - at ")
-            field = place.strip("`").removeprefix("$").lstrip(".") or "the whole"
+            field = place.strip("`").removeprefix("$").lstrip(".") or "the body"
             raise ValueError(f"{field}: {text.replace('`', '')}; accepted: {accepted}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"it is no JSON: {error}; accepted: {accepted}") from None
+            raise ValueError(f"it is not JSON: {error}; accepted: {accepted}") from None
         except RecursionError:
-            raise ValueError(f"it is nested too deep; accepted: {accepted}") from None
+            raise ValueError(f"it is nested too deeply; accepted: {accepted}") from None
         return found
 
-    return Question(verb, decode, repeatable)
+    return WebhookVerb(name, decode, repeatable)
 
 
-def notice(verb: str) -> Question[None]:
-    """A question whose answer does not matter, as long as there is one."""
-    return Question(verb, lambda _: None, repeatable=False)
+def notification(name: str) -> WebhookVerb[None]:
+    """A verb whose response body is ignored."""
+    return WebhookVerb(name, lambda _: None, repeatable=False)
 
 
 def readable(text: str) -> str:
-    """What an answer says to people, on one line and no longer than events are; never empty."""
+    """A message of a response for events: one printable line of bounded length, never empty."""
     line = " ".join(text[: 2 * _LONGEST_TEXT].split())
     line = "".join(letter if letter.isprintable() else "?" for letter in line) or "no reason given"
     return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 3]}..."
 
 
-def check_scores(answer: PrioritizeAnswer) -> None:
+def check_scores(response: PrioritizeResponse) -> None:
     """Raise ValueError unless the scores can be added up."""
-    for name, score in (answer.node_score or {}).items():
+    for name, score in (response.node_score or {}).items():
         if not math.isfinite(score):
-            raise ValueError(f"nodeScore.{name}: {score} is no finite number; accepted: {_ACCEPTED[PrioritizeAnswer]}")
+            raise ValueError(
+                f"nodeScore.{name}: {score} is not a finite number; accepted: {_ACCEPTED[PrioritizeResponse]}"
+            )
 
 
-def check_results(answer: PredicateBatchAnswer) -> None:
+def check_results(response: PredicateBatchResponse) -> None:
     """Raise ValueError unless there are results."""
-    if answer.results is None:
-        raise ValueError(f"results: expected a map, got null; accepted: {_ACCEPTED[PredicateBatchAnswer]}")
+    if response.results is None:
+        raise ValueError(f"results: expected a map, got null; accepted: {_ACCEPTED[PredicateBatchResponse]}")

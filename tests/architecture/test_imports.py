@@ -43,9 +43,8 @@ THIRD_PARTY = {
     "testing": {"msgspec", "numpy"},
     "gc": set(),
     "controllers": {"cronsim", "msgspec"},
+    "webhook": {"aiohttp"},
 }
-#: Packages that single modules may import beyond their package's: the extender calls a webhook.
-EXCEPTIONS = {"plugins/extender/client.py": {"aiohttp"}}
 
 
 def modules(package: str) -> list[Path]:
@@ -88,13 +87,7 @@ def test_every_package_has_a_row_in_the_table() -> None:
 @pytest.mark.parametrize("package", sorted(THIRD_PARTY))
 def test_a_package_imports_no_package_that_is_not_in_its_row(package: str) -> None:
     for path in modules(package):
-        exception = EXCEPTIONS.get(path.relative_to(ROOT).as_posix(), set())
-        assert imported(path) <= THIRD_PARTY[package] | exception, path
-
-
-@pytest.mark.parametrize("path", sorted(EXCEPTIONS))
-def test_an_exception_is_still_needed(path: str) -> None:
-    assert imported(ROOT / path) >= EXCEPTIONS[path]
+        assert imported(path) <= THIRD_PARTY[package], path
 
 
 def test_every_dependency_is_used_and_every_used_package_is_a_dependency() -> None:

@@ -28,6 +28,7 @@ from capcard_sched.framework.session.pending_reasons import task_scheduling_reas
 from capcard_sched.framework.session.report import SessionReport
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import Bind, EmitEvent, Evict, Intent, UpdatePodGroup
+from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +180,7 @@ class _Replay:
                 header.scheduler_names,
                 header.default_queue,
                 term_limits=header.term_limits,
+                webhooks=connect,
             )
         elif self._other is None:
             self._core.reconfigure(conf)

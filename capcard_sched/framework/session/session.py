@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
     from capcard_sched.model.explanation import VictimsConsidered
     from capcard_sched.model.intents import Bind, Evict
@@ -88,6 +89,7 @@ class Session(Snapshot):
         actions: tuple[str, ...],
         memory: CarryOver | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
+        webhooks: WebhookFactory | None = None,
     ) -> None:
         self.state = state
         self.dispatch = dispatch
@@ -110,6 +112,8 @@ class Session(Snapshot):
         #: All bindings decided so far; `on_commit` gets those of each gang at its commit.
         self.binds: list[Bind] = []
         self.on_commit = on_commit
+        #: Opens the port of a webhook; None where the environment provides none.
+        self.webhooks = webhooks
         self.evictions: list[Evict] = []
         #: The number of pipelined tasks.
         self.pipelined_tasks = 0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.plugins.extender.breaker import Breaker
-from capcard_sched.plugins.extender.client import WebhookClient
+from capcard_sched.framework.api.webhook import WebhookSettings
+from capcard_sched.webhook.client import WebhookClient
 from tests.unit.plugins.extender.webhook import Webhook
 
 
@@ -25,8 +25,8 @@ def client_of() -> Iterator[Callable[..., WebhookClient]]:
     made: list[WebhookClient] = []
 
     def make(url: str, *, failures: int = 0, period: float = 60.0, **more: Any) -> WebhookClient:
-        options = {"timeout": 10.0, "budget": 60.0, "connections": 4, "breaker": Breaker(failures, period), **more}
-        made.append(WebhookClient(url, **options))
+        settings = WebhookSettings(url, 10.0, 60.0, 4, breaker_failures=failures, breaker_period=period)
+        made.append(WebhookClient(settings._replace(**more)))
         return made[-1]
 
     yield make

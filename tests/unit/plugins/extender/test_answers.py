@@ -1,4 +1,4 @@
-"""What answers mean, verb by verb, and what it means that there is none (plugins reference §16, §28)."""
+"""What answers mean, verb by verb, and what it means that there is none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from capcard_sched.framework.api.node_view import Diagnosis, PodSignature
 from capcard_sched.framework.session.session import Session
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.status import Vote
-from capcard_sched.plugins.extender.client import url_of
 from capcard_sched.plugins.extender.nodes import ScoringFailed
 from capcard_sched.testing import Harness
+from capcard_sched.webhook.client import url_of
 from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
 
 BROKEN = Raw(b"no", 500)
@@ -95,7 +95,7 @@ def test_a_batch_that_says_nothing_about_a_node_has_not_let_it_pass(webhook: Web
     assert h.binds == {"p": "n1"}
     h = cluster(conf(webhook.url, "batch"), nodes=1)
     h.step()
-    assert "the answer to batch has nothing about the node in results" in h.pod_message("p")
+    assert "the response to batch has nothing about the node in results" in h.pod_message("p")
 
 
 # --- where, what ------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_16_6_a_call_that_fails_means_what_ignorable_says(
 
 
 def test_a_job_is_not_ready_when_a_webhook_that_counts_does_not_say_so() -> None:
-    """The ruling of §16: the reference says yes here."""
+    """Unlike in Volcano, where it means ready."""
     with Webhook(ready=BROKEN) as webhook:
         h = cluster(conf(webhook.url, "ready"))
         h.step()
@@ -281,7 +281,7 @@ def test_a_session_that_the_webhook_does_not_open_goes_on_without_it_or_as_if_no
     result = h.step()
     assert h.binds == {"p": "n0"}
     assert result.report.errors == []
-    # Not ignorable: no callback takes part at all (the reference's rule), but the close is still told.
+    # Not ignorable: no callback takes part at all (as in Volcano), but the close verb is still called.
     assert (set(webhook.verbs()) == {"open", "close"}) == (not ignorable)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of the extender (plugins reference §0.3, §16, §28)."""
+"""Arguments of the extender."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def test_the_defaults_are_those_of_volcano() -> None:
     assert (found.url_prefix, found.seconds("httpTimeout"), found.ignorable) == ("", 1.0, False)
     assert (found.managed_resources, found.verbs) == ((), ())
     assert len(problems) == 1
-    assert "no verb is given; the webhook is never asked" in problems[0]
+    assert "no verb is configured; the webhook is never called" in problems[0]
 
 
 @pytest.mark.parametrize(
     "key, value, message, attribute, used",
     [
-        ("httpTimeout", "soon", '"soon" is no duration above 0; 1s is used', "httpTimeout", 1.0),
-        ("httpTimeout", "0s", '"0s" is no duration above 0; 1s is used', "httpTimeout", 1.0),
+        ("httpTimeout", "soon", '"soon" is not a duration above 0; 1s is used', "httpTimeout", 1.0),
+        ("httpTimeout", "0s", '"0s" is not a duration above 0; 1s is used', "httpTimeout", 1.0),
         ("httpTimeout", 5, "expected a string, got the number 5", "httpTimeout", 1.0),
-        ("sessionTimeout", "-1s", '"-1s" is no duration above 0; 10s is used', "sessionTimeout", 10.0),
-        ("breakerPeriod", "1", '"1" is no duration above 0; 30s is used', "breakerPeriod", 30.0),
-        ("retryPeriod", "", '"" is no duration above 0; 10s is used', "retryPeriod", 10.0),
-        ("cachePeriod", "x", '"x" is no duration; 0s is used', "cachePeriod", 0.0),
+        ("sessionTimeout", "-1s", '"-1s" is not a duration above 0; 10s is used', "sessionTimeout", 10.0),
+        ("breakerPeriod", "1", '"1" is not a duration above 0; 30s is used', "breakerPeriod", 30.0),
+        ("retryPeriod", "", '"" is not a duration above 0; 10s is used', "retryPeriod", 10.0),
+        ("cachePeriod", "x", '"x" is not a duration; 0s is used', "cachePeriod", 0.0),
         ("ignorable", "yes", 'expected true or false, got the string "yes"', "ignorable", False),
         ("connections", 0, "expected an integer >= 1 and <= 256, got the number 0", "connections", 16),
         ("predicateNodes", 1.5, "expected an integer >= 1, got the number 1.5", "predicate_nodes", 4),
@@ -83,8 +83,8 @@ def test_the_defaults_are_those_of_volcano() -> None:
         ("breakerFailures", -1, "expected an integer >= 0, got the number -1", "breaker_failures", 5),
         ("predicateVerb", 7, "expected a string, got the number 7", "predicate_verb", ""),
         ("prioritiseVerb", "x", 'plugin extender has no argument "extender.prioritiseVerb"', "prioritize_verb", ""),
-        ("urlPrefix", "ftp://x", '"ftp://x" is no URL that verbs can be appended to', "url_prefix", "ftp://x"),
-        ("urlPrefix", "", '"" is no URL that verbs can be appended to', "url_prefix", ""),
+        ("urlPrefix", "ftp://x", '"ftp://x" is not a URL that verbs can be appended to', "url_prefix", "ftp://x"),
+        ("urlPrefix", "", '"" is not a URL that verbs can be appended to', "url_prefix", ""),
     ],
 )
 def test_a_wrong_argument_is_told_with_its_place_value_and_accepted_form(

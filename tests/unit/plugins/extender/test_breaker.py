@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from capcard_sched.plugins.extender.breaker import Breaker, BreakerState
-from capcard_sched.plugins.extender.client import WebhookClient
+from capcard_sched.framework.api.webhook import BreakerState
+from capcard_sched.webhook.breaker import Breaker
+from capcard_sched.webhook.client import WebhookClient
 from tests.unit.plugins.extender.webhook import YES, Raw, Webhook, ask, cluster, conf, failures, metric, state_of
 
 
@@ -61,7 +62,7 @@ def test_a_webhook_that_keeps_failing_is_left_alone_and_comes_back(
 ) -> None:
     caplog.set_level(logging.INFO, "capcard_sched.plugins.extender")
     webhook.replies = {"predicate": Raw(b"", 503)}
-    client = client_of(webhook.url, failures=3, period=0.3, consequence="its answer counts as no")
+    client = client_of(webhook.url, failures=3, period=0.3, consequence="it counts as rejecting")
     for _ in range(5):
         ask(client)
     assert len(webhook.asked) == 3
@@ -69,7 +70,7 @@ def test_a_webhook_that_keeps_failing_is_left_alone_and_comes_back(
     assert failures(client) == {"status": 3, "breaker": 2}
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2  # the first failure, and that it is left alone
-    assert re.search(r"failed 3 times in a row.*until it answers, its answer counts as no\. .*code 503", told[1])
+    assert re.search(r"failed 3 times in a row.*until it responds, it counts as rejecting\. .*code 503", told[1])
     time.sleep(0.35)
     assert state_of(client) is BreakerState.HALF_OPEN
     assert [answer.kind for answer in ask(client, 4)] == ["status", "breaker", "breaker", "breaker"]
@@ -78,7 +79,7 @@ def test_a_webhook_that_keeps_failing_is_left_alone_and_comes_back(
     time.sleep(0.35)
     assert ask(client, 4) == [YES] * 4
     assert state_of(client) is BreakerState.CLOSED
-    assert caplog.records[-1].getMessage() == "the extender answers again: predicate"
+    assert caplog.records[-1].getMessage() == "the extender responds again: predicate"
     assert len(caplog.records) == 3
 
 

@@ -1,4 +1,4 @@
-"""The client against a real server: what goes wrong on the way, and what it costs (plugins reference §16)."""
+"""The client against a real server: what goes wrong on the way, and what it costs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.framework.api.webhook import BreakerState, CallFailure, WebhookSettings
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.breaker import Breaker, BreakerState
-from capcard_sched.plugins.extender.client import MOST_BYTES, CallFailure, WebhookClient
+from capcard_sched.webhook.client import MOST_BYTES, WebhookClient
 from tests.unit.plugins.extender.webhook import (
     QUESTION,
     YES,
@@ -28,7 +28,7 @@ from tests.unit.plugins.extender.webhook import (
     free_port,
 )
 
-ONCE = wire.question("allocate", wire.EventAnswer, repeatable=False)
+ONCE = wire.verb("allocate", wire.EventResponse, repeatable=False)
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -41,12 +41,12 @@ ONCE = wire.question("allocate", wire.EventAnswer, repeatable=False)
         (Raw(b"{}", 201), "status", "code 201"),
         (Raw(b"{}", 302), "status", "code 302"),
         (Raw(b"{}", 404), "status", "code 404"),
-        (Raw(b"{}", delay=5), "timeout", "no answer to predicate from URL/predicate within 0.3 s"),
-        (Drip(0.05), "timeout", "no answer to predicate from URL/predicate within 0.3 s"),
-        (Raw(b""), "answer", "it is no JSON"),
-        (Raw(b'{"status": '), "answer", "it is no JSON"),
-        (Raw(b"\xff\xfe"), "answer", "it is no JSON"),
-        (Raw(b"[1]"), "answer", "the whole: Expected object, got array"),
+        (Raw(b"{}", delay=5), "timeout", "no response to predicate from URL/predicate within 0.3 s"),
+        (Drip(0.05), "timeout", "no response to predicate from URL/predicate within 0.3 s"),
+        (Raw(b""), "answer", "it is not JSON"),
+        (Raw(b'{"status": '), "answer", "it is not JSON"),
+        (Raw(b"\xff\xfe"), "answer", "it is not JSON"),
+        (Raw(b"[1]"), "answer", "the body: Expected object, got array"),
         (
             Raw(b'{"status": 7}'),
             "answer",
@@ -80,7 +80,7 @@ def test_a_failure_names_the_verb_and_what_was_wrong(
         ("predicateBatch", b"{}", "results: expected a map, got null; accepted: "),
         ("prioritize", b'{"nodeScore": {"n": "1"}}', "nodeScore[...]: Expected float, got str; accepted: "),
         ("prioritize", b'{"nodeScore": {"n": 1e999}}', "nodeScore[...]: Number out of range; accepted: "),
-        ("prioritize", b'{"nodeScore": {"n": NaN}}', "it is no JSON"),
+        ("prioritize", b'{"nodeScore": {"n": NaN}}', "it is not JSON"),
         ("preemptable", b'{"status": 2}', "status: Expected int <= 1; accepted: "),
         ("preemptable", b'{"status": true}', "status: Expected int, got bool; accepted: "),
         ("reclaimable", b'{"victims": [{"Name": "x"}]}', "victims[0]: Object missing required field UID; accepted: "),
@@ -89,8 +89,8 @@ def test_a_failure_names_the_verb_and_what_was_wrong(
         ("queueOverused", b'{"overused": "true"}', "overused: Expected bool, got str; accepted: "),
         ("allocateFunc", b'{"errorMessage": []}', "errorMessage: Expected str, got array; accepted: "),
         ("jobReady", b'{"status": "\xff"}', "status: Expected bool, got str; accepted: "),
-        ("allocateFunc", b'{"errorMessage": "\xff"}', "it is no JSON: 'utf-8' codec can't decode"),
-        ("jobReady", b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "it is nested too deep; accepted: "),
+        ("allocateFunc", b'{"errorMessage": "\xff"}', "it is not JSON: 'utf-8' codec can't decode"),
+        ("jobReady", b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "it is nested too deeply; accepted: "),
     ],
 )
 def test_an_answer_of_another_form_is_told_with_verb_field_and_accepted_form(
@@ -100,9 +100,9 @@ def test_an_answer_of_another_form_is_told_with_verb_field_and_accepted_form(
     form = wire.FORMS[f"{verb}Verb"][1]
     assert form is not None
     check: Any = {"predicateBatch": wire.check_results, "prioritize": wire.check_scores}.get(verb)
-    (found,) = ask(client_of(webhook.url), question=wire.question(verb, form, check))
+    (found,) = ask(client_of(webhook.url), question=wire.verb(verb, form, check))
     assert found.kind == "answer"
-    assert found.message.startswith(f"the answer to {verb} from {webhook.url}/{verb} cannot be used: {message}")
+    assert found.message.startswith(f"the response to {verb} from {webhook.url}/{verb} is invalid: {message}")
     assert "accepted: {" in found.message
 
 
@@ -124,7 +124,7 @@ def test_a_refused_connection_is_a_failure(client_of: Callable[..., WebhookClien
     port = free_port()
     (found,) = ask(client_of(f"http://127.0.0.1:{port}"))
     assert found.kind == "connection"
-    assert f"predicate could not be asked at http://127.0.0.1:{port}/predicate" in found.message
+    assert f"predicate failed at http://127.0.0.1:{port}/predicate" in found.message
 
 
 def test_a_host_that_nobody_knows_is_a_failure(client_of: Callable[..., WebhookClient]) -> None:
@@ -192,7 +192,7 @@ def test_without_a_usable_url_nothing_is_sent(client_of: Callable[..., WebhookCl
     def write() -> list[bytes]:
         raise AssertionError("nobody would read it")
 
-    assert client.ask(QUESTION, 2, write) == [CallFailure("url", "there is no URL to ask")] * 2
+    assert client.call(QUESTION, 2, write) == [CallFailure("url", "no valid URL is configured")] * 2
     assert failures(client) == {"url": 2}
 
 
@@ -240,15 +240,15 @@ def test_calls_go_side_by_side_on_connections_that_are_kept(
     assert client.counts["predicate"].seconds >= 16 * 0.05
 
 
-def test_answers_keep_the_order_of_the_requests(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
+def test_responses_keep_the_order_of_the_requests(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
     webhook.replies = {"predicate": lambda asked: Raw(b'{"status": "%d"}' % asked, delay=0.02 * (3 - asked))}
-    found = client_of(webhook.url).ask(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
-    assert [answer.status for answer in found if isinstance(answer, wire.PredicateAnswer)] == ["0", "1", "2", "3"]
+    found = client_of(webhook.url).call(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
+    assert [answer.status for answer in found if isinstance(answer, wire.PredicateResponse)] == ["0", "1", "2", "3"]
 
 
 def test_one_failure_is_no_failure_of_its_neighbours(webhook: Webhook, client_of: Callable[..., WebhookClient]) -> None:
     webhook.replies = {"predicate": lambda asked: Raw(b"{}", 200 if asked % 2 else 500)}
-    found = client_of(webhook.url).ask(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
+    found = client_of(webhook.url).call(QUESTION, 4, lambda: [b"0", b"1", b"2", b"3"])
     assert [isinstance(answer, CallFailure) for answer in found] == [True, False, True, False]
 
 
@@ -261,7 +261,7 @@ def test_the_budget_of_a_session_ends_all_waiting(webhook: Webhook, client_of: C
     assert time.monotonic() - began < 2
     assert found[0] == YES
     assert {answer.kind for answer in found[3:]} == {"budget"}
-    assert "the session has waited for it 0.5 s already" in found[-1].message
+    assert "the session's budget of 0.5 s is used up" in found[-1].message
     assert ask(client)[0].kind == "budget"
     assert client.breaker_state is BreakerState.CLOSED  # the webhook did nothing wrong
     client.begin()
@@ -278,7 +278,7 @@ def threads() -> int:
 def test_the_thread_begins_with_the_first_call_and_ends_with_the_client(webhook: Webhook) -> None:
     gc.collect()
     before = threads()
-    client = WebhookClient(webhook.url, timeout=5, budget=60, connections=2, breaker=Breaker(0, 1))
+    client = WebhookClient(WebhookSettings(webhook.url, 5, 60, 2, breaker_failures=0, breaker_period=1))
     assert threads() == before
     assert ask(client) == [YES]
     assert threads() == before + 1

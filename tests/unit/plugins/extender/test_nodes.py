@@ -1,4 +1,4 @@
-"""About which nodes the webhook is asked, how often, and in which order (plugins reference §16, §25)."""
+"""About which nodes the webhook is asked, how often, and in which order."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_without_a_webhook_that_counts_no_pod_is_placed_and_all_are_told_why(web
     h.step()
     assert h.binds == {}
     assert len(webhook.asked) == 1
-    unasked = "it is not asked for a while, because it failed again and again"
+    unasked = "the circuit breaker is open after repeated failures"
     assert f"1 failed predicate with extender at URL {webhook.url}/predicate, code 500, 2 {unasked}." in h.pod_message(
         "p"
     )
@@ -282,7 +282,7 @@ def test_a_session_that_has_waited_long_enough_asks_no_more(webhook: Webhook) ->
     result = h.step()
     assert h.binds == {}
     assert len(webhook.asked) == 2
-    assert "1 no, 49 the session has waited for it 0.5 s already." in h.pod_message("p")
+    assert "1 no, 49 the session's budget of 0.5 s is used up." in h.pod_message("p")
     assert result.next_wakeup is not None
 
 

@@ -1,4 +1,4 @@
-"""Who may be evicted, and placements that are told of (plugins reference §16)."""
+"""Who may be evicted, and placements that are told of."""
 
 from __future__ import annotations
 

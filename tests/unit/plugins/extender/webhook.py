@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from capcard_sched.framework.api.webhook import BreakerState
 from capcard_sched.plugins.extender import wire
-from capcard_sched.plugins.extender.breaker import BreakerState
-from capcard_sched.plugins.extender.client import WebhookClient
 from capcard_sched.testing import Harness
+from capcard_sched.webhook.client import WebhookClient
 
-QUESTION = wire.question("predicate", wire.PredicateAnswer)
-YES = wire.PredicateAnswer()
+QUESTION = wire.verb("predicate", wire.PredicateResponse)
+YES = wire.PredicateResponse()
 
 #: What a verb answers: a JSON value, a function from the request to one, or a handler that does it all by itself.
 Reply = Any
@@ -173,7 +173,7 @@ def free_port() -> int:
 
 
 def ask(client: WebhookClient, many: int = 1, question: Any = QUESTION) -> list[Any]:
-    return client.ask(question, many, lambda: [b"{}"] * many)
+    return client.call(question, many, lambda: [b"{}"] * many)
 
 
 def failures(client: WebhookClient, verb: str = "predicate") -> dict[str, int]:

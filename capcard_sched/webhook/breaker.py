@@ -1,27 +1,18 @@
-"""When the webhook is left alone because it keeps failing."""
+"""Circuit breaker: stops calls to a webhook that keeps failing."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class BreakerState(IntEnum):
-    """As the metric tells it."""
-
-    CLOSED = 0
-    #: One call may try whether the webhook is back.
-    HALF_OPEN = 1
-    OPEN = 2
+from capcard_sched.framework.api.webhook import BreakerState
 
 
 class Breaker:
-    """Opens after failures in a row, lets one call through after a while, and closes when that succeeds.
+    """Opens after failures in a row, allows one probe after a period, and closes when a call succeeds.
 
-    Moments are seconds of any clock that only goes forward. Not safe to be used by two threads.
+    Times are seconds of a monotonic clock. Not thread-safe.
     """
 
     def __init__(self, failures: int, period: float) -> None:
-        """`failures` in a row open it, 0 never; `period` in seconds is how long it stays open."""
+        """`failures` in a row open it (0: never) for `period` seconds."""
         self._most = failures
         self._period = period
         self._opened: float | None = None
@@ -30,13 +21,13 @@ class Breaker:
         self.failures = 0
 
     def state(self, now: float) -> BreakerState:
-        """Whether calls may be made at `now`."""
+        """The state at `now`."""
         if self._opened is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self._opened + self._period else BreakerState.HALF_OPEN
 
     def allows(self, now: float) -> bool:
-        """Whether one more call may be made; when half open, only one until it ends."""
+        """Whether a call may be sent; when half open, one at a time."""
         state = self.state(now)
         if state is BreakerState.HALF_OPEN and not self._trying:
             self._trying = True
@@ -44,13 +35,13 @@ class Breaker:
         return state is BreakerState.CLOSED
 
     def succeeded(self) -> bool:
-        """A call had an answer. True when that closed the breaker."""
+        """Note a response. Returns whether it closed the breaker."""
         closes = self._opened is not None
         self._opened, self._trying, self.failures = None, False, 0
         return closes
 
     def failed(self, now: float) -> bool:
-        """A call had none. True when that opened the breaker, which was closed."""
+        """Note a failure. Returns whether it opened the closed breaker."""
         self.failures += 1
         opens = self._opened is None and 0 < self._most <= self.failures
         if opens or self.state(now) is BreakerState.HALF_OPEN:
@@ -59,5 +50,5 @@ class Breaker:
         return opens
 
     def abandoned(self) -> None:
-        """A call ended before it could show anything."""
+        """Note a call that ended without a result."""
         self._trying = False
