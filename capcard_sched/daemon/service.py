@@ -294,6 +294,7 @@ class Service:
         began = time.monotonic()
         await self._backend.informers.wait_synced()
         counts = await self._thread.query(_sizes)
+        await self._thread.query(lambda core: core.state.fix_accounts())  # on a standby, too
         self._health.lists_applied()
         self._log.info("caches synced", seconds=round(time.monotonic() - began, 3), **counts)
         await self._thread.query(lambda _: settle_memory())

@@ -182,10 +182,14 @@ class ClusterState:
         self.terms += 1
         self._pod_table.end_term()
 
+    def fix_accounts(self) -> None:
+        """Fix the accounts of bound pods from now on: the initial lists, in any order, are complete."""
+        self._job_table.live = True
+
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""
         self._match_width()
-        self._job_table.live = True
+        self.fix_accounts()
         if len(self.classes) > 2 * len(self.tasks) + _SPARE:
             self.classes.prune({task.cls for task in self.tasks.values()})
         self.nodes.sort_rows()

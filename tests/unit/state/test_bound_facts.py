@@ -166,6 +166,17 @@ def test_before_the_first_session_objects_arrive_in_any_order() -> None:
         assert _usage(state) == {"q": ONE}
 
 
+def test_a_standby_fixes_accounts_without_a_session() -> None:
+    state = ClusterState(("capcard-sched",), "default")
+    listed: list[deltas.Delta] = [queue("q"), queue("other"), node("n"), group("g"), pod("p", group="g", node="n")]
+    for fact in listed:
+        state.apply(fact)
+    state.fix_accounts()
+    for edit in (group("g", queue="other"), pod("p", group="h", node="n"), deltas.Takeover()):
+        state.apply(edit)
+    assert _usage(state) == {"q": ONE}
+
+
 def test_an_ignored_edit_is_recorded_once_per_object_until_the_object_is_deleted() -> None:
     state = _state(group("g"), pod("p", group="g", node="n", annotations={keys.CARD_NAME: "A"}))
     edits = state.ignored_edits
