@@ -157,7 +157,7 @@ class CardInventory:
         self.invalid_labels -= len(offer.cards.problems)
 
     def _update_relations(self, before: dict[str, frozenset[str]], held: Container[str]) -> set[str]:
-        """Settle what is remembered and rebuild resource to cards for the cards whose resources changed."""
+        """Update the cards by resource, and keep the resources of held cards that no node offers any more."""
         for card in self._remembered.keys() - before.keys():
             before[card] = self._remembered[card]
         changed: set[str] = set()

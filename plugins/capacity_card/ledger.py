@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
+    from capcard_sched.plugins.capacity_card.feasibility import Shortage
     from capcard_sched.plugins.capacity_card.inventory import CardInventory
     from capcard_sched.plugins.capacity_card.minimum import JobQuantities, Minimum
     from capcard_sched.plugins.capacity_card.quota import CardQuota
@@ -319,9 +320,18 @@ class Ledger:
     def recompute(self) -> None:
         """Recompute pending, inqueue and elastic amounts of the jobs that changed. O(pods of these jobs)."""
         while self._stale:
-            account = self.jobs[self._stale.pop()]
-            quantities = self._minimum.quantities(account.job, account.charges)
-            account.assess(quantities, impossible_need(account.queue.quota, quantities.need, same_card=self._same_card))
+            self._assess(self.jobs[self._stale.pop()])
+
+    def impossible(self, account: JobAccount) -> Shortage | None:
+        """The limit of its queue that the minimum of a job exceeds, up to date. O(pods of the job)."""
+        if account.job.key in self._stale:
+            self._stale.discard(account.job.key)
+            self._assess(account)
+        return account.impossible
+
+    def _assess(self, account: JobAccount) -> None:
+        quantities = self._minimum.quantities(account.job, account.charges)
+        account.assess(quantities, impossible_need(account.queue.quota, quantities.need, same_card=self._same_card))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""

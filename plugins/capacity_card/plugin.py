@@ -96,12 +96,12 @@ class CapacityCard(Plugin):
 
     def _report_impossible(self, session: Session) -> None:
         """Event and condition of each touched job whose minimum exceeds a quota of its queue."""
-        self.ledger.recompute()
         for key in sorted(session.touched_jobs):
             account = self.ledger.jobs.get(key)
-            if account is None or account.impossible is None or account.job.is_ready():
+            found = self.ledger.impossible(account) if account is not None and not account.job.is_ready() else None
+            if account is None or found is None:
                 continue
-            message = self.refusals.impossible(account.queue.name, account.impossible)
+            message = self.refusals.impossible(account.queue.name, found)
             session.notice(account.job, CAN_NEVER_START, message)
             session.set_condition(account.job, CAN_NEVER_START.code, CAN_NEVER_START.code, message)
 
