@@ -65,7 +65,7 @@ class Allocate(Action):
         if "enqueue" not in session.actions:
             for job in session.in_phase_pending():
                 session.enqueue(job)
-        for job in session.with_pending_tasks():
+        for job in session.to_attempt():
             if session.is_pending_phase(job):
                 continue
             session.touched_jobs.add(job.key)
@@ -79,6 +79,7 @@ class Allocate(Action):
             else:
                 session.refuse(job, invalid)
                 session.explain_pending(job, invalid)
+                session.note_failure(session.queues[job.queue], job, {})
         return rounds
 
     @staticmethod
@@ -86,6 +87,8 @@ class Allocate(Action):
         """Refuses all jobs of an overused queue, which gets nothing more in this session."""
         row = reasons.QUEUE_OVERUSED
         refusal = Refusal("overused", "", row.code, row.render(queue=queue.name), queue=queue.name)
+        for job in waiting:
+            session.note_failure(queue, job, {})
         session.refuse_all(waiting, refusal)
 
     @staticmethod
@@ -103,17 +106,22 @@ class Allocate(Action):
                 tasks = [task for task in session.pending_tasks(job) if not task.cls.best_effort]
             if not tasks:
                 return ()
+            shortages = None
             if job.topology is None or not job.topology.hard:
-                processed = GangAllocator(session, statement, queue, job, tasks).run(alone=alone)
+                allocator = GangAllocator(session, statement, queue, job, tasks)
+                processed = allocator.run(alone=alone)
+                shortages = allocator.shortages
             else:
                 processed = place_in_hyper_node(session, statement, queue, job, tasks, alone=alone)
             if session.job_ready(job):
+                session.note_failure(queue, job, None if len(statement) else shortages)
                 statement.commit()
                 return tasks[processed:] if processed else ()
             if session.job_pipelined(job):
                 statement.keep()
             else:
                 statement.discard()
+                session.note_failure(queue, job, shortages)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             statement.discard()
             session.record_hook_error(job, error)

@@ -29,7 +29,7 @@ class Backfill(Action):
     def execute(self, session: Session) -> None:
         """Run the action."""
         rounds = Rounds(session)
-        for job in session.with_pending_tasks():
+        for job in session.to_attempt():
             if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:
                 continue
             try:

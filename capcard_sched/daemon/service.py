@@ -323,7 +323,7 @@ class Service:
         """A step is complete."""
         if self._recording is not None:
             self._recording.stepped(result, deltas, now)
-        unplaced = len(core.last_session.outcomes) if core.last_session is not None and not result.idle else 0
+        unplaced = core.last_session.unplaced if core.last_session is not None and not result.idle else 0
         self._metrics.session(result.report, seconds, intake=intake, idle=result.idle, unplaced=unplaced)
         self._health.cycle_done()
         self._sessions.step(result, seconds)

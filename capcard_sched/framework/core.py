@@ -11,6 +11,7 @@ from capcard_sched.framework.eviction import nominations
 from capcard_sched.framework.placement.engine import PlacementEngine, quota_hooks
 from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
+from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
@@ -69,6 +70,7 @@ class Core:
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
         self._sessions = 0
+        self._failed_attempts: FailedAttempts | None = None
         self._reported_problems: dict[ObjectRef, str] = {}
         self._reported_edits: set[ObjectRef] = set()
         #: The last session, for `explain`: its refusals and outcomes are readable until the next one.
@@ -106,6 +108,9 @@ class Core:
         # Namespaces decide which queues accept a job.
         self._wakes_on = sorted({"namespaces"}.union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
+        if self._failed_attempts is not None:
+            self._failed_attempts.drop_all()
+        self._failed_attempts = FailedAttempts(self.state, self.dispatch)
         self._signatures = SignatureCache(self.dispatch)
         self._quota_hooks = quota_hooks(self.dispatch)
         if not self.dispatch.has("prepare"):
@@ -137,6 +142,10 @@ class Core:
             return StepResult(intents, SessionReport(""), True, next_wakeup)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
+            everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
+            session.failed_attempts.open(
+                self._signatures, now, changed_jobs=session.changed.jobs, everything=everything
+            )
             nominations.renew_nominations(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
@@ -178,6 +187,7 @@ class Core:
             now=now,
             actions=self.conf.actions,
             memory=self._memory,
+            failed_attempts=self._failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
         )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.close.missing_groups import refusal_of
-from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
@@ -125,17 +124,11 @@ def _summary(
         for item in pending:
             if item.outcome == kind:
                 return item.message
-    return job_fit_text(job, session.outcomes, session.task_key)
+    return session.job_fit_error(job)
 
 
 def _job_refusals(session: Session | None, job: Job) -> tuple[Refusal, ...]:
-    if session is None:
-        return ()
-    return tuple(
-        refusal
-        for (ref, _), refusal in session.refusals.items()
-        if ref.kind == "PodGroup" and ref.namespace == job.namespace and ref.name == job.name
-    )
+    return () if session is None else tuple(session.refusals_of(job))
 
 
 def _pending(session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...]:
@@ -144,7 +137,7 @@ def _pending(session: Session, job: Job, pod: str) -> tuple[TaskExplanation, ...
     for task in session.pending_tasks(job):
         if pod and task.name != pod:
             continue
-        outcome = session.outcomes.get(task.uid)
+        outcome = session.outcome_of(task.uid)
         if outcome is not None and outcome.node:
             outcome = type(outcome)(outcome.kind, outcome.message, "", outcome.refusal, outcome.nominated)
         groups.setdefault((task.cls, outcome), []).append(task)
@@ -155,7 +148,7 @@ def _explain_tasks(session: Session, tasks: list[Task], outcome: TaskOutcome | N
     names = tuple(task.name for task in tasks)
     if outcome is None:
         return TaskExplanation(names, "untried", "not tried in the last session")
-    fitting = {session.outcomes[task.uid].node for task in tasks}
+    fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
     node = fitting.pop() if len(fitting) == 1 else ""
     reasons: tuple[NodeReason, ...] = ()
     evictable = 0

@@ -41,6 +41,15 @@ class AllocatableCheck:
         """The refusal of one pod, or None. `allocatable` and `preemptive` share this check."""
         return self.grant(hook, queue, [task]).refusal
 
+    def version(self, queue: Queue) -> tuple[object, ...]:
+        """The content of the queue that `grant` reads: equal versions give equal results for unchanged jobs."""
+        account = self._ledger.queues.get(queue.name)
+        if account is None:
+            return (queue.is_open,)
+        quota, held = account.quota, account.allocated
+        cards = frozenset(quota.cards.items()), frozenset(held.cards.items())
+        return queue.is_open, *cards, quota.cpu.limit, quota.memory.limit, held.cpu, held.memory
+
     def grant(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
         """How many tasks of one class fit one after the other. O(alternatives)."""
         account = self._ledger.queues.get(queue.name)

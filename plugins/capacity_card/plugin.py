@@ -125,6 +125,9 @@ class CapacityCard(Plugin):
     def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
         return self._allocatable.grant("allocatable", queue, tasks)
 
+    def allocation_version(self, queue: Queue) -> tuple[object, ...]:
+        return self._allocatable.version(queue)
+
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         found = self._allocatable.refusal("preemptive", queue, task)
         if found is None or found.also:  # only this hook's second event names the verb

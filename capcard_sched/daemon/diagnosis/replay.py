@@ -358,7 +358,7 @@ class _Replay:
         ]
         if kind == "admitted" or task is None:
             return "; ".join(refusals)
-        _, message, _ = task_scheduling_reason(task, session.outcomes.get(key), session.job_fit_error(job))
+        _, message, _ = task_scheduling_reason(task, session.outcome_of(key), session.job_fit_error(job))
         return message or "; ".join(refusals)
 
 

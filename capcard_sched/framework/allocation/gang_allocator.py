@@ -51,6 +51,11 @@ class GangAllocator:
         #: Whether all results so far depend only on the amounts and static results of the nodes.
         self.by_amounts = True
         self._failed_roles: set[str] = set()
+        #: The pods of each signature that the job needs and that did not fit; None when the failure depends on more
+        #: than the job, the books of its queue and free resources.
+        self.shortages: dict[PodSignature, int] | None = {} if not session.pipelined_tasks else None
+        #: Tasks without which the job does not start; any further one once it is ready.
+        self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
         #: Rows of this visit while it used a single signature; None once it used several.
         self._rows: list[int] | None = []
         self._row_signature: PodSignature | None = None
@@ -96,6 +101,7 @@ class GangAllocator:
         engine, job = self._engine, self._job
         refusal = self._session.dispatch.refusal("pre_predicate", signature)
         if refusal is not None:
+            self.shortages = None
             self._fail(signature, TaskOutcome("unfit", refusal.message, refusal=refusal))
             return False
         grant = self._quota_grant(signature, run)
@@ -110,7 +116,7 @@ class GangAllocator:
         ranking = engine.ranking(signature)
         if ranking.is_per_node:
             return self._place_one(signature, task)
-        if not ready and self._is_known_unschedulable(ranking, run):
+        if not ready and self._is_known_unschedulable(signature, ranking, run):
             return False
         rows = ranking.take(grant.count, grant.alternatives, grant.alternative_limits)
         if not rows:
@@ -178,6 +184,7 @@ class GangAllocator:
         node = session.nodes.by_name.get(task.nominated_node)
         if node is None:
             return False
+        self.shortages = None
         if self._engine.fits(signature, node.row, future=False):
             self._statement.allocate(self._job, [task], [node])
         elif task.uid in session.carry_over.nominations and self._engine.fits(signature, node.row, future=True):
@@ -196,7 +203,7 @@ class GangAllocator:
 
     def _place_one(self, signature: PodSignature, task: Task) -> bool:
         """Places one pod: its nodes depend on each other or on nominations, or differ in more than amounts."""
-        self.by_amounts = False
+        self.by_amounts, self.shortages = False, None
         row = self._engine.best(signature)
         if row < 0:
             return self._pipeline_one(signature, task, None)
@@ -219,13 +226,19 @@ class GangAllocator:
                 self._placed += 1
                 return True
         text = engine.diagnose(signature)[0] if self._explains else ""
+        self._note_shortage(signature)
         if ranking is not None and self._rows is not None and self._row_signature in (None, signature):
             ranking.known_limit = (self._rows, engine.releases, text)
         return self._fail(signature, TaskOutcome("unfit", text))
 
     # --- giving up --------------------------------------------------------------------------------------------------
 
-    def _is_known_unschedulable(self, ranking: Ranking, run: Sequence[Task]) -> bool:
+    def _note_shortage(self, signature: PodSignature) -> None:
+        if self.shortages is not None:
+            alike = all(task.cls is signature.cls for task in self._tasks)
+            self.shortages[signature] = self._needed if alike else 1
+
+    def _is_known_unschedulable(self, run_signature: PodSignature, ranking: Ranking, run: Sequence[Task]) -> bool:
         """Whether an earlier job of this session proved that the gang cannot reach its minimum.
 
         Only when all missing members have this one signature; they get the outcomes of a full attempt.
@@ -237,6 +250,7 @@ class GangAllocator:
         needed = job.min_available - job.ready_tasks - job.pending_best_effort
         if len(run) < needed or len(rows) >= needed or len(run) != len(self._tasks):
             return False
+        self._note_shortage(run_signature)
         nodes, outcomes = self._session.nodes.nodes, self._session.outcomes
         for task, row in zip(run, rows, strict=False):
             outcomes[task.uid] = TaskOutcome("schedulable", "", nodes[row].name)

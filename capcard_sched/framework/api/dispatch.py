@@ -55,6 +55,9 @@ class Dispatch:
         voters = {name for name, _ in self._flat["job_enqueueable"]}
         #: Whether every plugin that votes on admission also declares an `admission_version`.
         self.has_admission_versions = voters == {name for name, _ in self._flat["admission_version"]}
+        limiting = {name for hook in ("overused", "allocatable", "allocatable_many") for name, _ in self._flat[hook]}
+        #: Whether every plugin that limits allocation also declares an `allocation_version`.
+        self.has_allocation_versions = limiting <= {name for name, _ in self._flat["allocation_version"]}
 
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:

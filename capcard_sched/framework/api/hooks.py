@@ -97,6 +97,14 @@ HOOKS: tuple[Hook, ...] = (
         Combine.FIRST_REFUSAL,
         "`allocatable` is called one by one",
     ),
+    Hook(
+        "allocation_version",
+        "(queue) -> value | None: determines `overused` and `allocatable` for unchanged jobs of the queue: the same "
+        "value, the same results",
+        None,
+        Combine.MERGE,
+        "a plugin with one of these hooks has every waiting job attempted in every session",
+    ),
     Hook("preemptive", "(queue, task) -> Refusal | None", "enablePreemptive", Combine.FIRST_REFUSAL, "allowed"),
     # victims
     Hook(

@@ -5,7 +5,7 @@ The last writes are remembered, so that nothing is written twice and an unchange
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from capcard_sched.framework.close.missing_groups import MissingGroups
 from capcard_sched.framework.close.queue_status import QueueStatuses
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Seconds before the same event on the same object is written again.
 _REPEAT_SECONDS = 300.0
+#: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.
+Failure: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 
 
@@ -48,8 +50,10 @@ class SessionCloser:
     def __init__(self, timer: Callable[[], float] | None = None) -> None:
         self._timer = timer
         self._events: dict[tuple[ObjectRef, str], tuple[str, float]] = {}
-        #: Unix seconds at which a refusal was last checked for its events.
-        self._checked_at: dict[tuple[ObjectRef, str], float] = {}
+        #: Object and hook of a refusal to the Unix seconds at which one of its events is to be repeated.
+        self._repeat_at: dict[tuple[ObjectRef, str], float] = {}
+        #: Job key to the last failure whose texts were written, and the Unix seconds of their next refresh.
+        self._failures: dict[str, tuple[Failure, float]] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
@@ -68,7 +72,7 @@ class SessionCloser:
         """All intents of the session, binds first."""
         if session.state.terms != self._term:
             self._term = session.state.terms
-            for writes in (self._events, self._checked_at, self._pod_conditions):
+            for writes in (self._events, self._repeat_at, self._failures, self._pod_conditions):
                 writes.clear()
         again = self._status_writes.pop_expired(session.now)
         session.touched_jobs.update(self._annotation_writes.pop_expired(session.now))
@@ -105,6 +109,7 @@ class SessionCloser:
         for notice in sorted(session.notices):
             self._emit(session, intents, notice.object, notice.reason.type, notice.reason.code, notice.message,
                        notice.component, slot=notice.reason.code)  # fmt: skip
+        self._keep_failures(session)
         return intents
 
     # --- before the plugins close -----------------------------------------------------------------------------------
@@ -141,6 +146,7 @@ class SessionCloser:
                 nominated = task.uid in session.carry_over.nominations
                 session.outcomes[task.uid] = TaskOutcome(kind, "", node.name, nominated=nominated)
             session.state.unplace(placement.job, placement.tasks)
+            session.failed_attempts.drop(placement.job)
         session.pipelines.clear()
 
     @staticmethod
@@ -161,6 +167,8 @@ class SessionCloser:
 
     def _close_job(self, session: Session, job: Job, intents: list[Intent], *, unwritten: bool) -> None:
         """Phase, conditions, counts and events. `unwritten`: the PodGroup in the API server differs from the job."""
+        if not unwritten and self._repeats_failure(session, job):
+            return
         wanted = session.conditions.get(job.key, [])
         conditions = self._conditions(session, job, wanted)
         unschedulable = any(condition.type == "Unschedulable" for condition in wanted)
@@ -255,15 +263,52 @@ class SessionCloser:
             self._emit(session, intents, reference(task), "Warning", reasons.FAILED_SCHEDULING.code, message,
                        slot="pod", normalise=True)  # fmt: skip
 
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def _repeats_failure(self, session: Session, job: Job) -> bool:
+        """Whether an unchanged job failed to be placed as before, and its texts need no refresh yet.
+
+        Texts contain figures of the whole cluster. Refreshing them with every change of the cluster would rewrite
+        every waiting job in every session.
+        """
+        failure = _failure_of(session, job)
+        if failure is None:
+            self._failures.pop(job.key, None)
+            return False
+        known = self._failures.get(job.key)
+        unchanged = job.key not in session.changed.jobs and not session.changed.everything
+        if known is not None and unchanged and known[0] == failure and session.now < known[1]:
+            return True
+        self._failures[job.key] = failure, session.now + _REPEAT_SECONDS
+        return False
+
+    def _keep_failures(self, session: Session) -> None:
+        """Hands the failures of the session over to the next ones, which skip their jobs."""
+        if session.report.evicted or session.report.errors:
+            return
+        changed = session.state.changes.jobs
+        by_object: dict[ObjectRef, list[str]] = {}
+        for ref, hook in session.refusals:
+            by_object.setdefault(ref, []).append(hook)
+        for key, (job, shortages) in session.failures.items():
+            if key in changed or key not in self._failures:
+                continue
+            outcomes = {uid: outcome for uid in job.pending if (outcome := session.outcomes.get(uid)) is not None}
+            refs = [reference(job), *(reference(task) for task in job.pending.values())]
+            keys = [(ref, hook) for ref in refs for hook in by_object.get(ref, ())]
+            refusals = {key: session.refusals[key] for key in keys}
+            expires = min([self._failures[key][1], *(self._repeat_at[key] for key in keys if key in self._repeat_at)])
+            session.failed_attempts.add(job, shortages, expires, outcomes, refusals)
+
     # --- events -----------------------------------------------------------------------------------------------------
 
     def _emit_refusals(self, session: Session, intents: list[Intent]) -> None:
         due = sorted(
-            (key for key, refusal in session.refusals.items() if refusal.event and self._is_news(session, key, refusal))
+            (key for key, refusal in session.refusals.items() if refusal.event and self._is_due(session, key, refusal))
         )
         for ref, hook in due:
-            self._checked_at[ref, hook] = session.now
             refusal = session.refusals[ref, hook]
+            emitted = [session.now]
             targets = [(ref, refusal.component)]
             if ref.kind == "PodGroup":
                 job = session.state.jobs.get(f"{ref.namespace}/{ref.name}")
@@ -274,32 +319,39 @@ class SessionCloser:
                     pods = sorted((reference(task) for task in job.pending.values()), key=lambda pod: pod.name)
                     targets += [(pod, component) for pod in pods]
             for target, component in targets:
-                self._emit(session, intents, target, refusal.type, refusal.reason, refusal.message, component,
-                           slot=hook)  # fmt: skip
-                for position, (reason, message) in enumerate(refusal.also):
+                emitted.append(self._emit(session, intents, target, refusal.type, refusal.reason, refusal.message,
+                                          component, slot=hook))  # fmt: skip
+                emitted += [
                     self._emit(session, intents, target, refusal.type, reason, message, component,
-                               slot=f"{hook}/{position}")  # fmt: skip
+                               slot=f"{hook}/{position}")
+                    for position, (reason, message) in enumerate(refusal.also)
+                ]  # fmt: skip
+            self._repeat_at[ref, hook] = min(emitted) + _REPEAT_SECONDS
 
-    def _is_news(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
-        """Whether a refusal is new, its job changed, or its last event is too old."""
+    def _is_due(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
+        """Whether a refusal may have an event to emit: it is new, its job changed, or an event is to be repeated."""
         ref, _ = key
         return (
             not session.carry_over.repeats(ref, refusal)
-            or session.now - self._checked_at.get(key, 0.0) >= _REPEAT_SECONDS
+            or session.now >= self._repeat_at.get(key, 0.0)
             or f"{ref.namespace}/{ref.name}" in session.changed.jobs
         )
 
     def _emit(
         self, session: Session, intents: list[Intent], ref: ObjectRef, type: Literal["Normal", "Warning"], reason: str,
         message: str, component: str = "", *, slot: str, normalise: bool = False,
-    ) -> None:  # fmt: skip
-        """Emits an event unless it repeats the last one of its object and slot within a short time."""
+    ) -> float:  # fmt: skip
+        """Emits an event unless it repeats the last one of its object and slot within a short time.
+
+        Returns the time of the last event, Unix seconds.
+        """
         compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
         last = self._events.get((ref, slot))
         if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
-            return
+            return last[1]
         self._events[ref, slot] = (compared, session.now)
         intents.append(EmitEvent(ref, type, reason, message, component))
+        return session.now
 
     def forget_pod(self, ref: ObjectRef) -> None:
         """Drops the last writes about a pod that is gone or bound."""
@@ -313,9 +365,29 @@ class SessionCloser:
         old = now - _REPEAT_SECONDS
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
-        self._checked_at = {key: moment for key, moment in self._checked_at.items() if moment > old}
+        self._repeat_at = {key: moment for key, moment in self._repeat_at.items() if moment > now}
+        self._failures = {key: value for key, value in self._failures.items() if value[1] > now}
         for writes in (self._status_writes, self._annotation_writes, self._queue_statuses):
             writes.prune(now)
+
+
+def _failure_of(session: Session, job: Job) -> Failure | None:
+    """The kinds of failure of the pending tasks that found no place; None when that is not the whole state of the job.
+
+    Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.
+    """
+    if job.phase is PodGroupPhase.PENDING or job.topology is not None:
+        return None
+    kinds: set[tuple[str, str, str, str]] = set()
+    for uid in job.pending:
+        outcome = session.outcomes.get(uid)
+        if uid in session.carry_over.expired_nominations or (outcome is not None and outcome.kind == "pipelined"):
+            return None
+        if outcome is not None and outcome.kind != "schedulable":
+            refusal = outcome.refusal
+            cause = ("", "", "") if refusal is None else (refusal.hook, refusal.plugin, refusal.reason)
+            kinds.add((outcome.kind, *cause))
+    return frozenset(kinds) or None
 
 
 def next_phase(job: Job, *, unschedulable: bool) -> PodGroupPhase:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Task
     from capcard_sched.model.queue import Queue
+    from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.columns import NodeTable
 
 #: Sessions without use after which static results are dropped, and the number of results above which all but those of
@@ -58,12 +59,18 @@ class SignatureCache:
         return self.nodes
 
     def signature(self, queue: Queue, task: Task, *, restricted: bool = False, by_tree: bool = True) -> PodSignature:
-        """The signature of a task now: contexts may change with every placement.
+        """The signature of a task now: contexts may change with every placement. Options as of `contexts`."""
+        return self.intern(task.cls, self.contexts(queue, task, restricted=restricted, by_tree=by_tree))
+
+    def contexts(
+        self, queue: Queue, task: Task, *, restricted: bool = False, by_tree: bool = True
+    ) -> dict[str, Hashable]:
+        """The contexts of a task now, by plugin.
 
         `restricted`: the nodes were chosen for a job in hard mode, so that its signature has no bound; `by_tree`:
         includes the contexts of plugins that follow the tree of HyperNodes.
         """
-        cls, job = task.cls, task.job
+        job = task.job
         contexts = self.hooks.class_contexts(queue, task)
         for name, context in self.hooks.task_contexts(task, by_tree=by_tree):
             contexts[name] = (contexts[name], context) if name in contexts else context
@@ -71,6 +78,10 @@ class SignatureCache:
             bound = hypernode_bounds.bound_of(self.tree, job)
             if bound is not None:
                 contexts[hypernode_bounds.CONTEXT] = bound
+        return contexts
+
+    def intern(self, cls: TaskClass, contexts: dict[str, Hashable]) -> PodSignature:
+        """The one signature of the session with this content."""
         key: Hashable = (cls.id, tuple(contexts.items())) if contexts else cls.id
         signature = self._signatures.get(key)
         if signature is None:

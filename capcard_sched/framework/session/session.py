@@ -5,13 +5,16 @@ It offers hooks and queries, and holds no policy. `SessionCloser` writes conditi
 
 from __future__ import annotations
 
+from collections import ChainMap
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import CarryOver
+from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.api.webhook import WebhookFactory
     from capcard_sched.framework.placement.engine import PlacementEngine
@@ -88,6 +92,7 @@ class Session(Snapshot):
         now: float,
         actions: tuple[str, ...],
         memory: CarryOver | None = None,
+        failed_attempts: FailedAttempts | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
         webhooks: WebhookFactory | None = None,
     ) -> None:
@@ -104,6 +109,10 @@ class Session(Snapshot):
         self.actions = actions
         #: The state that outlives the session.
         self.carry_over = CarryOver() if memory is None else memory
+        #: The waiting jobs that this session skips.
+        self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
+        #: Key of a job that failed to be placed to the job and its shortages: the next sessions may skip it.
+        self.failures: dict[str, tuple[Job, dict[PodSignature, int]]] = {}
         self.report = SessionReport(uid)
         #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
@@ -255,9 +264,35 @@ class Session(Snapshot):
             self.record_hook_error(job, error)
             return False
 
+    def outcome_of(self, uid: str) -> TaskOutcome | None:
+        """The outcome of a task's last attempt, in this session or in an earlier one that still holds."""
+        outcome = self.outcomes.get(uid)
+        if outcome is None and len(self.failed_attempts):
+            task = self.tasks_by_uid.get(uid)
+            record = self.failed_attempts.get(task.job.key) if task is not None and task.job is not None else None
+            outcome = None if record is None else record.outcomes.get(uid)
+        return outcome
+
+    def refusals_of(self, job: Job) -> list[Refusal]:
+        """The refusals of a job, of this session or of an earlier one that still hold."""
+        record = self.failed_attempts.get(job.key)
+        found = {**(record.refusals if record is not None else {}), **self.refusals}
+        return [
+            refusal
+            for (ref, _), refusal in found.items()
+            if ref.kind == "PodGroup" and ref.namespace == job.namespace and ref.name == job.name
+        ]
+
+    @property
+    def unplaced(self) -> int:
+        """The number of tasks that the last attempts did not place."""
+        return len(self.outcomes) + self.failed_attempts.tasks
+
     def job_fit_error(self, job: Job) -> str:
         """The text of a job that is not ready."""
-        return job_fit_text(job, self.outcomes, self.task_key)
+        record = self.failed_attempts.get(job.key)
+        outcomes = self.outcomes if record is None else ChainMap(self.outcomes, record.outcomes)
+        return job_fit_text(job, outcomes, self.task_key)
 
     def schedulable_pending(self, job: Job) -> int:
         """The number of pending tasks that had a node in an attempt that was undone."""
@@ -358,8 +393,22 @@ class Session(Snapshot):
         return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:
-        """Jobs with pending tasks."""
+        """Jobs with pending tasks, skipped ones included."""
+        return [job for job in chain(self.state.active.values(), self.failed_attempts) if job.pending]
+
+    def to_attempt(self) -> Iterable[Job]:
+        """Jobs with pending tasks that may be placed now."""
         return [job for job in self.state.active.values() if job.pending]
+
+    def note_failure(self, queue: Queue, job: Job, shortages: dict[PodSignature, int] | None) -> None:
+        """Records that the job could not be placed for want of quota or capacity; `shortages` as of `GangAllocator`.
+
+        None, or a job that waits for its turn in a strict FIFO queue, is attempted again in the next session.
+        """
+        if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
+            self.failures.pop(job.key, None)
+        else:
+            self.failures[job.key] = job, shortages
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
@@ -378,7 +427,8 @@ class Session(Snapshot):
 
     def in_phase_inqueue(self) -> Iterable[Job]:
         """Active jobs in phase Inqueue."""
-        return [job for job in self.state.active.values() if job.phase is PodGroupPhase.INQUEUE]
+        waiting = chain(self.state.active.values(), self.failed_attempts)
+        return [job for job in waiting if job.phase is PodGroupPhase.INQUEUE]
 
     def is_pending_phase(self, job: Job) -> bool:
         """Whether the job is in phase Pending."""

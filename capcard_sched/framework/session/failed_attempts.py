@@ -1,0 +1,281 @@
+"""Failed attempts that stand: waiting jobs that a session skips because nothing they depend on changed.
+
+An attempt to place a job reads the job, the books of its queue, the static results of the nodes for its classes, and
+free resources. While all of these are unchanged, or changed only for the worse, another attempt fails in the same way.
+A record is dropped, and its job attempted again, when
+
+- the job changed,
+- the allocation version of its queue changed (hook `allocation_version`),
+- a node has capacity for more pods of one of its classes, and the sum over all nodes reaches what the job needs,
+- a static result or a signature context of one of its classes changed,
+- a plugin's wakeup was reached, or its events are to be repeated.
+
+The checks run per queue and per class, never per job: a session costs what changed.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
+from capcard_sched.model.status import PodGroupPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+
+    from capcard_sched.framework.api.dispatch import Dispatch
+    from capcard_sched.framework.api.node_view import PodSignature, Rows
+    from capcard_sched.framework.placement.signature_cache import SignatureCache
+    from capcard_sched.framework.session.report import TaskOutcome
+    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.refusal import Refusal
+    from capcard_sched.state.cluster import ClusterState
+
+#: Maximum number of classes with counts per node; jobs of further classes are attempted in every session.
+_MAX_CLASSES = 512
+#: The pods needed by a job that failed for want of more than free resources: any change of a node may help it.
+_ANY_CHANGE = 0
+
+
+class FailedAttempt(NamedTuple):
+    """The record of one job."""
+
+    job: Job
+    queue: str
+    #: The allocation version of the queue.
+    version: Hashable
+    #: The classes that did not fit: the key of the count, and the pods of the class that the job needs.
+    needs: tuple[tuple[Hashable, int], ...]
+    #: Unix seconds at which the job is attempted again.
+    expires: float
+    #: The outcomes of its tasks, by uid, and the refusals of the attempt.
+    outcomes: dict[str, TaskOutcome]
+    refusals: dict[tuple[ObjectRef, str], Refusal]
+
+
+class _Class:
+    """A class in a context, with the jobs that wait for it."""
+
+    __slots__ = ("fit", "sample", "waiting")
+
+    def __init__(self, fit: ClassFit, sample: Task) -> None:
+        self.fit = fit
+        #: A waiting task of the class.
+        self.sample = sample
+        #: Pods needed to the keys of the jobs.
+        self.waiting: dict[int, set[str]] = {}
+
+
+class FailedAttempts:
+    """The records of all skipped jobs. They are not among the active jobs of the state."""
+
+    def __init__(self, state: ClusterState, dispatch: Dispatch) -> None:
+        self._state = state
+        self._dispatch = dispatch
+        self._is_supported = dispatch.has_allocation_versions and not any(
+            plugin.time_dependent for plugin in dispatch.plugins
+        )
+        self._records: dict[str, FailedAttempt] = {}
+        #: Queue to allocation version to the keys of its jobs.
+        self._queues: dict[str, dict[Hashable, set[str]]] = {}
+        self._classes: dict[Hashable, _Class] = {}
+        self._expiries: list[tuple[float, str]] = []
+        self._cache: SignatureCache | None = None
+        #: The number of tasks with an outcome.
+        self.tasks = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Job]:
+        """The skipped jobs."""
+        return (record.job for record in self._records.values())
+
+    def get(self, key: str) -> FailedAttempt | None:
+        """The record of a job, by key."""
+        return self._records.get(key)
+
+    # --- opening a session ------------------------------------------------------------------------------------------
+
+    def open(self, cache: SignatureCache, now: float, *, changed_jobs: Iterable[str], everything: bool) -> None:
+        """Drops the records that no longer hold; their jobs are active again. Raises nothing.
+
+        `everything`: all records.
+        """
+        self._cache = cache
+        if not self._records:
+            return
+        if everything:
+            self.drop_all()
+            return
+        for key in changed_jobs:
+            self._drop(key)  # the state decides whether a changed job is active
+        while self._expiries and self._expiries[0][0] <= now:
+            expires, key = heappop(self._expiries)
+            record = self._records.get(key)
+            if record is not None and record.expires == expires:
+                self._wake(key)
+        try:
+            self._check_queues()
+            self._check_classes(cache)
+        except HookFailed:
+            self.drop_all()  # the attempts report the failure
+
+    def _check_queues(self) -> None:
+        for name in sorted(self._queues):
+            queue = self._state.queues.get(name)
+            version = None if queue is None else self._version(queue)
+            for known, keys in list(self._queues[name].items()):
+                if version is None or known != version:
+                    for key in sorted(keys):
+                        self._wake(key)
+
+    def _check_classes(self, cache: SignatureCache) -> None:
+        table = self._state.nodes
+        changed: dict[int, Rows] = {}
+        for key in list(self._classes):
+            entry = self._classes.get(key)
+            if entry is None:
+                continue
+            fit, task = entry.fit, entry.sample
+            job = task.job
+            queue = self._state.queues.get(job.queue) if job is not None else None
+            if queue is None or cache.contexts(queue, task) != fit.contexts:
+                self._wake_class(key, None)
+                continue
+            feasible, _ = cache.static_results(cache.intern(fit.cls, fit.contexts))
+            if not fit.is_current(table, feasible):
+                change = fit.rebuild(table, feasible)
+            else:
+                if fit.serial == table.serial:
+                    continue
+                rows = changed.get(fit.serial)
+                if rows is None:
+                    rows = changed[fit.serial] = np.flatnonzero(table.stamps > fit.serial)
+                change = fit.update(table, rows)
+            if change is FitChange.MORE:
+                self._wake_class(key, fit.total)
+            elif change is FitChange.OTHER:
+                self._wake_class(key, _ANY_CHANGE)
+
+    # --- the records ------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        job: Job,
+        needs: Mapping[PodSignature, int],
+        expires: float,
+        outcomes: dict[str, TaskOutcome],
+        refusals: dict[tuple[ObjectRef, str], Refusal],
+    ) -> None:
+        """Records a failed attempt at the end of its session. `needs`: pods of each signature that did not fit."""
+        cache, queue = self._cache, self._state.queues.get(job.queue)
+        version = None if queue is None or not self._is_supported else self._version(queue)
+        if version is None or cache is None or len(self._classes) + len(needs) > _MAX_CLASSES:
+            return
+        fresh: dict[Hashable, _Class] = {}
+        keyed: list[tuple[Hashable, int]] = []
+        for signature, needed in needs.items():
+            key: Hashable = (signature.cls, tuple(signature.contexts.items()))
+            entry = self._classes.get(key)
+            fit = self._fit_of(signature) if entry is None else entry.fit
+            count = needed
+            if needed <= fit.total:  # more than free resources is missing
+                if self._dispatch.has("node_state"):
+                    return  # node states change without a change of their node
+                count = _ANY_CHANGE
+            if entry is None:
+                sample = next(task for task in job.pending.values() if task.cls is signature.cls)
+                fresh[key] = _Class(fit, sample)
+            keyed.append((key, count))
+        self._classes.update(fresh)
+        for key, count in keyed:
+            self._classes[key].waiting.setdefault(count, set()).add(job.key)
+        record = FailedAttempt(job, job.queue, version, tuple(keyed), expires, outcomes, refusals)
+        self._records[job.key] = record
+        self._queues.setdefault(job.queue, {}).setdefault(version, set()).add(job.key)
+        heappush(self._expiries, (expires, job.key))
+        self.tasks += len(outcomes)
+        self._state.active.pop(job.key, None)
+
+    def _fit_of(self, signature: PodSignature) -> ClassFit:
+        assert self._cache is not None
+        feasible, _ = self._cache.static_results(signature)
+        return ClassFit(signature.cls, signature.contexts, self._state.nodes, feasible)
+
+    def drop(self, job: Job) -> None:
+        """Drops the record of a job that this session changed."""
+        self._wake(job.key)
+
+    def drop_all(self) -> None:
+        """Drops every record; all jobs are active again."""
+        for key in list(self._records):
+            self._wake(key)
+        self._expiries.clear()
+
+    def _wake(self, key: str) -> None:
+        record = self._drop(key)
+        if record is not None:
+            job = self._state.schedulable.get(key)
+            if job is not None and (job.pending or job.phase is PodGroupPhase.PENDING):
+                self._state.active[key] = job
+
+    def _wake_class(self, key: Hashable, total: int | None) -> None:
+        """Attempts the jobs again that `total` pods of a class could satisfy; all of them when it is None."""
+        waiting = self._classes[key].waiting
+        for count in sorted(waiting):
+            if total is None or count <= total:
+                for job_key in sorted(waiting.get(count, ())):
+                    self._wake(job_key)
+
+    def _drop(self, key: str) -> FailedAttempt | None:
+        record = self._records.pop(key, None)
+        if record is None:
+            return None
+        self.tasks -= len(record.outcomes)
+        _discard(self._queues, record.queue, record.version, key)
+        for class_key, count in record.needs:
+            entry = self._classes[class_key]
+            keys = entry.waiting[count]
+            keys.discard(key)
+            if not keys:
+                del entry.waiting[count]
+            if not entry.waiting:
+                del self._classes[class_key]
+            elif entry.sample.job is record.job:
+                self._replace_sample(entry)
+        return record
+
+    def _replace_sample(self, entry: _Class) -> None:
+        key = next(iter(next(iter(entry.waiting.values()))))
+        pending = self._records[key].job.pending.values()
+        entry.sample = next((task for task in pending if task.cls is entry.fit.cls), entry.sample)
+
+    def _version(self, queue: Queue) -> Hashable:
+        """The allocation versions of all plugins for a queue; None when one of them declares none."""
+        found: list[Hashable] = [queue.name]
+        for name, call in self._dispatch.entries("allocation_version"):
+            version_of: Callable[[Queue], Hashable] = call
+            try:
+                version = version_of(queue)
+            except Exception as error:
+                raise HookFailed(name, "allocation_version", error) from error
+            if version is None:
+                return None
+            found.append(version)
+        return tuple(found)
+
+
+def _discard(table: dict[str, dict[Hashable, set[str]]], outer: str, inner: Hashable, key: str) -> None:
+    keys = table[outer][inner]
+    keys.discard(key)
+    if not keys:
+        del table[outer][inner]
+        if not table[outer]:
+            del table[outer]

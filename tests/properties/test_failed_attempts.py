@@ -1,0 +1,64 @@
+"""Sessions that skip standing failures write what sessions write that attempt every waiting job."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from capcard_sched.testing import Harness
+from tests.properties.test_scheduling import _CONFS, _Event, _events, _Run, _World, _worlds
+
+
+class _Turn(NamedTuple):
+    """The events before a step, and the seconds since the last one."""
+
+    events: list[_Event]
+    seconds: int
+    #: New quota of one queue, or None.
+    quota: tuple[str, int, int] | None
+
+
+_turns = st.lists(
+    st.builds(
+        _Turn,
+        events=st.lists(_events, max_size=2),
+        seconds=st.sampled_from([1, 1, 40, 150, 299, 300, 301]),
+        quota=st.none() | st.tuples(st.sampled_from(["q", "r"]), st.integers(0, 5), st.integers(0, 5)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+_PREEMPTING = (
+    'actions: "enqueue, allocate, preempt, reclaim, backfill"\n'
+    "tiers: [{plugins: [{name: priority}, {name: gang}, {name: conformance}, {name: predicates}, "
+    "{name: capacity-card}, {name: nodeorder}]}]"
+)
+
+
+def _attempt_everything(h: Harness) -> None:
+    h.core._failed_attempts.add = lambda *_: None  # type: ignore[union-attr,method-assign,assignment]
+
+
+def _turn(run: _Run, turn: _Turn) -> tuple[list[Any], dict[str, str], bool]:
+    for event in turn.events:
+        run.happen(event)
+    if turn.quota is not None:
+        name, a, b = turn.quota
+        run.h.queue(name, cards={"A": a, "B": b}, capability={"cpu": "1000", "memory": "1000Gi"})
+    result = run.h.step(run.h.now + turn.seconds)
+    assert not result.report.errors
+    phases = {key: job.phase.value for key, job in run.h.state.jobs.items()}
+    return result.intents, phases, result.idle
+
+
+@pytest.mark.parametrize("conf", [*(_CONFS[name] for name in ("cards", "plain", "spread", "shares")), _PREEMPTING])
+@given(world=_worlds, turns=_turns)
+@settings(max_examples=150)
+def test_skipped_jobs_change_no_decision_event_condition_or_phase(conf: str, world: _World, turns: list[_Turn]) -> None:
+    skipping, full = _Run(conf, world), _Run(conf, world)
+    _attempt_everything(full.h)
+    for turn in (_Turn([], 1, None), *turns, _Turn([], 1, None)):
+        assert _turn(skipping, turn) == _turn(full, turn)
