@@ -1,8 +1,9 @@
 """`python -m benchmarks.bench`: measures the core on synthetic workloads. Prints figures only.
 
 Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
-all pods (W1 to W3), preempts and reclaims (P1, R1, T1), or places pods whose node scores depend on other nodes or on
-more than amounts (A1, Z1, N1, U1), or pods that share GPUs (V1, V2, V3). Times are medians over fresh cores, wall-clock
+all pods (W1 to W3), preempts and reclaims (P1, R1, T1), places pods whose node scores depend on other nodes or on
+more than amounts (A1, Z1, N1, U1), pods that share GPUs (V1, V2, V3),
+or one pod beside a backlog (B1). Times are medians over fresh cores, wall-clock
 by default; `CPU` is the CPU time of this process, independent of other work on the machine.
 """
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
+from benchmarks.backlog import BACKLOGS, Backlog, measure_backlog
 from benchmarks.eviction_scenes import SCENES
 from benchmarks.evictions import Taking, measure_taking
 from benchmarks.neighbours import NEIGHBOURS, Placing, measure_placing
@@ -36,8 +38,8 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: Workloads on free nodes, scenes of preemption, scenes with scores that depend on other nodes, and shared GPUs.
-_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED)
+#: Workloads on free nodes, scenes of preemption, scenes with scores that depend on other nodes, shared GPUs, and a backlog.
+_ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *BACKLOGS)
 
 
 class Report(msgspec.Struct):
@@ -52,6 +54,7 @@ class Report(msgspec.Struct):
     takings: list[Taking] = []
     placings: list[Placing] = []
     sharings: list[Sharing] = []
+    backlogs: list[Backlog] = []
 
 
 @app.default
@@ -87,6 +90,8 @@ def bench(
                 status.update(f"{name} at {nodes:,} nodes, {pods:,} pods")
                 if name in SCENES:
                     report.takings.append(measure_taking(name, size, nodes, pods, repeats))
+                elif name in BACKLOGS:
+                    report.backlogs.append(measure_backlog(name, size, nodes, repeats))
                 elif name in NEIGHBOURS:
                     report.placings.append(measure_placing(name, size, nodes, repeats))
                 elif name in SHARED:
@@ -130,6 +135,8 @@ def show(console: Console, report: Report, old: Report | None) -> None:
         console.print(_placing_table(report, old))
     if report.sharings:
         console.print(_sharing_table(report, old))
+    if report.backlogs:
+        console.print(_backlog_table(report, old))
     for growth in report.growth:
         series = ", ".join(f"{size:,}: {_time(seconds)}" for size, seconds in growth.points)
         console.print(f"Growth in {growth.axis} at {growth.fixed} (W3): exponent {growth.exponent:.2f} (CPU {series})")
@@ -239,6 +246,25 @@ def _sharing_table(report: Report, old: Report | None) -> Table:
             f"{run.agreed} of {PLAIN_PODS}",
         ),
     )
+
+
+def _backlog_table(report: Report, old: Report | None) -> Table:
+    table = Table(
+        title="Small changes beside gangs that wait without hope",
+        caption="one new pod: to be 5 ms or less at S5; one that ends: 20 ms",
+    )
+    for header in ("scene", "size", "gangs", "first session", "one new pod", "one that ends"):
+        table.add_column(header, justify="left" if header == "scene" else "right")
+    if old is not None:
+        table.add_column("vs. before", justify="right")
+    before = {(run.scene, run.size): run.new_pod_seconds for run in old.backlogs} if old is not None else {}
+    for run in report.backlogs:
+        times = (run.first_seconds, run.new_pod_seconds, run.ended_pod_seconds)
+        row = [run.scene, f"{run.size} ({run.nodes:,})", f"{run.gangs:,}", *map(_time, times)]
+        if old is not None:
+            known = before.get((run.scene, run.size))
+            row.append(f"{known / run.new_pod_seconds:.2f}x" if known is not None else "")
+        table.add_row(*row)
     return table
 
 

@@ -170,7 +170,7 @@ def timestamp(seconds: int) -> str:
 # --- groups and pods ------------------------------------------------------------------------------------------------
 
 
-def _gang(workload: Workload, queue: str, template: Template, size: int, phase: str = "Inqueue") -> None:
+def add_gang(workload: Workload, queue: str, template: Template, size: int, phase: str = "Inqueue") -> None:
     """Add one group of `size` pods, all of which are needed, fifty groups a second."""
     number = len(workload.groups)
     name, created = f"job-{number:06d}", timestamp(number // 50)
@@ -215,7 +215,7 @@ def _flat(nodes: int, pods: int, rng: random.Random) -> Workload:
     templates = [Template(cpu, 4 * cpu) for cpu in (1, 2, 3, 4, 6, 8, 10, 12, 14, 16)]
     workload = Workload("W1", make_nodes(nodes), [make_queue("default", {})], [], [])
     for _ in range(pods):
-        _gang(workload, "default", rng.choice(templates), 1, phase="Pending")
+        add_gang(workload, "default", rng.choice(templates), 1, phase="Pending")
     return workload
 
 
@@ -228,7 +228,7 @@ def _gangs(nodes: int, pods: int, rng: random.Random) -> Workload:
     while len(workload.pods) < pods:
         template, queue = rng.choice(templates), rng.choice(list(demand))
         size = min(8, pods - len(workload.pods))
-        _gang(workload, queue, template, size)
+        add_gang(workload, queue, template, size)
         _ask(demand[queue], template, size)
     workload.queues = [make_queue(name, _quota(asked, 1.2)) for name, asked in demand.items()]
     return workload
@@ -242,7 +242,7 @@ def _mixed(nodes: int, pods: int, rng: random.Random) -> Workload:
     while len(workload.pods) < pods:
         template, queue = rng.choice(templates), rng.choice(list(demand))
         size = min(rng.choice(_GANG_SIZES), pods - len(workload.pods))
-        _gang(workload, queue, template, size)
+        add_gang(workload, queue, template, size)
         _ask(demand[queue], template, size)
     workload.short_queues = list(demand)[::10]
     workload.queues = [

@@ -70,7 +70,8 @@ class Core:
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
         self._sessions = 0
-        self._failed_attempts: FailedAttempts | None = None
+        #: The waiting jobs that sessions skip.
+        self.failed_attempts = FailedAttempts(self.state, Dispatch(()))
         self._reported_problems: dict[ObjectRef, str] = {}
         self._reported_edits: set[ObjectRef] = set()
         #: The last session, for `explain`: its refusals and outcomes are readable until the next one.
@@ -108,9 +109,8 @@ class Core:
         # Namespaces decide which queues accept a job.
         self._wakes_on = sorted({"namespaces"}.union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
-        if self._failed_attempts is not None:
-            self._failed_attempts.drop_all()
-        self._failed_attempts = FailedAttempts(self.state, self.dispatch)
+        self.failed_attempts.drop_all()
+        self.failed_attempts = FailedAttempts(self.state, self.dispatch)
         self._signatures = SignatureCache(self.dispatch)
         self._quota_hooks = quota_hooks(self.dispatch)
         if not self.dispatch.has("prepare"):
@@ -187,7 +187,7 @@ class Core:
             now=now,
             actions=self.conf.actions,
             memory=self._memory,
-            failed_attempts=self._failed_attempts,
+            failed_attempts=self.failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
-from capcard_sched.framework.session.session import reference
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.reasons import CAN_NEVER_START
 from capcard_sched.model.status import Vote
@@ -32,13 +31,12 @@ from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
 from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Literal
 
     from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.framework.api.plugin import Sample, VictimDecision
     from capcard_sched.framework.session.session import Session
-    from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
@@ -60,8 +58,10 @@ class CapacityCard(Plugin):
         super().__init__(arguments, hierarchy=hierarchy)
         chosen = self.arguments
         self._queues: Mapping[str, Queue] = {}
-        #: The refusals of the session, as it records them.
-        self._refused: Mapping[tuple[ObjectRef, str], Refusal] = {}
+        #: The refusals of the session and of earlier ones that still hold.
+        self._refusal_of: Callable[[Task, str], Refusal | None] = lambda *_: None
+        #: The number of sessions in which cards got other resource names.
+        self._renames = 0
         self.inventory = CardInventory()
         self.demands = CardDemands(chosen, self.inventory)
         self.minimum = Minimum(chosen, self.inventory, self.demands)
@@ -81,8 +81,9 @@ class CapacityCard(Plugin):
     # --- session ----------------------------------------------------------------------------------------------------
 
     def open(self, session: Session) -> None:
-        self._queues, self._refused = session.queues, session.refusals
+        self._queues, self._refusal_of = session.queues, session.refusal_of
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
+        self._renames += bool(renamed)
         if renamed or self.demands.over_capacity:
             self.demands.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
@@ -126,13 +127,13 @@ class CapacityCard(Plugin):
         return self._allocatable.grant("allocatable", queue, tasks)
 
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
-        return self._allocatable.version(queue)
+        return self._renames, *self._allocatable.version(queue)
 
     def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
         found = self._allocatable.refusal("preemptive", queue, task)
         if found is None or found.also:  # only this hook's second event names the verb
             return found
-        reported = self._refused.get((reference(task), "allocatable"))
+        reported = self._refusal_of(task, "allocatable")
         return without_event(found) if reported is not None and reported.message == found.message else found
 
     def queue_order(self, queue: Queue) -> tuple[int, float]:

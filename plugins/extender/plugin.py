@@ -178,6 +178,9 @@ class Extender(Plugin):
         if self._takes_part:
             self._call(self._enqueued, lambda: self._objects.job_body(job))
 
+    def allocation_version(self, queue: Queue) -> None:
+        """None: a webhook may change its decisions at any time, so every waiting job is attempted."""
+
     def overused(self, queue: Queue) -> bool:
         if not self._takes_part:
             return False

@@ -51,11 +51,14 @@ class GangAllocator:
         #: Whether all results so far depend only on the amounts and static results of the nodes.
         self.by_amounts = True
         self._failed_roles: set[str] = set()
-        #: The pods of each signature that the job needs and that did not fit; None when the failure depends on more
-        #: than the job, the books of its queue and free resources.
+        self._placed_signatures: set[PodSignature] = set()
+        #: The pods of each signature that the job needs and that did not fit, 0 where any change counts; None when the
+        #: failure depends on more than the job, the books of its queue and free resources.
         self.shortages: dict[PodSignature, int] | None = {} if not session.pipelined_tasks else None
         #: Tasks without which the job does not start; any further one once it is ready.
         self._needed = max(1, job.min_available - job.ready_tasks - job.pending_best_effort)
+        #: The number of tasks that quotas admit, as far as they admit fewer than needed.
+        self._reachable = self._needed
         #: Rows of this visit while it used a single signature; None once it used several.
         self._rows: list[int] | None = []
         self._row_signature: PodSignature | None = None
@@ -108,6 +111,8 @@ class GangAllocator:
         if grant.count <= 0:
             self._refuse(signature, grant)
             return True
+        if grant.count < len(run):  # with more capacity the quota refuses the next task
+            self._reachable = min(self._reachable, self._placed + grant.count)
         task = run[0]
         if task.nominated_node and self._place_nominated(signature, task):
             return True
@@ -132,6 +137,7 @@ class GangAllocator:
     def _advance(self, signature: PodSignature, rows: list[int]) -> None:
         self._position += len(rows)
         self._placed += len(rows)
+        self._placed_signatures.add(signature)
         if self._rows is not None:
             if self._row_signature not in (None, signature):
                 self._rows = None
@@ -167,6 +173,9 @@ class GangAllocator:
     def _refuse(self, signature: PodSignature, grant: Grant) -> None:
         """Records the quota's refusal for all further tasks of the signature."""
         session, refusal = self._session, grant.refusal
+        if self.shortages is not None:
+            # The attempt reaches this refusal only while the tasks before it find their nodes.
+            self.shortages.update(dict.fromkeys(self._placed_signatures - self.shortages.keys(), 0))
         end = self._end_of_run(signature, len(self._tasks))
         message = refusal.message if refusal is not None else ""
         outcome = TaskOutcome("refused", message, refusal=refusal)
@@ -236,7 +245,7 @@ class GangAllocator:
     def _note_shortage(self, signature: PodSignature) -> None:
         if self.shortages is not None:
             alike = all(task.cls is signature.cls for task in self._tasks)
-            self.shortages[signature] = self._needed if alike else 1
+            self.shortages[signature] = min(self._needed, self._reachable) if alike else 1
 
     def _is_known_unschedulable(self, run_signature: PodSignature, ranking: Ranking, run: Sequence[Task]) -> bool:
         """Whether an earlier job of this session proved that the gang cannot reach its minimum.

@@ -147,6 +147,7 @@ class SessionCloser:
                 session.outcomes[task.uid] = TaskOutcome(kind, "", node.name, nominated=nominated)
             session.state.unplace(placement.job, placement.tasks)
             session.failed_attempts.drop(placement.job)
+            session.pipelined_jobs.add(placement.job.key)
         session.pipelines.clear()
 
     @staticmethod
@@ -290,7 +291,8 @@ class SessionCloser:
         by_object: dict[ObjectRef, list[str]] = {}
         for ref, hook in session.refusals:
             by_object.setdefault(ref, []).append(hook)
-        for key, (job, shortages) in session.failures.items():
+        for key, failure in session.failures.items():
+            job = failure.job
             if key in changed or key not in self._failures:
                 continue
             outcomes = {uid: outcome for uid in job.pending if (outcome := session.outcomes.get(uid)) is not None}
@@ -298,7 +300,7 @@ class SessionCloser:
             keys = [(ref, hook) for ref in refs for hook in by_object.get(ref, ())]
             refusals = {key: session.refusals[key] for key in keys}
             expires = min([self._failures[key][1], *(self._repeat_at[key] for key in keys if key in self._repeat_at)])
-            session.failed_attempts.add(job, shortages, expires, outcomes, refusals)
+            session.failed_attempts.add(failure, expires, outcomes, refusals)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -376,14 +378,14 @@ def _failure_of(session: Session, job: Job) -> Failure | None:
 
     Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.
     """
-    if job.phase is PodGroupPhase.PENDING or job.topology is not None:
+    if job.phase is PodGroupPhase.PENDING or job.topology is not None or job.key in session.pipelined_jobs:
         return None
     kinds: set[tuple[str, str, str, str]] = set()
     for uid in job.pending:
         outcome = session.outcomes.get(uid)
-        if uid in session.carry_over.expired_nominations or (outcome is not None and outcome.kind == "pipelined"):
+        if uid in session.carry_over.expired_nominations:
             return None
-        if outcome is not None and outcome.kind != "schedulable":
+        if outcome is not None and outcome.kind in ("refused", "unfit"):
             refusal = outcome.refusal
             cause = ("", "", "") if refusal is None else (refusal.hook, refusal.plugin, refusal.reason)
             kinds.add((outcome.kind, *cause))

@@ -43,6 +43,16 @@ _MAX_CLASSES = 512
 _ANY_CHANGE = 0
 
 
+class Failure(NamedTuple):
+    """A failed attempt of the running session."""
+
+    job: Job
+    #: Pods of each signature that did not fit, 0 where any change of a node counts.
+    shortages: Mapping[PodSignature, int]
+    #: The allocation version of the queue at the attempt.
+    version: Hashable
+
+
 class FailedAttempt(NamedTuple):
     """The record of one job."""
 
@@ -130,7 +140,7 @@ class FailedAttempts:
     def _check_queues(self) -> None:
         for name in sorted(self._queues):
             queue = self._state.queues.get(name)
-            version = None if queue is None else self._version(queue)
+            version = None if queue is None else self.version(queue)
             for known, keys in list(self._queues[name].items()):
                 if version is None or known != version:
                     for key in sorted(keys):
@@ -168,16 +178,21 @@ class FailedAttempts:
 
     def add(
         self,
-        job: Job,
-        needs: Mapping[PodSignature, int],
+        failure: Failure,
         expires: float,
         outcomes: dict[str, TaskOutcome],
         refusals: dict[tuple[ObjectRef, str], Refusal],
     ) -> None:
-        """Records a failed attempt at the end of its session. `needs`: pods of each signature that did not fit."""
-        cache, queue = self._cache, self._state.queues.get(job.queue)
-        version = None if queue is None or not self._is_supported else self._version(queue)
-        if version is None or cache is None or len(self._classes) + len(needs) > _MAX_CLASSES:
+        """Records a failed attempt at the end of its session, unless its queue changed since."""
+        job, needs, version = failure
+        queue = self._state.queues.get(job.queue)
+        if (
+            version is None
+            or queue is None
+            or self.version(queue) != version
+            or self._cache is None
+            or len(self._classes) + len(needs) > _MAX_CLASSES
+        ):
             return
         fresh: dict[Hashable, _Class] = {}
         keyed: list[tuple[Hashable, int]] = []
@@ -257,8 +272,10 @@ class FailedAttempts:
         pending = self._records[key].job.pending.values()
         entry.sample = next((task for task in pending if task.cls is entry.fit.cls), entry.sample)
 
-    def _version(self, queue: Queue) -> Hashable:
-        """The allocation versions of all plugins for a queue; None when one of them declares none."""
+    def version(self, queue: Queue) -> Hashable:
+        """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
+        if not self._is_supported:
+            return None
         found: list[Hashable] = [queue.name]
         for name, call in self._dispatch.entries("allocation_version"):
             version_of: Callable[[Queue], Hashable] = call

@@ -14,7 +14,7 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import CarryOver
-from capcard_sched.framework.session.failed_attempts import FailedAttempts
+from capcard_sched.framework.session.failed_attempts import FailedAttempts, Failure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
@@ -111,8 +111,8 @@ class Session(Snapshot):
         self.carry_over = CarryOver() if memory is None else memory
         #: The waiting jobs that this session skips.
         self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
-        #: Key of a job that failed to be placed to the job and its shortages: the next sessions may skip it.
-        self.failures: dict[str, tuple[Job, dict[PodSignature, int]]] = {}
+        #: Failures of this session by job key: the next sessions may skip these jobs.
+        self.failures: dict[str, Failure] = {}
         self.report = SessionReport(uid)
         #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
@@ -133,6 +133,8 @@ class Session(Snapshot):
         self.preemption_reports: dict[str, dict[str, VictimsConsidered]] = {}
         #: Idle capacity reserved for nominations, as (row, int64 [resources]); counts as used until the session closes.
         self.held_capacity: list[tuple[int, Vector]] = []
+        #: Keys of the jobs with pipelined placements, as of the close.
+        self.pipelined_jobs: set[str] = set()
         #: Placements to be undone at close.
         self.pipelines: list[Placement] = []
         #: (object, hook) to the last refusal.
@@ -273,6 +275,14 @@ class Session(Snapshot):
             outcome = None if record is None else record.outcomes.get(uid)
         return outcome
 
+    def refusal_of(self, task: Task, hook: str) -> Refusal | None:
+        """The refusal of a task by a hook, of this session or of an earlier one that still holds."""
+        key = reference(task), hook
+        refusal = self.refusals.get(key)
+        if refusal is None and task.job is not None and (record := self.failed_attempts.get(task.job.key)) is not None:
+            refusal = record.refusals.get(key)
+        return refusal
+
     def refusals_of(self, job: Job) -> list[Refusal]:
         """The refusals of a job, of this session or of an earlier one that still hold."""
         record = self.failed_attempts.get(job.key)
@@ -408,7 +418,7 @@ class Session(Snapshot):
         if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
             self.failures.pop(job.key, None)
         else:
-            self.failures[job.key] = job, shortages
+            self.failures[job.key] = Failure(job, shortages, self.failed_attempts.version(queue))
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""

@@ -1,0 +1,126 @@
+"""Waiting jobs that sessions skip: which change has them attempted again."""
+
+from __future__ import annotations
+
+import pytest
+
+from capcard_sched.framework.explain import explain_job
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.testing import Harness
+
+_PLUGINS = "{name: priority}, {name: gang}, {name: predicates}, {name: capacity-card}, {name: nodeorder}"
+_CONF = f'actions: "enqueue, allocate, backfill"\ntiers: [{{plugins: [{_PLUGINS}]}}]'
+
+
+def _cluster(conf: str = _CONF, quota: int = 8) -> Harness:
+    """Two nodes with two cards, each in use by a running pod, and a waiting gang of two pods with two cards."""
+    h = Harness(conf, run=True)
+    h.queue("q", cards={"A": quota}, capability={"cpu": "100", "memory": "100Gi"})
+    h.queue("other", cards={"A": 100}, capability={"cpu": "100", "memory": "100Gi"})
+    for i in range(2):
+        h.gpu_node(f"n{i}", card="A", count=2, cpu="8")
+        h.group(f"busy-{i}", queue="other", min_member=1)
+        h.pod(f"busy-{i}", group=f"busy-{i}", requests={"cpu": "1"}, card="A", cards=2)
+    h.step()
+    h.group("g", queue="q", min_member=2)
+    for i in range(2):
+        h.pod(f"g-{i}", group="g", requests={"cpu": "1"}, card="A", cards=2)
+    h.step()
+    h.step()
+    assert h.job("g").phase is PodGroupPhase.INQUEUE
+    assert len(h.core.failed_attempts) == 1
+    return h
+
+
+def _attempted(h: Harness) -> bool:
+    """Whether the next session attempts the gang."""
+    before = h.core.failed_attempts.get("default/g")
+    h.step()
+    return h.core.failed_attempts.get("default/g") is not before
+
+
+def test_a_pod_that_takes_capacity_elsewhere_is_no_reason_for_another_attempt() -> None:
+    h = _cluster()
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+
+    assert not _attempted(h)
+    assert h.binds["late"]
+
+
+def test_capacity_counts_once_it_suffices_for_the_whole_gang() -> None:
+    h = _cluster()
+    h.set_phase("busy-0", "Succeeded")
+    assert not _attempted(h), "one of two nodes is free"
+    h.set_phase("busy-1", "Succeeded")
+    h.step()
+
+    assert {"g-0", "g-1"} <= h.binds.keys()
+
+
+def test_a_quota_that_changes_has_the_jobs_of_its_queue_attempted() -> None:
+    h = _cluster()
+    h.queue("other", cards={"A": 50}, capability={"cpu": "100", "memory": "100Gi"})
+    assert not _attempted(h)
+    h.queue("q", cards={"A": 9}, capability={"cpu": "100", "memory": "100Gi"})
+    assert _attempted(h)
+
+
+def test_a_changed_job_is_attempted() -> None:
+    h = _cluster()
+    h.pod("g-2", group="g", requests={"cpu": "1"}, card="A", cards=2)
+
+    assert _attempted(h)
+
+
+def test_a_node_whose_labels_change_counts_only_when_it_becomes_feasible() -> None:
+    h = _cluster()
+    h.gpu_node("n0", card="A", count=2, cpu="8", labels={"new": "label"})
+    assert not _attempted(h)
+    for i in range(2, 4):
+        h.gpu_node(f"n{i}", card="A", count=2, cpu="8")
+    h.step()
+
+    assert {"g-0", "g-1"} <= h.binds.keys()
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(290, False), (301, True)])
+def test_a_failure_is_refreshed_after_five_minutes(seconds: int, expected: bool) -> None:
+    h = _cluster()
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+    h.now += seconds
+
+    assert _attempted(h) is expected
+
+
+def test_another_scheduler_conf_has_every_job_attempted() -> None:
+    h = _cluster()
+    h.core.reconfigure(h.core.conf)
+
+    assert len(h.core.failed_attempts) == 0
+    h.step()
+    assert len(h.core.failed_attempts) == 1
+
+
+def test_a_skipped_job_is_explained_by_its_last_attempt() -> None:
+    h = _cluster()
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+    h.step()
+
+    explanation = explain_job(h.core, h.job("g"))
+    assert explanation.summary == "0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
+    assert [item.outcome for item in explanation.pending] == ["unfit"]
+
+
+def test_without_the_allocation_version_of_a_limit_every_job_is_attempted() -> None:
+    h = Harness("actions: allocate\ntiers: [{plugins: [{name: gang}, {name: proportion}]}]", run=True)
+    h.queue("q")
+    h.node("n", cpu="1")
+    h.group("g", queue="q", min_member=1)
+    h.pod("p", group="g", requests={"cpu": "2"})
+    h.step()
+    h.step()
+
+    assert len(h.core.failed_attempts) == 0
