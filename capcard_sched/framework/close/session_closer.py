@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Seconds before the same event on the same object is written again.
 _REPEAT_SECONDS = 300.0
 #: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.
-Failure: TypeAlias = frozenset[tuple[str, str, str, str]]
+FailureKinds: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
 
 
@@ -53,7 +53,7 @@ class SessionCloser:
         #: Object and hook of a refusal to the Unix seconds at which one of its events is to be repeated.
         self._repeat_at: dict[tuple[ObjectRef, str], float] = {}
         #: Job key to the last failure whose texts were written, and the Unix seconds of their next refresh.
-        self._failures: dict[str, tuple[Failure, float]] = {}
+        self._failures: dict[str, tuple[FailureKinds, float]] = {}
         self._pod_conditions: dict[str, tuple[str, str]] = {}
         #: The leader term of the last writes: unsent writes of an earlier term are lost.
         self._term = 0
@@ -373,7 +373,7 @@ class SessionCloser:
             writes.prune(now)
 
 
-def _failure_of(session: Session, job: Job) -> Failure | None:
+def _failure_of(session: Session, job: Job) -> FailureKinds | None:
     """The kinds of failure of the pending tasks that found no place; None when that is not the whole state of the job.
 
     Which of its tasks would fit beside them, and all figures, are left out: they change with every other placement.

@@ -43,7 +43,7 @@ _MAX_CLASSES = 512
 _ANY_CHANGE = 0
 
 
-class Failure(NamedTuple):
+class PlacementFailure(NamedTuple):
     """A failed attempt of the running session."""
 
     job: Job
@@ -178,7 +178,7 @@ class FailedAttempts:
 
     def add(
         self,
-        failure: Failure,
+        failure: PlacementFailure,
         expires: float,
         outcomes: dict[str, TaskOutcome],
         refusals: dict[tuple[ObjectRef, str], Refusal],

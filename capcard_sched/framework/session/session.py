@@ -14,7 +14,7 @@ from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import CarryOver
-from capcard_sched.framework.session.failed_attempts import FailedAttempts, Failure
+from capcard_sched.framework.session.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
@@ -112,7 +112,7 @@ class Session(Snapshot):
         #: The waiting jobs that this session skips.
         self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
         #: Failures of this session by job key: the next sessions may skip these jobs.
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, PlacementFailure] = {}
         self.report = SessionReport(uid)
         #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
@@ -418,7 +418,7 @@ class Session(Snapshot):
         if shortages is None or queue.strict_fifo or job.pending_best_effort or job.topology is not None:
             self.failures.pop(job.key, None)
         else:
-            self.failures[job.key] = Failure(job, shortages, self.failed_attempts.version(queue))
+            self.failures[job.key] = PlacementFailure(job, shortages, self.failed_attempts.version(queue))
 
     def enqueue(self, job: Job) -> None:
         """Moves the job from phase Pending to Inqueue."""
