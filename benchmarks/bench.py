@@ -38,7 +38,7 @@ _PLAIN, _PLAIN_QUICK = ((500, 2_000), (5_000, 400)), ((100, 500),)
 _GROWTH = ("W3", (2_000, (2_500, 5_000, 10_000, 20_000)), (5_000, (500, 1_000, 2_000, 4_000)))
 _GROWTH_QUICK = ("W3", (400, (500, 1_000, 2_000, 4_000)), (1_000, (100, 200, 400, 800)))
 
-#: Workloads on free nodes, scenes of preemption, scenes with scores that depend on other nodes, shared GPUs, and a backlog.
+#: Workloads on free nodes, scenes of preemption, scenes with dependent scores, shared GPUs, and a backlog.
 _ALL = (*WORKLOADS, *SCENES, *NEIGHBOURS, *SHARED, *BACKLOGS)
 
 
@@ -246,6 +246,7 @@ def _sharing_table(report: Report, old: Report | None) -> Table:
             f"{run.agreed} of {PLAIN_PODS}",
         ),
     )
+    return table
 
 
 def _backlog_table(report: Report, old: Report | None) -> Table:
