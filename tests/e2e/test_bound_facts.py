@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -53,7 +54,7 @@ async def _delete_group(cluster: Cluster) -> None:
 async def test_a_tenant_frees_no_quota_by_edits_of_bound_pods_and_their_podgroup(
     cluster: Cluster, daemon: Daemon, edit: Callable[[Cluster], Awaitable[None]]
 ) -> None:
-    cards = {"cards": H200, "requests": {"cpu": "1", GPU: 1}}
+    cards: dict[str, Any] = {"cards": H200, "requests": {"cpu": "1", GPU: 1}}
     await cluster.create_all([gpu_node("n", H200, 8), queue("team", cards={H200: 4}), queue("other", cards={H200: 4})])
     await cluster.create_all(gang("first", 4, queue="team", **cards))
 
