@@ -32,7 +32,7 @@ class View(Protocol):
 
 
 class Create(NamedTuple):
-    """Create an object. `adopt`: an existing one of that name is as good."""
+    """Create an object. One of that name with the same owner is as good; with `adopt` also one without owners."""
 
     object: JsonObject
     adopt: bool = False

@@ -27,7 +27,7 @@ from capcard_sched.controllers.view import COMPONENT
 from capcard_sched.daemon.controller_metrics import ControllerMetrics
 from capcard_sched.daemon.observability.logs import Logs
 from capcard_sched.daemon.observability.server import HttpServer, health_pages, metrics_pages
-from capcard_sched.daemon.ssh_keys import new_key_pair
+from capcard_sched.daemon.ssh_keys import KeyPool
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.controllers.controller_loop import ControllerLoop
@@ -114,6 +114,7 @@ class ControllerManager:
         self._election: Election | None = None
         self._gate = LeadershipGate(self._time_left)
         self._synced = False
+        self._keys = KeyPool()
         #: An error in the loops themselves; it ends the process.
         self._failure: BaseException | None = None
 
@@ -199,7 +200,7 @@ class ControllerManager:
                 QueueController(write_counts=options.queue_status_counts),
                 options.worker_threads_for_queue,
             ),
-            ("job-controller", JobController(options.scheduler_name[0], new_key_pair), options.worker_threads),
+            ("job-controller", JobController(options.scheduler_name[0], self._keys.take), options.worker_threads),
             ("gc-controller", TtlController(), options.worker_threads_for_gc),
             ("cronjob-controller", CronJobController(), options.worker_threads_for_gc),
         ]

@@ -96,7 +96,7 @@ class JobController:
         if job is None:
             return Result()
         kind = failure.write.object["kind"] if isinstance(failure.write, Create) else ""
-        reason = _CREATE_REASONS.get(kind, "JobStatusError")
+        reason = _CREATE_REASONS.get(kind, "FailedCreate" if kind else "JobStatusError")
         if isinstance(failure.write, Delete):
             reason = "FailedDelete"
         events = [job_event(job, reason, failure.error, warning=True)]

@@ -259,9 +259,7 @@ class JobPass:
         present = self._records.plugins()
         if not present:
             return []
-        deletes = MemberSync(self._view, self._job, self._spec, self._records, None, []).plugin_deletes(
-            self._settings.make_keys
-        )
+        deletes = MemberSync(self._view, self._job, self._spec, self._records, None, []).plugin_deletes()
         for name in present:
             self._records.drop_plugin(name)
         return list(deletes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from capcard_sched.controllers.jobs.group import group_patch, is_of_version, new_group
-from capcard_sched.controllers.jobs.plugins.job_plugin import PluginError
+from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair, PluginError
 from capcard_sched.controllers.jobs.plugins.registry import content_digest, job_plugins
 from capcard_sched.controllers.jobs.pods import job_pod
 from capcard_sched.controllers.jobs.volumes import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.jobs.census import JobMember
     from capcard_sched.controllers.jobs.job_spec import JobSpec, TaskSpec
-    from capcard_sched.controllers.jobs.plugins.job_plugin import JobPlugin, KeyPair
+    from capcard_sched.controllers.jobs.plugins.job_plugin import JobPlugin
     from capcard_sched.controllers.jobs.records import Records
     from capcard_sched.controllers.view import View
 
@@ -106,15 +106,16 @@ class MemberSync:
         for plugin in self._plugins:
             digest = content_digest(plugin)
             if plugin.name not in present:
-                self.before += [Create(obj, adopt=True) for obj in plugin.objects(self._job)]
+                # No object of others is taken over: the controller deletes it with the pods.
+                self.before += [Create(obj) for obj in plugin.objects(self._job)]
             elif present[plugin.name] != digest:
                 self.before += [Patch(key, content) for key, content in plugin.contents().items()]
             self._records.add_plugin(plugin.name, digest)
 
-    def plugin_deletes(self, make_keys: Callable[[], KeyPair]) -> list[Delete]:
+    def plugin_deletes(self) -> list[Delete]:
         """Delete the objects of plugins."""
         try:
-            plugins = job_plugins(self._spec, make_keys)
+            plugins = job_plugins(self._spec, lambda: KeyPair("", ""))  # only kinds and names count
         except PluginError:
             return []  # they were never created
         return [Delete(Key(obj["kind"], *key_of(obj)), "") for plugin in plugins for obj in plugin.objects(self._job)]

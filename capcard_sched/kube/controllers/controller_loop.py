@@ -15,7 +15,7 @@ from capcard_sched.kube.writes.work_queue import WorkQueue
 from capcard_sched.kube.writes.write_backoff import WriteBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from capcard_sched.controllers.objects import JsonObject, Key
     from capcard_sched.controllers.view import Controller, Write
@@ -29,6 +29,14 @@ _BACKOFF: Final = WriteBackoff(first=0.005, longest=180.0)
 _MOST_FETCHES: Final = 8
 #: Seconds between looks at what is due.
 _TICK: Final = 0.1
+
+
+class NotReadyError(Exception):
+    """A pass needs something that takes long to make; `make` does it outside of the pass."""
+
+    def __init__(self, make: Callable[[], Awaitable[None]]) -> None:
+        super().__init__("not ready")
+        self.make = make
 
 
 class ControllerLoop:
@@ -164,6 +172,8 @@ class ControllerLoop:
                 return self._controller.reconcile(self._cache, key, self._clock())
             except NotFetchedError as missing:
                 self._cache.fetched(missing.key, await self._executor.fetch(missing.key))
+            except NotReadyError as missing:
+                await missing.make()
         return self._controller.reconcile(self._cache, key, self._clock())
 
     def _hold_back(self, result: Result) -> tuple[Sequence[Write], float | None]:

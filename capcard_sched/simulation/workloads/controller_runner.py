@@ -125,7 +125,10 @@ class ControllerRunner:
             try:
                 self._store.create(kind_of(write.object), write.object)
             except AlreadyExistsError as error:
-                return "" if write.adopt else str(error)
+                present = self._store.get(kind_of(write.object), *key_of(write.object))
+                owners = _owner_uids(present) if present is not None else set()
+                accepted = bool(owners & _owner_uids(write.object)) or (write.adopt and not owners)
+                return "" if accepted else str(error)
         elif not isinstance(write, Increment):
             present = self._store.get(*write.key)
             if present is None or (write.uid and meta(present)["uid"] != write.uid):
@@ -138,6 +141,10 @@ class ControllerRunner:
             elif isinstance(write, Delete):
                 self._store.delete(*write.key)
         return ""
+
+
+def _owner_uids(obj: JsonObject) -> set[str]:
+    return {owner.get("uid", "") for owner in meta(obj).get("ownerReferences") or ()}
 
 
 class JobAdoption:

@@ -179,3 +179,15 @@ def test_a_mistake_is_reported_once_and_holds_the_job_back(plugins: dict[str, li
     bench.patch("Job", "j", {"metadata": {"labels": {"touched": "yes"}}})
     assert bench.messages("Job", "PluginError") == [message]
     assert (bench.phase(), bench.names("Pod")) == ("Pending", [])
+
+
+def test_an_object_of_others_is_neither_used_nor_deleted() -> None:
+    bench = ClusterBench()
+    bench.create("Service", "j", spec={"clusterIP": "10.0.0.1"})
+    bench.running_job("j", task("worker", 1), plugins={"svc": []})
+    assert (bench.names("Pod"), bench.names("PodGroup")) == ([], [])
+    assert "already exists" in bench.messages("Job", "FailedCreate")[0]
+    bench.command("AbortJob")
+    bench.wait(GRACE)
+    assert bench.phase() == "Aborted"
+    assert bench.get("Service", "j")["spec"] == {"clusterIP": "10.0.0.1"}
