@@ -28,6 +28,7 @@ from tests.soak.faults import FaultInjector, Replica
 from tests.soak.oracle import Oracle
 from tests.soak.resources import ResourceSampler
 from tests.soak.schedule import fault_schedule
+from tests.soak.tenant import TENANT, install_policies
 from tests.soak.workload import NAMESPACE, Churn, node_manifests, priority_classes, queue_manifests
 
 _CONF: Final = """
@@ -71,12 +72,14 @@ class Soak:
         began = time.monotonic()
         async with (
             Cluster(control_plane, namespace=NAMESPACE) as cluster,
+            Cluster(control_plane, user=TENANT, namespace=NAMESPACE) as tenant,
             Kubelet(control_plane, start_delay=0.2, stop_delay=0.3) as kubelet,
             Proxy(control_plane) as proxy_a,
             Proxy(control_plane) as proxy_b,
         ):
             await prepare(cluster)
             await cluster.make_namespace(NAMESPACE)
+            await install_policies(cluster, NAMESPACE)
             async with History(control_plane, (*KINDS, "leases")) as history:
                 await cluster.create_all([*priority_classes(), *node_manifests(), *queue_manifests()])
                 replicas = [
@@ -84,7 +87,7 @@ class Soak:
                     Replica("scheduler-b", proxy_b, folder, _CONF),
                 ]
                 churn = Churn(cluster, kubelet, self.seed)
-                injector = FaultInjector(cluster, control_plane, kubelet, churn, replicas)
+                injector = FaultInjector(cluster, tenant, control_plane, kubelet, churn, replicas)
                 try:
                     for replica in replicas:
                         await replica.start()

@@ -17,6 +17,7 @@ from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
 from tests.e2e.daemons import QUICK_ELECTION, Daemon
 from tests.soak.schedule import ScheduledFault
+from tests.soak.tenant import attempted
 from tests.soak.workload import QUOTAS, Churn, Job, node_manifests
 
 _BINDINGS: Final = "/binding$"
@@ -70,12 +71,14 @@ class FaultInjector:
     def __init__(
         self,
         cluster: Cluster,
+        tenant: Cluster,
         control_plane: ControlPlane,
         kubelet: Kubelet,
         churn: Churn,
         replicas: list[Replica],
     ) -> None:
         self._cluster = cluster
+        self._tenant = tenant
         self._control_plane = control_plane
         self._kubelet = kubelet
         self._churn = churn
@@ -314,7 +317,8 @@ class FaultInjector:
         if job is None:
             return False
         for name in job.pods:
-            await self._cluster.patch("pods", name, {"metadata": {"annotations": {"volcano.sh/card.name": card}}})
+            patch: Manifest = {"metadata": {"annotations": {"volcano.sh/card.name": card}}}
+            await attempted(self._tenant.patch("pods", name, patch))
         return True
 
     async def _move(self, fault: ScheduledFault, _: str) -> bool:
@@ -322,7 +326,7 @@ class FaultInjector:
         if job is None:
             return False
         other = [name for name in QUOTAS if name != job.queue][fault.choice % 2]
-        await self._cluster.patch("podgroups", job.name, {"spec": {"queue": other}})
+        await attempted(self._tenant.patch("podgroups", job.name, {"spec": {"queue": other}}))
         return True
 
     async def _long(self, fault: ScheduledFault, _: str) -> bool:
@@ -330,9 +334,9 @@ class FaultInjector:
         job = await self._running_job(fault.choice)
         if job is None:
             return False
-        await self._cluster.delete("podgroups", job.name)
+        await attempted(self._tenant.delete("podgroups", job.name))
         for name in job.pods:
-            await self._cluster.delete("pods", name, grace=10**6)
+            await attempted(self._tenant.delete("pods", name, grace=10**6))
         return True
 
     async def _unnamed(self, _: ScheduledFault, __: str) -> bool:
@@ -344,7 +348,8 @@ class FaultInjector:
         if not jobs:
             return False
         name = jobs[fault.choice % len(jobs)].name
-        await self._cluster.patch("podgroups", name, {"spec": {"priorityClassName": "system-cluster-critical"}})
+        patch = {"spec": {"priorityClassName": "system-cluster-critical"}}
+        await attempted(self._tenant.patch("podgroups", name, patch))
         return True
 
     async def _impossible(self, _: ScheduledFault, __: str) -> bool:

@@ -135,12 +135,12 @@ class Churn:
         await self.delete(job)
 
     async def delete(self, job: Job) -> None:
-        """Delete the PodGroup and the pods."""
+        """Delete the pods, then the PodGroup: the order that the admission policies require of tenants."""
         if job in self.jobs:
             self.jobs.remove(job)
-        await self._delete("podgroups", job.name)
         for name in job.pods:
             await self._delete_pod(name)
+        await self._delete("podgroups", job.name)
 
     async def _delete_pod(self, name: str) -> None:
         await self._delete("pods", name, grace=None)

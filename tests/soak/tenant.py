@@ -1,0 +1,66 @@
+"""The hostile tenant: a user with all rights on pods and PodGroups of one namespace, under the installed policies."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+import yaml
+
+from tests.controlplane.cluster import Cluster, Manifest, RequestError
+from tests.manifests.documents import MANIFESTS
+
+#: A user of the control plane without rights of its own.
+TENANT: Final = "somebody"
+_REFUSED: Final = (403, 422)
+
+
+async def install_policies(cluster: Cluster, namespace: str) -> None:
+    """Grant the tenant its rights, and apply the admission policies of the manifests to its requests alone.
+
+    In a cluster the policies exempt the scheduler's ServiceAccount; here the replicas and the churn are other users.
+    """
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
+        {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["*"]},
+    ]
+    subjects = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": TENANT}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": TENANT}
+    rbac = "rbac.authorization.k8s.io/v1"
+    metadata = {"name": TENANT, "namespace": namespace}
+    await cluster.create({"apiVersion": rbac, "kind": "Role", "metadata": metadata, "rules": rules})
+    await cluster.create(
+        {"apiVersion": rbac, "kind": "RoleBinding", "metadata": metadata, "roleRef": reference, "subjects": subjects}
+    )
+    for manifest in yaml.safe_load_all((MANIFESTS / "base" / "admission-tenants.yaml").read_text("utf-8")):
+        await cluster.apply(_for_tenant(manifest))
+    async with Cluster(cluster.control_plane, user=TENANT, namespace=namespace) as tenant:
+
+        async def refused() -> bool:
+            group: dict[str, Any] = {"minMember": 1, "priorityClassName": "system-cluster-critical"}
+            probe = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "spec": group}
+            path = await tenant.path("podgroups")
+            try:
+                await tenant.request("POST", path, params={"dryRun": "All"}, body={**probe, "metadata": {"name": "p"}})
+            except RequestError as error:
+                return "reserved for the namespace kube-system" in str(error)
+            return False
+
+        await cluster.wait_until(refused, "the admission policies", within=60)
+
+
+def _for_tenant(manifest: Manifest) -> Manifest:
+    if manifest["kind"] == "ValidatingAdmissionPolicy":
+        for condition in manifest["spec"]["matchConditions"]:
+            if condition["name"] == "tenant":
+                condition["expression"] = f"request.userInfo.username == '{TENANT}'"
+    return manifest
+
+
+async def attempted(action: Awaitable[object]) -> None:
+    """Await a tenant's request; a policy may refuse it. Raises RequestError for any other failure."""
+    try:
+        await action
+    except RequestError as error:
+        if error.status not in _REFUSED:
+            raise
