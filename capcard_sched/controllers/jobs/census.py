@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.jobs.phases import ACTIVE, RESTARTING
+from capcard_sched.controllers.jobs.phases import ACTIVE, RESTARTING, Census
 from capcard_sched.controllers.jobs.records import MemberAnnotations, member_annotations
 from capcard_sched.controllers.objects import JsonObject, annotations_of, has_ended, is_terminating, status
 from capcard_sched.model.annotations import CONTROLLER_OUT_OF_SYNC
@@ -44,30 +44,6 @@ class JobMember(NamedTuple):
         """The phase of the pod, `Unknown` for one that is none."""
         phase = status(self.pod).get("phase") or "Pending"
         return phase if phase in _PHASES else "Unknown"
-
-
-class Census(NamedTuple):
-    """The pods of a Job, counted."""
-
-    pending: int
-    running: int
-    succeeded: int
-    failed: int
-    #: Pods whose deletion has begun or is due.
-    terminating: int
-    unknown: int
-    #: Task name to pod phase to number.
-    by_task: dict[str, dict[str, int]]
-
-    @property
-    def alive(self) -> bool:
-        """Whether a pod still holds resources or is about to."""
-        return self.pending + self.running + self.terminating > 0
-
-    def of_task(self, task: str, *phases: str) -> int:
-        """Pods of a task in one of these phases."""
-        counts = self.by_task.get(task, {})
-        return sum(counts.get(phase, 0) for phase in phases)
 
 
 def members(job: JobSpec, pods: Iterable[JsonObject], phase: str, version: int, records: Records) -> list[JobMember]:

@@ -9,8 +9,8 @@ from capcard_sched.controllers.objects import JsonObject, meta, status
 from capcard_sched.model.timestamps import format_duration, format_timestamp, parse_time
 
 if TYPE_CHECKING:
-    from capcard_sched.controllers.jobs.census import Census
     from capcard_sched.controllers.jobs.job_spec import JobSpec
+    from capcard_sched.controllers.jobs.phases import Census
     from capcard_sched.controllers.jobs.records import Records
 
 

@@ -6,7 +6,6 @@ import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from capcard_sched.controllers.jobs.census import Census
     from capcard_sched.controllers.jobs.job_spec import JobSpec
 
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
@@ -28,6 +27,30 @@ ACTIVE: Final = frozenset({PENDING, RUNNING})
 LEADS_TO: Final = {ABORTING: ABORTED, COMPLETING: COMPLETED, TERMINATING: TERMINATED}
 #: Actions after which no pod of the Job lives.
 WHOLE_JOB: Final = frozenset({ABORT, RESTART, COMPLETE, TERMINATE})
+
+
+class Census(NamedTuple):
+    """The pods of a Job, counted."""
+
+    pending: int
+    running: int
+    succeeded: int
+    failed: int
+    #: Pods whose deletion has begun or is due.
+    terminating: int
+    unknown: int
+    #: Task name to pod phase to number.
+    by_task: dict[str, dict[str, int]]
+
+    @property
+    def alive(self) -> bool:
+        """Whether a pod still holds resources or is about to."""
+        return self.pending + self.running + self.terminating > 0
+
+    def of_task(self, task: str, *phases: str) -> int:
+        """Pods of a task in one of these phases."""
+        counts = self.by_task.get(task, {})
+        return sum(counts.get(phase, 0) for phase in phases)
 
 
 class Kill(enum.Enum):

@@ -1,7 +1,4 @@
-"""Jobs before the door: quotas of cards, cpu and memory against what a whole job asks for.
-
-Numbers in the rows' comments are the vectors of the capacity-card reference §10.2.
-"""
+"""Jobs before the door: quotas of cards, cpu and memory against what a whole job asks for."""
 
 from __future__ import annotations
 
@@ -62,9 +59,7 @@ _EMPTY = Told(
 _CPU = [node("n", cpu=8)]
 
 CASES = [
-    # 17
     Case("more than the quota", queue("q", cards={H200: 3}), request("job", {H200: 5}), _short(H200, 5, 5, 3)),
-    # 19
     Case(
         "up to the quota with what is held",
         queue("q", cards={A100: 5}),
@@ -80,7 +75,6 @@ CASES = [
         _HELD[:3],
         _NODES,
     ),
-    # 20
     Case(
         "beyond the quota with what is promised",
         queue("q", cards={A100: 5}),
@@ -96,28 +90,24 @@ CASES = [
         request("job", {H200: 4}),
         held=elastic("wide", 8, members=2, cards=H200, requests=wants()),
     ),
-    # 23
     Case(
         "a card without quota",
         queue("q", cards={H200: 3}, capability={"cpu": "4"}),
         request("job", {H100: 1}),
         _short(H100, 1, 1, 0),
     ),
-    # 24
     Case(
         "a queue without anything",
         queue("q"),
         request("job", {H100: 1}),
         (*_short(H100, 1, 1, 0), _EMPTY),
     ),
-    # 48
     Case(
         "a quota of slices is none of cards",
         queue("q", cards={f"{H200}/mig-1g.18gb-mixed": 3}),
         request("job", {H200: 1}),
         _short(H200, 1, 1, 0),
     ),
-    # 25
     Case(
         "cpu beyond the capability",
         queue("q", capability={"cpu": "4"}),
@@ -126,7 +116,6 @@ CASES = [
         gang("held", 2, queue="q"),
         _CPU,
     ),
-    # 26
     Case(
         "memory beyond the capability",
         queue("q", capability={"memory": "4Gi"}),
@@ -135,7 +124,6 @@ CASES = [
         gang("held", 1, queue="q", requests={"memory": "3584Mi"}),
         _CPU,
     ),
-    # 27
     Case("cpu that the cluster has left", queue("q"), _plain(cpu="6"), nodes=_CPU),
     Case(
         "cpu that the cluster has not",
@@ -144,16 +132,13 @@ CASES = [
         (*_cpu_short(10000, 10000, 8000), _EMPTY),
         nodes=_CPU,
     ),
-    # 29
     Case("cpu of a capability of 0", queue("q", capability={"cpu": "0"}), _plain(cpu="1"), _cpu_short(1000, 1000, 0)),
-    # 31
     Case(
         "cpu is told before cards",
         queue("q", cards={H200: 8}, capability={"cpu": "4"}),
         request("job", {H200: 20}, minResources={"cpu": "16"}),
         _cpu_short(16000, 16000, 4000),
     ),
-    # 33, 34
     Case("alternatives add up", _TWO, request("job", {EITHER: 4}), held=_HELD, nodes=_NODES),
     Case(
         "beyond what alternatives add up to",
@@ -163,7 +148,6 @@ CASES = [
         _HELD,
         _NODES,
     ),
-    # 36
     Case(
         "alternatives promised to another job",
         _TWO,
@@ -172,7 +156,6 @@ CASES = [
         [request("earlier", {EITHER: 5})],
         _NODES,
     ),
-    # 37
     Case(
         "a card that a promise of alternatives may need",
         _TWO,
@@ -181,9 +164,7 @@ CASES = [
         [*_HELD, request("earlier", {EITHER: 4})],
         _NODES,
     ),
-    # 40
     Case("nothing asked for", queue("q"), request("job", {H200: 0})),
-    # 69
     Case(
         "a device in the capability is no quota",
         queue("q", cards={H200: 3}, capability={"nvidia.com/gpu": "1"}),

@@ -1,7 +1,4 @@
-"""What the plugin's arguments change, each taken up by the running daemon from its scheduler-conf.
-
-Numbers in the rows' comments are the vectors of the capacity-card reference §10.2 and §10.3.
-"""
+"""What the plugin's arguments change, each taken up by the running daemon from its scheduler-conf."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class Case(NamedTuple):
 
 
 CASES = [
-    # 31
     Case(
         "cpu of a job with cards counts",
         {"cardUnlimitedCpuMemory": False},
@@ -64,7 +60,6 @@ CASES = [
         told=(short_of_cpu("PodGroup", "job", 16000, 16000, 4000),),
         phases={"job": "Pending"},
     ),
-    # 30
     Case(
         "cpu of a job with cards does not count",
         {"cardUnlimitedCpuMemory": True},
@@ -73,7 +68,6 @@ CASES = [
         [request("job", {H200: 2}, minResources={"cpu": "16"})],
         phases={"job": "Inqueue"},
     ),
-    # 32, 66, 67
     Case(
         "cpu of pods without cards counts still, that of pods with cards never did",
         {"cardUnlimitedCpuMemory": True},
@@ -85,7 +79,6 @@ CASES = [
         cards={H200: 2},
         held=[*gang("card", 1, queue="q", cards=H200, requests=wants(cpu="16")), *gang("plain", 4, queue="q")],
     ),
-    # 35
     Case(
         "one alternative must carry the whole job",
         {"multiCardJobMode": "single"},
@@ -118,7 +111,6 @@ CASES = [
         cards={A100: 2, H100: 0},
         phases={"job": "Running"},
     ),
-    # 44
     Case(
         "all pods of a job must fit",
         {"cardMinimum": "allPods"},
@@ -132,7 +124,6 @@ CASES = [
         ),
         {"job": "Pending"},
     ),
-    # 22
     Case(
         "no pod of a job has to go",
         {"cardMinimum": "allPods"},
@@ -143,7 +134,6 @@ CASES = [
         (short_of("PodGroup", "job", H200, 4, 12, 8),),
         held=elastic("wide", 8, members=2, cards=H200, requests=wants()),
     ),
-    # 47
     Case(
         "twice the quota may be admitted",
         {"overCommitFactor": 2},
@@ -177,7 +167,6 @@ CASES = [
         {"job": "Inqueue"},
         {H200: 0},
     ),
-    # 65
     Case(
         "cards without a name are refused",
         {"unnamedCards": "deny"},

@@ -1,7 +1,4 @@
-"""Cards given back, nodes that shrink or turn into others, quotas that change: on a running daemon.
-
-Numbers are the vectors of the capacity-card reference §10.3 and §10.4.
-"""
+"""Cards given back, nodes that shrink or turn into others, quotas that change: on a running daemon."""
 
 from __future__ import annotations
 
@@ -83,7 +80,7 @@ async def test_a_job_that_ends_gives_its_cards_to_the_next(scene: Scene) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_deployment_scaled_in_lets_another_scale_out(scene: Scene) -> None:  # 70i
+async def test_a_deployment_scaled_in_lets_another_scale_out(scene: Scene) -> None:
     await scene.make(
         gpu_node("h", H200, 16), queue("q", cards={H200: 8}), elastic("d1", 8, cards=H200, requests=wants())
     )
@@ -112,7 +109,7 @@ async def test_a_terminating_pod_holds_its_quota_until_it_is_gone(scene: Scene) 
 
 
 @pytest.mark.asyncio
-async def test_a_lowered_quota_leaves_running_pods_alone(scene: Scene) -> None:  # 75
+async def test_a_lowered_quota_leaves_running_pods_alone(scene: Scene) -> None:
     await scene.make(
         gpu_node("h", H200, 16), queue("q", cards={H200: 8}), elastic("job", 8, cards=H200, requests=wants())
     )
@@ -134,7 +131,7 @@ async def test_a_quota_that_is_taken_away_admits_nothing_more(scene: Scene) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:  # 72
+async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:
     nodes = [gpu_node("h", H200, 4), gpu_node("i", H200, 4)]
     await scene.make(nodes, queue("q", cards={H200: 8}), elastic("job", 8, cards=H200, requests=wants()))
     await scene.expect(bound=8, cards={H200: 8})
@@ -154,7 +151,7 @@ async def test_a_node_that_goes_takes_its_cards_along(scene: Scene) -> None:  # 
 
 
 @pytest.mark.asyncio
-async def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: Scene) -> None:  # 73
+async def test_pods_of_a_card_that_left_the_cluster_keep_their_charge(scene: Scene) -> None:
     await scene.make(
         gpu_node("h", H200, 8), gpu_node("a", A100, 8), queue("q", cards={H200: 4, A100: 4}), _job("job", 2)
     )
@@ -187,7 +184,7 @@ async def test_a_node_that_loses_cards_keeps_its_pods(scene: Scene) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> None:  # 74
+async def test_a_node_that_is_sliced_anew_offers_other_cards(scene: Scene) -> None:
     nodes = [gpu_node("sliced", H200, 0, devices={_SLICE: 2}), gpu_node("whole", H200, 2)]
     job = elastic("small", 2, cards=MIG, requests=wants(1, _SLICE))
     await scene.make(nodes, queue("q", cards={H200: 2, MIG: 4}), job)
@@ -219,7 +216,7 @@ async def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: Sc
 
 
 @pytest.mark.asyncio
-async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:  # 46
+async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
     await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), _job("first", 1))
     await scene.expect(bound=1)
     await scene.cluster.patch("queues", "q", {"status": {"state": "Closed"}}, subresource="status")
@@ -247,7 +244,7 @@ async def test_quotas_of_parents_and_children_are_apart_and_use_adds_up(scene: S
 
 
 @pytest.mark.asyncio
-async def test_the_queues_status_tells_what_is_held_in_resource_names(scene: Scene) -> None:  # reference §9
+async def test_the_queues_status_tells_what_is_held_in_resource_names(scene: Scene) -> None:
     node = gpu_node("h", H200, 4, devices={_SLICE: 2})
     await scene.make(node, queue("q", cards={H200: 4, MIG: 2}), _job("job", 2))
     await scene.make(pod("small", queue="q", cards=MIG, requests={"memory": "1Gi", _SLICE: 1}))

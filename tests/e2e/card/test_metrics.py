@@ -1,4 +1,4 @@
-"""Cards on /metrics (capacity-card reference §8)."""
+"""Cards on /metrics."""
 
 from __future__ import annotations
 

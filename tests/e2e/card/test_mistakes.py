@@ -1,6 +1,6 @@
 """Wrong annotations and labels: their object is told what is wrong, and everything else is scheduled.
 
-The classes of the capacity-card reference §2.3, each on a running daemon beside work that is fine.
+Each class of malformed annotations on a running daemon, beside valid jobs.
 """
 
 from __future__ import annotations

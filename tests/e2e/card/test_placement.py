@@ -1,7 +1,4 @@
-"""Pods and the cards they get: single cards, alternatives, slices and shares of cards.
-
-Numbers in the rows' comments are the vectors of the capacity-card reference §10.1 and §10.3.
-"""
+"""Pods and the cards they get: single cards, alternatives, slices and shares of cards."""
 
 from __future__ import annotations
 
@@ -71,7 +68,6 @@ def _shared(name: str, product: str, memory_mib: int, replicas: object, shares: 
 
 
 CASES = [
-    # 44, 50
     Case(
         "a job fills the quota and the rest of it waits",
         [gpu_node("h", H200, 16)],
@@ -82,7 +78,6 @@ CASES = [
         (short_of("Pod", "job-*", H200, 1, 9, 8),),
         totals={H200: 16},
     ),
-    # 45
     Case(
         "a pod of its own that asks for too much",
         _H,
@@ -101,7 +96,6 @@ CASES = [
         {H200: 0},
         tuple(short_of(kind, name, H200, 4, 4, 3) for kind, name in _JOB_OF_TWO),
     ),
-    # 51
     Case(
         "what is promised to others counts at admission only",
         _H,
@@ -111,7 +105,6 @@ CASES = [
         {H200: 3},
         held=[*elastic("wide", 2, cards=H200, requests=wants()), request("promised", {H200: 1})],
     ),
-    # 52
     Case(
         "the next alternative when the first has no quota left",
         _AH,
@@ -122,7 +115,6 @@ CASES = [
         held=gang("held", 2, queue="q", cards=A100, requests=wants()),
         assigned={"p": H100},
     ),
-    # 53
     Case(
         "the first alternative while it has quota",
         _AH,
@@ -141,7 +133,6 @@ CASES = [
         {A100: 0, H100: 1},
         assigned={"p": H100},
     ),
-    # 54
     Case(
         "pods of one job on different cards",
         _AH,
@@ -150,7 +141,6 @@ CASES = [
         4,
         {A100: 2, H100: 2, EITHER: 0},
     ),
-    # 55
     Case(
         "no alternative with quota left",
         [gpu_node("a", A100, 8), gpu_node("h", H100, 16)],
@@ -164,7 +154,6 @@ CASES = [
             *gang("held-h", 1, queue="q", cards=H100, requests=wants(8)),
         ],
     ),
-    # 56
     Case(
         "one alternative must carry the whole pod",
         _AH,
@@ -178,7 +167,6 @@ CASES = [
             *gang("held-h", 1, queue="q", cards=H100, requests=wants(2)),
         ],
     ),
-    # 58, 70j
     Case(
         "another model's free cards are no help",
         [gpu_node("g", V4090, 8), gpu_node("h", H200, 1)],
@@ -191,7 +179,6 @@ CASES = [
             "p": "0/2 nodes are unavailable: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't have card <NVIDIA-H200>."
         },
     ),
-    # 63
     Case(
         "an alternative that is not in the cluster is passed over",
         [gpu_node("d", V4090D, 8)],
@@ -201,7 +188,6 @@ CASES = [
         {V4090D: 1},
         assigned={"p": V4090D},
     ),
-    # 64
     Case(
         "containers add up",
         _H,
@@ -210,7 +196,6 @@ CASES = [
         {"p": "h"},
         {H200: 4},
     ),
-    # 70d
     Case(
         "of init containers the largest counts",
         _H,
@@ -219,7 +204,6 @@ CASES = [
         {"p": "h"},
         {H200: 2},
     ),
-    # 70
     Case(
         "devices that are no cards have no quota",
         [gpu_node("h", H200, 8, devices={"rdma/hca": 2})],
@@ -228,7 +212,6 @@ CASES = [
         {"p": "h"},
         {H200: 1},
     ),
-    # 70a
     Case(
         "white space and repetition in a card name",
         _AH,
@@ -241,7 +224,6 @@ CASES = [
         {A100: 2},
         assigned={"spaced": A100},
     ),
-    # 70c
     Case(
         "the other spelling of the annotation",
         [gpu_node("d", V4090D, 8), gpu_node("g", V4090, 8)],
@@ -250,7 +232,6 @@ CASES = [
         {"p": "d"},
         {V4090D: 1},
     ),
-    # 71
     Case(
         "quotas of more than there is",
         [gpu_node("h", H200, 10)],
@@ -265,7 +246,6 @@ CASES = [
         ],
         shown={"p": "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."},
     ),
-    # 5, 49
     Case(
         "shares of cards",
         [_shared("m", A100, 81_920, 8, 32)],
@@ -289,7 +269,6 @@ CASES = [
         {"NVIDIA-H20/mps-96g*1/2": 2, "NVIDIA-X/mps-81g*1/4": 1},
         totals={"NVIDIA-H20/mps-96g*1/2": 16, "NVIDIA-X/mps-81g*1/4": 4},
     ),
-    # 9
     Case(
         "slices of cards",
         [_sliced("s", **{"1g_18gb": 3, "3g_71gb": 1})],
@@ -314,7 +293,6 @@ CASES = [
         {H200: 0},
         (short_of("Pod", "p", H200, 1, 1, 0),),
     ),
-    # 13
     Case(
         "cards of another vendor",
         [
@@ -330,7 +308,6 @@ CASES = [
         {"Ascend-910B": 2},
         totals={"Ascend-910B": 16},
     ),
-    # 11, 12
     Case(
         "a node tells its cards by product and memory",
         [
@@ -347,7 +324,6 @@ CASES = [
         {H200: 1},
         totals={H200: 8},
     ),
-    # 14
     Case(
         "a card is counted by its own resource",
         [gpu_node("h", H200, 8, devices={"nvidia.com/hostdev": 4})],
@@ -356,7 +332,6 @@ CASES = [
         {"p": "h"},
         totals={H200: 8},
     ),
-    # 16
     Case(
         "cards of cordoned nodes are in the cluster",
         [gpu_node("h", H200, 8), gpu_node("i", H200, 8, unschedulable=True), gpu_node("j", H200, 0)],
@@ -366,7 +341,6 @@ CASES = [
         {H200: 8},
         totals={H200: 16},
     ),
-    # 65
     Case(
         "cards without a name are free of charge",
         _H,
@@ -393,7 +367,6 @@ CASES = [
         4,
         told=(short_of_cpu("Pod", "job-*", 1000, 5000, 4000),),
     ),
-    # 28, 80
     Case(
         "guarantees of other queues are not to be had",
         [node("n", cpu=8)],
@@ -411,7 +384,6 @@ CASES = [
         ),
         held=[queue("safe", guarantee={"resource": {"cpu": "4"}})],
     ),
-    # 80
     Case(
         "what is guaranteed is to be had",
         [node("n", cpu=8)],

@@ -36,7 +36,7 @@ from tests.e2e.reclaim.tide import (
 async def test_the_tide_comes_in_and_goes_out(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    """The morning of the tidal reference §10, and its evening."""
+    """Inference reclaims in the morning; training returns in the evening."""
     await furnish(cluster, nodes=2, inference=12)
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
         # Night: all cards are in use.
@@ -137,7 +137,7 @@ async def test_of_an_elastic_gang_the_spare_members_go_first_and_then_the_rest_a
 async def test_a_gang_of_inference_takes_all_it_needs_or_nothing(
     cluster: Cluster, control_plane: ControlPlane, history: History, slow_kubelet: Kubelet, tmp_path: Path
 ) -> None:
-    """Half of the room could be taken: nobody leaves for a gang that could not start (W-05)."""
+    """Half of the capacity could be reclaimed: no pod is evicted for a gang that could not start."""
     await furnish(cluster, nodes=2)
     protected = {"volcano.sh/preemptable": "false"}
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:

@@ -1,4 +1,4 @@
-"""Action arguments of the reference load without a word (core reference §4.3 to §4.5)."""
+"""Action arguments of Volcano load without a warning."""
 
 from __future__ import annotations
 

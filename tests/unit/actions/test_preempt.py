@@ -1,4 +1,4 @@
-"""preempt: between jobs of one queue, then inside a job (core reference §4.5), and the weaknesses it answers."""
+"""preempt: between jobs of one queue, then inside a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reclaim: the tidal reference §7, §8 and §11 as far as they are the action's, and the weaknesses it answers."""
+"""reclaim: evictions across queues, gang-consistently."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_beyond_its_minimum_each_pod_is_one_of_its_own() -> None:
 
 
 def test_w09_what_is_free_is_used_first_and_no_other_node_is_touched() -> None:
-    """The reference's reclaim shortfall: 2 free, one pod of 2, a request of 4 (core reference, worked examples)."""
+    """The reference's reclaim shortfall: 2 free, one pod of 2, a request of 4."""
     w = _World(nodes=2, cards=4)
     w.run("a", 2, "n1").run("b", 4, "n2", priority=40000).want(4)
     assert evicted(w.h.step()) == ["a-w-0"]
@@ -588,7 +588,7 @@ def test_the_group_of_those_who_take_is_told_once_of_all_that_they_take() -> Non
 
 
 def test_who_is_refused_by_quota_is_not_told_that_no_node_has_anybody_to_give() -> None:
-    """Tidal reference §5 and §7.4: the quota's word is the answer; no node was ever asked for the second pod."""
+    """The quota refuses the second pod before any node is filtered."""
     w = _World(_conf("enqueue, allocate, reclaim", "enableReclaimable: false", "cards"), nodes=2)
     w.run("a", 8, "n1").run("b", 8, "n2").want(8, pods=2, least=2)
     assert evicted(w.h.step()) == []
@@ -622,7 +622,7 @@ def test_everybody_is_told() -> None:
 
 
 def test_all_that_is_lacking_is_told_in_order_of_name() -> None:
-    """Tidal reference §7.4: cards, and cpu and memory likewise."""
+    """Cards, and cpu and memory likewise."""
     w = _World()
     w.run("a", 8, "n1", requests={"cpu": "190", "memory": "2Ti"})
     w.want(4, requests={"cpu": "6", "memory": "4Gi"})

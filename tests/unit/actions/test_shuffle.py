@@ -1,4 +1,4 @@
-"""shuffle: what plugins name leaves, unless it is protected or its gang would be broken (core reference §4.7)."""
+"""shuffle: tasks that plugins name are evicted, unless they are protected or their gang would be broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weaknesses of the reference that have no test elsewhere: W-12, W-14, W-33, W-36 (core reference §7)."""
+"""Differences from Volcano that no other file tests."""
 
 from __future__ import annotations
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.controllers.jobs.census import Census
 from capcard_sched.controllers.jobs.job_spec import JobSpec, job_spec
-from capcard_sched.controllers.jobs.phases import Kill, Transition, following, transition
+from capcard_sched.controllers.jobs.phases import Census, Kill, Transition, following, transition
 
 ACTIONS = (
     "AbortJob",

@@ -1,4 +1,4 @@
-"""One visit to a job, and the rounds of allocate and backfill over jobs (core reference §4.3, §4.4, W-17 to W-19)."""
+"""Allocation of one job, and the order in which allocate and backfill take jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a session: phases, conditions, queue statuses and events (core reference §2.8, §3.7, §5.7, W-16, W-45)."""
+"""The end of a session: phases, conditions, queue statuses and events."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _job(minimum: int, phase: str, statuses: dict[str, int]) -> Job:
         pytest.param(3, "Running", {"bound": 2, "pending": 1}, False, "Pending", id="one was lost"),
         pytest.param(0, "Inqueue", {}, False, "Completed", id="no minimum and no pods: nothing is left to do"),
         pytest.param(0, "Inqueue", {"pending": 1}, False, "Inqueue", id="no minimum, but a pod that waits"),
-        pytest.param(1, "Running", {"succeeded": 1, "pending": 1}, False, "Running", id="a live member remains (W-45)"),
-        pytest.param(2, "Running", {"running": 1, "releasing": 1}, False, "Running", id="terminating counts (W-45)"),
+        pytest.param(1, "Running", {"succeeded": 1, "pending": 1}, False, "Running", id="a live member remains"),
+        pytest.param(2, "Running", {"running": 1, "releasing": 1}, False, "Running", id="terminating counts"),
         pytest.param(2, "Unknown", {"pending": 2}, True, "Pending", id="nothing runs any more"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How the answers of several plugins become one (core reference §3.2, with the worked examples and W-10)."""
+"""Combination of the results of several plugins over tiers."""
 
 from __future__ import annotations
 

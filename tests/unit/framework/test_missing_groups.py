@@ -1,4 +1,4 @@
-"""Pods that name a PodGroup which is not there are told so, but not in the moment before it comes (W-28)."""
+"""Pods of a PodGroup that does not exist get an event, after a grace period."""
 
 from __future__ import annotations
 

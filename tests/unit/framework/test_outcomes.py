@@ -1,4 +1,4 @@
-"""The texts that say why a job or pod pends: golden values of core reference §2.5 and of its worked examples."""
+"""Texts of pending reasons of jobs and pods: golden values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statement: operations that become real together or not at all (core reference §3.4, W-06 to W-08)."""
+"""Statement: operations that are committed together or not at all."""
 
 from __future__ import annotations
 
