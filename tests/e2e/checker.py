@@ -9,8 +9,8 @@
 | no pod is bound twice: its node never changes, and no more bindings were answered 201 than pods were bound | always |
 | the scheduler's cache is the API server's state | at the end, by its own comparison (SIGUSR2) |
 
-A pod holds its node's resources until it ends, and its queue's quota until it is being deleted: a lower bound of what the
-scheduler holds. A node or quota that shrinks below its present use is no violation.
+A pod holds its node's resources until it ends, and its queue's quota until it is being deleted: a lower bound of what
+the scheduler holds. A node or quota that shrinks below its present use is no violation.
 """
 
 from __future__ import annotations
