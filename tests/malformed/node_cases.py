@@ -110,6 +110,6 @@ CASES = [
     tainted("without a key", {"effect": "NoSchedule"}, unused),
     tainted("a key and a value that cannot be", {"key": "x y", "value": "\x00{}", "effect": "NoExecute"}, unused),
     node("labels that cannot be", labels={"": "", "ключ": "\x00", "a" * 5000: "b" * 5000}, check=cards(BOTH)),
-    node("unknown annotations", annotations={"volcano.sh/oversubscription-cpu": "x", "": "", "x" * 999: "y" * 99}),
+    node("unknown annotations", annotations={"volcano.sh/unknown-cpu": "x", "": "", "x" * 999: "y" * 99}),
     Case("node: image sizes", images, bad=BOUND),
 ]  # fmt: skip

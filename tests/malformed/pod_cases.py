@@ -6,19 +6,12 @@ from typing import Any
 
 from capcard_sched.testing import Harness
 from tests.malformed.case import BOUND, UNSEEN, Case, card_pod, charge_error, invalid, pod, refused
-from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, WarningEvent, World
+from tests.malformed.world import BAD_QUANTITIES, BIG, GPU, HOST, NO_NUMBER, World
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 # --- cards ----------------------------------------------------------------------------------------------------------
-
-UNNAMED = WarningEvent(
-    "Pod",
-    "bad",
-    "CardNameMissing",
-    f"Pod requests <{GPU}> without annotation volcano.sh/card.name; it is not charged to any card quota of Queue <q>",
-)
 
 
 def unknown(id: str, text: str) -> Case:
@@ -59,8 +52,8 @@ CARDS = [
     card_pod("blanks around a card", BOUND, card_name=" A \n", check=holds(1000)),
     card_pod("the same card again and again", BOUND, card_name="A|" * 2000 + "A", check=holds(1000)),
     card_pod("both spellings", BOUND, card_name="A", card_card="A||B", check=holds(1000)),
-    card_pod("empty", BOUND, UNNAMED, card_name="", check=holds(0)),
-    card_pod("blank", BOUND, UNNAMED, card_name="  \n", check=holds(0)),
+    card_pod("empty", BOUND, card_name="", check=holds(1000)),
+    card_pod("blank", BOUND, card_name="  \n", check=holds(1000)),
     pod("card without its resource", f"Get request resource failed, Queue <q>, error: <{NO_GPU}>",
         *refused("GetTaskRequestResourceFailed", f"Get request resource failed, Queue <q>, error: <{NO_GPU}>"),
         card="A"),

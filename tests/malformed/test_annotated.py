@@ -41,9 +41,6 @@ CASES = [
     annotated("unknown card name", "Pod", f'volcano.sh/card.name: "カード\\0", {IN_QUEUE}',
               ("Pod", "GetTaskRequestResourceFailed", CHARGE.format("no resource name found for card <カード\0>")),
               POD_SPEC),
-    annotated("no card name", "Pod", IN_QUEUE, ("Pod", "CardNameMissing",
-              ("Pod requests <nvidia.com/gpu> without annotation volcano.sh/card.name; "
-              "it is not charged to any card quota of Queue <q>")), POD_SPEC),
     annotated("card request", "PodGroup", "volcano.sh/card.request: '[]'", ("PodGroup", "InvalidCardRequest",
               'Invalid annotation volcano.sh/card.request: [] is not a JSON object such as {"NVIDIA-H200":8}'),
               "spec: {queue: q}"),

@@ -24,7 +24,8 @@ HERE = frozenset({CARDS_HERE, CPU_HERE})
 HEALTHY = HERE | {CARDS_THERE, LATER_THERE}
 
 #: Events that only repeat why pods wait; the reason itself is compared in the condition of the pod.
-_ECHOES = frozenset({"FailedScheduling", "Unschedulable"})
+#: Consequences of another event, or of a scheduler-conf without capacity-card.
+_ECHOES = frozenset({"FailedScheduling", "Unschedulable", "LimitNotEnforced"})
 
 NO_NUMBER = "expected a number with an optional suffix, such as 2, 500m, 1.5, 4Gi or 1e3"
 

@@ -45,7 +45,7 @@ class QueueAccess:
         row = reasons.QUEUE_ACCEPTS_NO_JOBS
         if queue.name == _ROOT:
             return row, row.render(queue=queue.name, cause="it is the root of all queues")
-        if queue.name in self._parents and CARD_QUOTA in queue.annotations:
+        if queue.name in self._parents and CARD_QUOTA in queue.annotations and self._has_child(queue):
             return row, row.render(queue=queue.name, cause="it has child queues and a card quota of its own")
         for one in self._chain(queue):
             text = one.annotations.get(QUEUE_NAMESPACES)
@@ -58,6 +58,11 @@ class QueueAccess:
                 )
                 return row, message
         return None
+
+    def _has_child(self, queue: Queue) -> bool:
+        """Whether a queue below it is not above it, too: a circle of parents makes no tree."""
+        ancestors = {one.name for one in self._chain(queue)}
+        return any(each.parent == queue.name and each.name not in ancestors for each in self._snapshot.queues.values())
 
     def _chain(self, queue: Queue) -> Iterator[Queue]:
         """The queue and its ancestors; a missing or cyclic parent ends the chain."""
