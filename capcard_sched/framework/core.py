@@ -15,6 +15,7 @@ from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.model import reasons
+from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
 from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
@@ -47,6 +48,8 @@ class StepResult(NamedTuple):
     idle: bool
     #: Unix seconds of the next session without a change of the cluster; None for none.
     next_wakeup: float | None = None
+    #: True when that session only retries admitted jobs without progress (`inqueueTimeoutSeconds`).
+    only_retries: bool = False
 
 
 class Core:
@@ -106,9 +109,9 @@ class Core:
             action.time_dependent for action in self.actions
         )
         self._queue_warnings = QueueWarnings({plugin.name for plugin in self.dispatch.plugins})
-        # Namespaces decide which queues accept a job.
-        self._wakes_on = sorted({"namespaces"}.union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
+        self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
+        self._only_retries = False
         self.failed_attempts.drop_all()
         self.failed_attempts = FailedAttempts(self.state, self.dispatch)
         self._signatures = SignatureCache(self.dispatch)
@@ -139,7 +142,7 @@ class Core:
         next_wakeup = self._next_wakeup
         if not self._is_dirty() and not self._time_dependent and (next_wakeup is None or now < next_wakeup):
             self._report_problems(intents)  # an invalid object changes nothing else
-            return StepResult(intents, SessionReport(""), True, next_wakeup)
+            return StepResult(intents, SessionReport(""), True, next_wakeup, self._only_retries)
         session = self.open_session(now, on_commit)
         if not session.report.errors:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
@@ -155,15 +158,18 @@ class Core:
         if self._sessions % _PRUNE_SESSIONS == 0:
             self._memory.keep(state.jobs)
             self._closer.prune(state.tasks, now)
-        return StepResult(intents, session.report, False, self._next_wakeup)
+        return StepResult(intents, session.report, False, self._next_wakeup, self._only_retries)
 
     def _is_dirty(self) -> bool:
         dirty = self.state.changes
-        return bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on)
+        if bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on):
+            return True
+        # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
+        return bool(dirty.namespaces) and any(QUEUE_NAMESPACES in q.annotations for q in self.state.queues.values())
 
     def _earliest_wakeup(self, session: Session) -> float | None:
         """The time of the next session without a change of the cluster; always in the future."""
-        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory), self._memory.inqueue_wakeup]
+        moments = [self._closer.next_wakeup, nominations.next_wakeup(self._memory)]
         for name, call in self.dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())
@@ -171,7 +177,10 @@ class Core:
                 session.report.errors.append(
                     HookError(name, "next_wakeup", f"{type(error).__name__}: {error}", "session")
                 )
-        return min((moment for moment in moments if moment is not None and moment > session.now), default=None)
+        known = [moment for moment in moments if moment is not None and moment > session.now]
+        retry = self._memory.inqueue_wakeup
+        self._only_retries = not known and retry is not None and retry > session.now
+        return min([*known, *([retry] if retry is not None and retry > session.now else ())], default=None)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
         """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""

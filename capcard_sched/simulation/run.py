@@ -39,6 +39,10 @@ class SchedulerStep(Protocol):
     """The result of a step of the scheduler, as far as the loop reads it."""
 
     @property
+    def only_retries(self) -> bool:
+        """Whether the next wake-up only retries admitted jobs without progress."""
+
+    @property
     def intents(self) -> Sequence[Intent]:
         """The decisions, in order."""
 
@@ -168,7 +172,10 @@ class _Run:
         for intent in result.intents:
             self._effects.apply(intent)
         self._cluster.settle()
-        self._scheduler_due = None if result.next_wakeup is None else round((result.next_wakeup - EPOCH) * SECOND)
+        # Retries of jobs that found no nodes never end: a run without `until` does not wait for them.
+        endless = result.only_retries and self._options.until is None
+        wakeup = None if endless else result.next_wakeup
+        self._scheduler_due = None if wakeup is None else round((wakeup - EPOCH) * SECOND)
         return bool(deltas) or self._feed.pending, decided, result.idle
 
     def _decides(self, intent: Intent) -> bool:

@@ -34,6 +34,7 @@ class Result(NamedTuple):
     intents: Sequence[Intent]
     idle: bool
     next_wakeup: float | None = None
+    only_retries: bool = False
 
 
 class Scripted:
