@@ -387,7 +387,10 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
             return None
         if outcome is not None and outcome.kind in ("refused", "unfit"):
             refusal = outcome.refusal
-            cause = ("", "", "") if refusal is None else (refusal.hook, refusal.plugin, refusal.reason)
+            if refusal is None:
+                cause = ("", "", "")
+            else:
+                cause = (refusal.hook, refusal.plugin, f"{refusal.reason} {reasons.without_numbers(refusal.message)}")
             kinds.add((outcome.kind, *cause))
     return frozenset(kinds) or None
 
