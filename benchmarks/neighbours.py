@@ -121,7 +121,7 @@ def _hyper_node(name: str, tier: int, of: str, members: list[str]) -> HyperNodeO
 
 
 def coming(scene: str, groups: int) -> list[Delta]:
-    """So many gangs of a scene, all admitted."""
+    """A number of gangs of a scene, all admitted."""
     facts: list[Delta] = []
     for number in range(groups):
         name = f"job-{number:05d}"

@@ -143,7 +143,7 @@ def _wish(scene: str, number: int) -> _Wish:
 
 
 def coming(scene: str, pods: int, first: int = 0) -> list[Delta]:
-    """So many pods of a scene in groups, all admitted."""
+    """A number of pods of a scene in groups, all admitted."""
     found: list[Delta] = []
     size = SHARED[scene]
     for number in range(first, first + pods):

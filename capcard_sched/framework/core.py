@@ -177,10 +177,10 @@ class Core:
                 session.report.errors.append(
                     HookError(name, "next_wakeup", f"{type(error).__name__}: {error}", "session")
                 )
-        known = [moment for moment in moments if moment is not None and moment > session.now]
         retry = self._memory.inqueue_wakeup
-        self._only_retries = not known and retry is not None and retry > session.now
-        return min([*known, *([retry] if retry is not None and retry > session.now else ())], default=None)
+        known = [moment for moment in (*moments, retry) if moment is not None and moment > session.now]
+        self._only_retries = known == [retry]
+        return min(known, default=None)
 
     def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
         """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64]
 
-#: States are numbered anew when there are so many more of them than nodes.
+#: States in excess of the nodes above which the states are numbered anew.
 _MOST_EMPTY = 65536
 
 

@@ -71,7 +71,7 @@ def geometry_of(type: str, known: Iterable[Geometry]) -> Geometry | None:
 def find_slice(
     geometry: Geometry, mebibytes: int, *, group: str, taken: Collection[int], whole: bool = False
 ) -> Slice | None:
-    """The smallest free slice for so many MiB, in the first group that has one.
+    """The smallest free slice with the requested MiB, in the first group that has one.
 
     `group`: the one in use, "" for none; `taken`: positions in use; `whole`: the whole card is asked for, which a group
     of a single slice always satisfies.

@@ -29,7 +29,7 @@ _ANY_NUMBER = 1 << 31
 
 
 class GpuRequest(NamedTuple):
-    """So many units of memory on one card, or so many cards without any pod."""
+    """A request: units of memory on one card, or a number of cards without any pod."""
 
     memory: int
     number: int

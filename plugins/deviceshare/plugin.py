@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 _NEVER = float("-inf")
-#: Requests of classes are forgotten when there are so many: most classes are gone then.
+#: Classes whose requests are kept before all are dropped: most of the classes are gone by then.
 _MOST_CLASSES = 4096
 
 

@@ -136,7 +136,7 @@ class SharedCard:
         return Taken(need, booking, self.plus(booking))
 
     def find_slice(self, need: int, *, whole: bool = False) -> Slice | None:
-        """The slice for so many units."""
+        """The slice for the requested units."""
         geometry, groups = self.model.geometry, self._groups
         if geometry is None or len(groups) > 1:
             return None

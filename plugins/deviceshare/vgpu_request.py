@@ -52,7 +52,7 @@ class Share(NamedTuple):
         return not self.memory and self.percentage == _WHOLE
 
     def memory_on(self, card_memory: int) -> int:
-        """Units on a card of so many."""
+        """The requested units on a card with the given total."""
         return self.memory or card_memory * self.percentage // 100
 
     def accepts(self, type: str) -> bool:
@@ -66,7 +66,7 @@ class Share(NamedTuple):
 
 
 class ContainerRequest(NamedTuple):
-    """Shares of so many different cards."""
+    """Equal shares of a number of different cards."""
 
     number: int
     share: Share
