@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capcard_sched.framework.close.missing_groups import refusal_of
-from capcard_sched.model.explanation import CardUse, Explanation, NodeReason, QueueUse, TaskExplanation
+from capcard_sched.model.explanation import CardUse, Explanation, NodeDetail, NodeReason, QueueUse, TaskExplanation
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.task_class import TaskClass
+
+
+#: Nodes per plugin whose figures are listed.
+_DETAILED_NODES = 3
 
 
 def find_job(core: Core, namespace: str, name: str) -> Job | None:
@@ -151,6 +156,7 @@ def _explain_tasks(session: Session, tasks: list[Task], outcome: TaskOutcome | N
     fitting = {found.node for task in tasks if (found := session.outcome_of(task.uid)) is not None}
     node = fitting.pop() if len(fitting) == 1 else ""
     reasons: tuple[NodeReason, ...] = ()
+    details: tuple[NodeDetail, ...] = ()
     evictable = 0
     queue = session.queues.get(tasks[0].job.queue) if tasks[0].job is not None else None
     if outcome.kind == "unfit" and queue is not None:
@@ -159,8 +165,13 @@ def _explain_tasks(session: Session, tasks: list[Task], outcome: TaskOutcome | N
             NodeReason(reason, count, *diagnosis.sources.get(reason, ("", "fit")))
             for reason, count in sorted(diagnosis.reasons.items(), key=lambda item: (-item[1], item[0]))
         )
+        details = tuple(
+            NodeDetail(node_name, plugin, tuple(texts))
+            for plugin, call in session.dispatch.entries("rejection_details")
+            for node_name, texts in itertools.islice(call(tasks[0], session.engine.all_rows()), _DETAILED_NODES)
+        )
         evictable = int(np.count_nonzero(diagnosis.codes == Code.UNSCHEDULABLE))
-    return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, node, reasons, evictable)
+    return TaskExplanation(names, outcome.kind, outcome.message, outcome.refusal, node, reasons, details, evictable)
 
 
 def queue_uses(core: Core) -> tuple[QueueUse, ...]:

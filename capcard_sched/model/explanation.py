@@ -49,6 +49,15 @@ class NodeReason(msgspec.Struct, frozen=True):
     hook: str
 
 
+class NodeDetail(msgspec.Struct, frozen=True):
+    """Figures behind the rejection of one node by one plugin."""
+
+    node: str
+    plugin: str
+    #: One sentence per device.
+    texts: tuple[str, ...]
+
+
 class TaskExplanation(msgspec.Struct, frozen=True):
     """Why pods of one template are pending. `names` share all other fields."""
 
@@ -59,6 +68,8 @@ class TaskExplanation(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
     node: str = ""
     nodes: tuple[NodeReason, ...] = ()
+    #: The rejected nodes that come nearest to fitting.
+    details: tuple[NodeDetail, ...] = ()
     #: Nodes on which preemption might help.
     evictable_nodes: int = 0
 

@@ -15,7 +15,14 @@ from capcard_sched.reports.terminal import format_base_amount
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capcard_sched.model.explanation import CardUse, EvictedPod, Explanation, TaskExplanation, VictimsConsidered
+    from capcard_sched.model.explanation import (
+        CardUse,
+        EvictedPod,
+        Explanation,
+        NodeDetail,
+        TaskExplanation,
+        VictimsConsidered,
+    )
     from capcard_sched.model.refusal import Figures, Refusal
 
 #: Outcome of the last attempt to its text; `gang` is scheduled and minimum count.
@@ -91,10 +98,22 @@ def _task(item: TaskExplanation, of_job: tuple[Refusal, ...], gang: str) -> list
         for reason in item.nodes:
             table.add_row(str(reason.nodes), reason.reason, _source(reason.plugin, reason.hook))
         parts.append(_indented(table))
+        parts.extend(_details(item.details))
         if item.evictable_nodes:
             on = f"{item.evictable_nodes} node{'' if item.evictable_nodes == 1 else 's'}"
             parts.append(Text(f"  preemption might help on {on}", style="dim"))
     return parts
+
+
+def _details(details: tuple[NodeDetail, ...]) -> list[RenderableType]:
+    """Figures per device of the nodes that come nearest to fitting."""
+    if not details:
+        return []
+    table = Table("NEAREST NODE", "DEVICE", box=None, pad_edge=False)
+    for detail in details:
+        for index, text in enumerate(detail.texts):
+            table.add_row("" if index else detail.node, Text(text))
+    return [_indented(table)]
 
 
 def _victims(considered: tuple[VictimsConsidered, ...]) -> list[RenderableType]:

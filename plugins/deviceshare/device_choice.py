@@ -49,6 +49,8 @@ class NoChoice(NamedTuple):
     cards: Mapping[int, Cause]
     #: Container that does not fit, -1 when the whole pod does not.
     container: int = -1
+    #: The cards with the shares of the containers before it.
+    now: tuple[SharedCard, ...] = ()
 
 
 def choose_cards(
@@ -95,7 +97,7 @@ def _serve(
     """Take cards for one container: `now` and `shares` grow by them; why not, when there are too few."""
     left, share = wanted.number, wanted.share
     if left > sum(1 for index in usable if now[index].model.healthy):
-        return NoChoice(Cause.CARDS, {}, container)
+        return NoChoice(Cause.CARDS, {}, container, tuple(now))
     refused: dict[int, Cause] = {}
     for index in sorted(usable, key=_order(now, policy)):
         taken = closed.get(index) or now[index].try_take(share)
@@ -107,7 +109,7 @@ def _serve(
         left -= 1
         if not left:
             return None
-    return NoChoice(most_frequent(refused.values()), refused, container)
+    return NoChoice(most_frequent(refused.values()), refused, container, tuple(now))
 
 
 def _order(now: Sequence[SharedCard], policy: str) -> Callable[[int], tuple[int, int]]:

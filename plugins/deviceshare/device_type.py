@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
+    from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.shared_card import Cause
@@ -92,6 +93,10 @@ class DeviceType(ABC):
     @abstractmethod
     def refusal(self, refused: NoChoice) -> str:
         """The reason of a node without a choice."""
+
+    def reasons_of(self, cls: TaskClass, refused: NoChoice, uuids: Sequence[str]) -> CardReasons | None:
+        """Figures per device behind a refusal, for `explain`; None for none."""
+        return None
 
     def is_bound_to_cards(self, request: Any) -> bool:
         """Whether nodes of equal cards may be answered differently."""

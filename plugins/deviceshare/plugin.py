@@ -15,6 +15,7 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.task_class import NO_ACCOUNTING, DeviceAccounting
 from capcard_sched.plugins.deviceshare.ascend import AscendDevices
+from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
 from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
 from capcard_sched.plugins.deviceshare.device_states import NO_STATE, RequestAnswers, answer
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Node
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_rows import NodeDevices
     from capcard_sched.plugins.deviceshare.device_states import DeviceResult, Requests
     from capcard_sched.plugins.deviceshare.device_type import DeviceType
+    from capcard_sched.plugins.deviceshare.shared_card import Cause
 
 _IN_SESSION = frozenset({TaskStatus.ALLOCATED, TaskStatus.PIPELINED})
 _NEVER = float("-inf")
@@ -198,14 +201,21 @@ class DeviceShare(Plugin):
         devices = self.rows.at(node)
         if devices is None:
             return answers.answer(int(self.rows.numbers[node.row]))
+        cards = devices.future if future else devices.cards
+        return answer(
+            self.types, answers.requests, cards, self.rows.states, self._closed_cards(answers, group, devices)
+        )
+
+    def _closed_cards(
+        self, answers: RequestAnswers, group: str | None, devices: NodeDevices
+    ) -> list[Mapping[int, Cause]]:
+        """By kind, the cards of a node that are closed to this very pod."""
         job = None if group is None else self._session.jobs.get(group)
         uids = () if job is None else job.tasks.keys()
-        closed = [
+        return [
             {} if request is None or ledger is None else kind.closed_cards(request, ledger, uids)
             for kind, request, ledger in zip(self.types, answers.requests, devices.ledgers, strict=True)
         ]
-        cards = devices.future if future else devices.cards
-        return answer(self.types, answers.requests, cards, self.rows.states, closed)
 
     def _answers_of(
         self, answers: RequestAnswers, signature: PodSignature, view: NodeView
@@ -266,6 +276,34 @@ class DeviceShare(Plugin):
         else:
             scores = answers.scores(self.rows.numbers_of(rows, self.name))
         return np.where(scores == _NEVER, 0.0, scores)  # a node that does not fit is refused elsewhere
+
+    def rejection_details(self, task: Task, rows: NodeView) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Figures per card of the nodes that `predicate` rejects, the nearest to fitting first."""
+        answers = self.answers(task.cls)
+        if answers is None:
+            return
+        found = []
+        for row in rows.rows.tolist():
+            devices = self.rows.at(rows.nodes[row])
+            reasons = None if devices is None else self._reasons(answers, task, devices)
+            if reasons is not None:
+                found.append((reasons.distance, rows.nodes[row].name, reasons.texts))
+        for _, name, texts in sorted(found):
+            yield name, texts
+
+    def _reasons(self, answers: RequestAnswers, task: Task, devices: NodeDevices) -> CardReasons | None:
+        """The figures of the first kind of devices that refuses the pod."""
+        closed = self._closed_cards(answers, self._group_of(task), devices)
+        for index, (kind, request) in enumerate(zip(self.types, answers.requests, strict=True)):
+            ledger = devices.ledgers[index]
+            if request is None:
+                continue
+            if ledger is None:
+                return None
+            found = kind.choose(ledger.cards, request, closed[index])
+            if isinstance(found, NoChoice):
+                return kind.reasons_of(task.cls, found, ledger.uuids)
+        return None
 
     # --- placements -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from capcard_sched.model.card_registration import (
     ignores_health,
 )
 from capcard_sched.model.pod_devices import decode_devices, encode_devices
+from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
@@ -26,11 +27,12 @@ from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates,
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.deviceshare.card_ledger import BookedDevices, CardLedger, Cards, Shares
+    from capcard_sched.plugins.deviceshare.card_reasons import CardReasons
     from capcard_sched.plugins.deviceshare.device_choice import DeviceChoice, NoChoice
     from capcard_sched.plugins.deviceshare.device_config import DeviceConfig
     from capcard_sched.plugins.deviceshare.vgpu_request import VgpuRequest
@@ -189,6 +191,11 @@ class VgpuDevices(DeviceType):
 
     def refusal(self, refused: NoChoice) -> str:
         return f"hami-vgpuDeviceSharing error ({refused.cause.value})"
+
+    def reasons_of(self, cls: TaskClass, refused: NoChoice, uuids: Sequence[str]) -> CardReasons | None:
+        request = self.request_of(cls)
+        names = [container.name for container in cls.device_containers if not container.init]
+        return None if request is None else card_reasons(request, refused, uuids, names)
 
     # --- pods -------------------------------------------------------------------------------------------------------
 

@@ -194,6 +194,14 @@ HOOKS: tuple[Hook, ...] = (
     Hook("predicate_static", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook("predicate", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
     Hook("predicate_domain", "(signature, node view, result) -> None", "enablePredicate", Combine.VERDICT, "passes"),
+    Hook(
+        "rejection_details",
+        "(task, node view) -> (node name, texts) pairs: figures behind the rejections of `predicate`, the node nearest "
+        "to fitting first; for `explain`",
+        "enablePredicate",
+        Combine.MERGE,
+        "none",
+    ),
     # preference among nodes
     Hook("node_order_static", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
     Hook("node_order", "(signature, node view) -> scores | None", "enableNodeOrder", Combine.SUM, "0"),
