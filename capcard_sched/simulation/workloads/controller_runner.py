@@ -127,7 +127,8 @@ class ControllerRunner:
             except AlreadyExistsError as error:
                 present = self._store.get(kind_of(write.object), *key_of(write.object))
                 owners = _owner_uids(present) if present is not None else set()
-                accepted = bool(owners & _owner_uids(write.object)) or (write.adopt and not owners)
+                adopted = write.adopt and present is not None and not owners
+                accepted = bool(owners & _owner_uids(write.object)) or adopted
                 return "" if accepted else str(error)
         elif not isinstance(write, Increment):
             present = self._store.get(*write.key)

@@ -32,6 +32,11 @@ tiers:
 - plugins: [{name: predicates}, {name: nodeorder}]
 """
 BATCH = "batch.volcano.sh/v1alpha1"
+#: The controllers of Kubernetes that create pods, and its garbage collector.
+WORKLOAD_CONTROLLERS = (
+    "garbage-collector-controller,deployment-controller,replicaset-controller,statefulset-controller,"
+    "daemonset-controller,job-controller"
+)
 
 
 class Controllers:
@@ -171,8 +176,7 @@ async def controllers(cluster: Cluster, control_plane: ControlPlane, tmp_path: P
 @pytest_asyncio.fixture
 async def workloads(control_plane: ControlPlane) -> AsyncIterator[None]:
     """The controllers of Kubernetes that create pods, and its garbage collector."""
-    names = "garbage-collector-controller,deployment-controller,replicaset-controller,statefulset-controller"
-    await asyncio.to_thread(control_plane.start_controller_manager, f"{names},daemonset-controller,job-controller")
+    await asyncio.to_thread(control_plane.start_controller_manager, WORKLOAD_CONTROLLERS)
     yield
     await asyncio.to_thread(control_plane.stop_controller_manager)
 

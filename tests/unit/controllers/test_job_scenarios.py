@@ -1,4 +1,4 @@
-"""The worked scenarios of a Job's life: creation, eviction, restart, completion, scaling, deletion."""
+"""Rules of a Job's life beyond the scenarios of `tests/scenarios/controllers`."""
 
 from __future__ import annotations
 
@@ -11,81 +11,6 @@ from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
 
 def _policies(**actions: str) -> list[Manifest]:
     return [{"event": event, "action": action} for event, action in actions.items()]
-
-
-def test_a_new_job_is_pending_with_a_pending_podgroup_and_no_pod() -> None:
-    bench = ClusterBench()
-    created = bench.job("j", task("w", 2), minAvailable=2)
-    assert bench.phase() == "Pending"
-    assert bench.names("Pod") == []
-    group = bench.get("PodGroup", f"j-{created['metadata']['uid']}")
-    assert group["status"]["phase"] == "Pending"
-    assert (group["spec"]["minMember"], group["spec"]["minTaskMember"]) == (2, {"w": 2})
-    assert group["metadata"]["ownerReferences"][0]["uid"] == created["metadata"]["uid"]
-
-
-def test_pods_are_created_when_the_podgroup_is_admitted_and_the_job_runs_with_them() -> None:
-    bench = ClusterBench()
-    bench.job("j", task("w", 2), minAvailable=2)
-    bench.admit()
-    assert bench.names("Pod") == ["j-w-0", "j-w-1"]
-    notes = bench.get("Pod", "j-w-1")["metadata"]["annotations"]
-    assert notes == {
-        "scheduling.k8s.io/group-name": bench.names("PodGroup")[0],
-        "volcano.sh/task-index": "1",
-        "volcano.sh/task-spec": "w",
-        "volcano.sh/job-name": "j",
-        "volcano.sh/queue-name": "default",
-        "volcano.sh/job-version": "0",
-        "volcano.sh/template-uid": "j-w",
-        "volcano.sh/job-retry-count": "0",
-    }
-    labels = bench.get("Pod", "j-w-1")["metadata"]["labels"]
-    assert labels == {
-        "volcano.sh/task-index": "1",
-        "volcano.sh/job-name": "j",
-        "volcano.sh/task-spec": "w",
-        "volcano.sh/job-namespace": "default",
-        "volcano.sh/queue-name": "default",
-    }
-    assert bench.phase() == "Pending"
-    bench.bind()
-    assert bench.phase() == "Running"
-    assert bench.status()["taskStatusCount"] == {"w": {"phase": {"Running": 2}}}
-
-
-def test_an_abort_by_eviction_takes_all_pods_and_the_podgroup_and_a_resume_starts_over() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("w", 2), policies=_policies(PodEvicted="AbortJob"))
-    bench.evict("j-w-0")
-    assert (bench.phase(), bench.live(), bench.names("PodGroup")) == ("Aborting", [], [])
-    assert bench.status()["version"] == 1
-    bench.wait(GRACE)
-    assert (bench.phase(), bench.names("Pod"), bench.retries()) == ("Aborted", [], 0)
-    bench.wait(600)
-    assert bench.names("Pod") == []
-    bench.command("ResumeJob")
-    assert (bench.phase(), bench.retries(), bench.names("Command")) == ("Pending", 1, [])
-    assert [entry["status"] for entry in bench.status()["conditions"]][-2:] == ["Restarting", "Pending"]
-    assert bench.all("PodGroup")[0]["status"]["phase"] == "Pending"
-    assert bench.names("Pod") == []
-    bench.admit()
-    assert bench.status()["version"] == 2
-    assert {pod["metadata"]["annotations"]["volcano.sh/job-version"] for pod in bench.all("Pod")} == {"2"}
-
-
-def test_a_restart_by_eviction_replaces_the_gang_once_and_after_new_admission() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("w", 2), policies=_policies(PodEvicted="RestartJob"), maxRetry=3)
-    before = bench.uids()
-    bench.evict("j-w-0")
-    assert (bench.phase(), bench.live()) == ("Restarting", [])
-    bench.wait(GRACE)
-    assert (bench.phase(), bench.names("Pod")) == ("Pending", [])
-    bench.admit()
-    bench.bind()
-    assert (bench.phase(), bench.retries()) == ("Running", 1)
-    assert not set(before.values()) & set(bench.uids().values())
 
 
 def test_the_last_retry_fails_the_job_and_keeps_the_pods_that_ended() -> None:
@@ -105,64 +30,6 @@ def test_the_last_retry_fails_the_job_and_keeps_the_pods_that_ended() -> None:
     assert bench.status()["failed"] == 1, "pods that are kept count"
 
 
-def test_the_third_eviction_fails_the_job() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("w", 2), policies=_policies(PodEvicted="RestartJob"), maxRetry=3)
-    for _ in range(3):
-        bench.evict("j-w-0")
-        bench.wait(GRACE)
-        bench.admit()
-        bench.bind()
-    assert (bench.phase(), bench.retries(), bench.names("Pod")) == ("Failed", 3, [])
-
-
-def test_without_a_policy_only_the_evicted_pod_is_replaced() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("w", 3), minAvailable=2)
-    before = bench.uids()
-    bench.evict("j-w-0")
-    assert bench.phase() == "Running"
-    bench.wait(GRACE)
-    assert bench.names("Pod") == ["j-w-0", "j-w-1", "j-w-2"]
-    after = bench.uids()
-    assert before["j-w-0"] != after["j-w-0"]
-    assert before["j-w-1"] == after["j-w-1"]
-    assert bench.phase() == "Running", "one of three is pending, and two are enough"
-    bench.evict("j-w-1")
-    bench.wait(GRACE)
-    assert bench.phase() == "Pending", "two of three are pending"
-    bench.bind()
-    assert (bench.phase(), bench.retries()) == ("Running", 0)
-
-
-def test_a_restarted_task_is_replaced_once_and_the_podgroup_stays() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("a", 2, policies=_policies(PodEvicted="RestartTask")), task("b", 2))
-    before, group = bench.uids(), bench.all("PodGroup")[0]["metadata"]["uid"]
-    bench.evict("j-a-0")
-    bench.wait(GRACE)
-    bench.bind()
-    bench.wait(GRACE)
-    after = bench.uids()
-    assert [name for name in before if before[name] != after[name]] == ["j-a-0", "j-a-1"]
-    assert (bench.phase(), bench.retries()) == ("Running", 1)
-    assert bench.all("PodGroup")[0]["metadata"]["uid"] == group
-
-
-def test_the_first_policy_that_matches_decides() -> None:
-    bench = ClusterBench()
-    policies = [{"exitCode": 137, "action": "RestartPod"}, {"event": "PodFailed", "action": "TerminateJob"}]
-    bench.running_job("j", task("w", 2), policies=policies)
-    before = bench.uids()
-    bench.finish("j-w-0", code=137)
-    bench.wait(GRACE)
-    bench.bind()
-    assert (bench.phase(), bench.retries()) == ("Running", 1)
-    assert [name for name in before if before[name] != bench.uids()[name]] == ["j-w-0"]
-    bench.finish("j-w-1", code=1)
-    assert bench.phase() == "Terminating"
-
-
 def test_the_exit_code_of_any_container_but_a_sidecar_counts() -> None:
     bench = ClusterBench()
     bench.running_job("j", task("w", 2), policies=[{"exitCode": 137, "action": "AbortJob"}])
@@ -174,31 +41,6 @@ def test_the_exit_code_of_any_container_but_a_sidecar_counts() -> None:
     assert bench.phase() == "Aborting"
 
 
-def test_a_pod_that_fails_in_its_grace_period_was_evicted() -> None:
-    bench = ClusterBench()
-    policies = _policies(PodFailed="TerminateJob", PodEvicted="RestartJob")
-    bench.running_job("j", task("w", 2), policies=policies)
-    bench.evict("j-w-0")
-    bench.patch("Pod", "j-w-0", {"status": {"phase": "Failed"}})
-    assert (bench.phase(), bench.retries()) == ("Restarting", 1)
-
-
-@pytest.mark.parametrize("runs_at, replaced", [(None, True), (6, False)])
-def test_a_pod_that_pends_too_long_is_replaced(runs_at: int | None, replaced: bool) -> None:
-    bench = ClusterBench()
-    policies = [{"event": "PodPending", "action": "RestartPod", "timeout": "10s"}]
-    bench.job("j", task("w", 1), policies=policies)
-    bench.admit()
-    before = bench.uids()
-    bench.wait(runs_at or 9)
-    assert bench.uids() == before
-    if runs_at is not None:
-        bench.bind()
-    bench.wait(10 - (runs_at or 9))
-    assert (bench.uids() != before) is replaced
-    assert bench.retries() == int(replaced)
-
-
 def test_a_completed_driver_completes_the_job() -> None:
     bench = ClusterBench()
     policies = _policies(TaskCompleted="CompleteJob")
@@ -208,15 +50,6 @@ def test_a_completed_driver_completes_the_job() -> None:
     bench.wait(GRACE)
     assert (bench.phase(), bench.status()["succeeded"]) == ("Completed", 1)
     assert bench.status()["runningDuration"] == f"{GRACE}s"
-
-
-def test_enough_successes_complete_the_job() -> None:
-    bench = ClusterBench()
-    bench.running_job("j", task("w", 3), minSuccess=2)
-    bench.finish("j-w-0")
-    assert bench.phase() == "Running"
-    bench.finish("j-w-1")
-    assert (bench.phase(), bench.live()) == ("Completed", ["j-w-0", "j-w-1"])
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -247,18 +80,6 @@ def test_one_of_several_predecessors_may_be_enough() -> None:
     assert other.names("Pod") == ["j-a-0"], "running is not ready"
 
 
-def test_scaling_down_is_no_eviction() -> None:
-    bench = ClusterBench()
-    policies = _policies(PodEvicted="TerminateJob")
-    bench.running_job("j", task("w", 4, minAvailable=2), minAvailable=2, policies=policies)
-    bench.patch("Job", "j", {"spec": {"tasks": [task("w", 2, minAvailable=2)]}})
-    assert bench.live() == ["j-w-0", "j-w-1"]
-    bench.wait(GRACE)
-    assert (bench.phase(), bench.names("Pod")) == ("Running", ["j-w-0", "j-w-1"])
-    group = bench.all("PodGroup")[0]["spec"]
-    assert (group["minMember"], group["minResources"]["cpu"]) == (2, "2")
-
-
 def test_scaling_up_while_surplus_pods_terminate_is_no_eviction() -> None:
     bench = ClusterBench()
     policies = _policies(PodEvicted="TerminateJob")
@@ -281,21 +102,6 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     bench.wait(1)
     assert bench.names("Job") == ["kept"]
     assert bench.names("Pod") == ["kept-w-0"]
-
-
-def test_late_pods_of_a_job_of_the_same_name_are_no_events() -> None:
-    bench = ClusterBench()
-    policies = _policies(PodEvicted="TerminateJob")
-    bench.running_job("j", task("w", 2), policies=policies)
-    old = bench.uids()
-    bench.delete("Job", "j")
-    assert set(bench.uids()) == set(old), "they terminate"
-    bench.job("j", task("w", 2), policies=policies)
-    bench.admit()
-    bench.wait(GRACE)
-    bench.bind()
-    assert (bench.phase(), bench.retries(), bench.names("Pod")) == ("Running", 0, ["j-w-0", "j-w-1"])
-    assert not set(old.values()) & set(bench.uids().values())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The worked scenarios of PodGroups that are created for plain pods."""
+"""Rules of PodGroups of plain pods beyond the scenarios of `tests/scenarios/controllers`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,6 @@ def _group(bench: ClusterBench) -> Manifest:
     return group
 
 
-def test_the_pods_of_a_deployment_share_a_podgroup_with_the_annotations_of_the_deployment() -> None:
-    bench = ClusterBench()
-    template = _template(**{"scheduling.volcano.sh/queue-name": "q"})
-    owner = _deployment(bench, {"volcano.sh/service.type": "inference"}, template=template)
-    group = _group(bench)
-    assert group["metadata"]["name"] == f"podgroup-{owner['metadata']['uid']}"
-    assert group["spec"]["minMember"] == 1
-    assert group["spec"]["queue"] == "q"
-    assert group["metadata"]["annotations"]["volcano.sh/service.type"] == "inference"
-    assert [pod["metadata"]["annotations"][GROUP] for pod in bench.all("Pod")] == [group["metadata"]["name"]] * 3
-
-
 @pytest.mark.parametrize("written, minimum", [("3", 3), ("x", 1), ("-1", 1), ("0", 0), ("9", 3)])
 def test_the_gang_size_is_annotated_on_the_owner(written: str, minimum: int) -> None:
     bench = ClusterBench()
@@ -62,17 +50,6 @@ def test_a_gang_size_beyond_the_replicas_is_reported_once() -> None:
     messages = bench.messages("PodGroup", "MinMemberCapped")
     assert len(messages) == 1
     assert messages[0].startswith(f"{MIN_MEMBER}=3 is more than the ")
-
-
-def test_a_podgroup_goes_with_the_last_replica_and_comes_back_with_the_first() -> None:
-    bench = ClusterBench()
-    _deployment(bench)
-    name = _group(bench)["metadata"]["name"]
-    bench.patch("Deployment", "d", {"spec": {"replicas": 0}})
-    assert bench.names("PodGroup") == []
-    bench.patch("Deployment", "d", {"spec": {"replicas": 2}})
-    assert _group(bench)["metadata"]["name"] == name
-    assert [pod["metadata"]["annotations"][GROUP] for pod in bench.all("Pod")] == [name] * 2
 
 
 def test_a_rolling_update_of_a_gang_ends() -> None:
@@ -92,16 +69,6 @@ def test_a_rolling_update_of_a_gang_ends() -> None:
         bench.wait(GRACE)
     assert {pod["spec"]["containers"][0].get("image") for pod in bench.all("Pod")} == {"two"}
     assert _group(bench)["spec"]["minMember"] == 3
-
-
-def test_a_bare_pod_has_a_podgroup_of_its_own_that_goes_with_it() -> None:
-    bench = ClusterBench()
-    pod = bench.create("Pod", "p", **_template())
-    group = _group(bench)
-    assert group["metadata"]["name"] == f"podgroup-{pod['metadata']['uid']}"
-    assert group["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
-    bench.delete("Pod", "p")
-    assert bench.names("PodGroup") == []
 
 
 @pytest.mark.parametrize("key", [GROUP, "scheduling.volcano.sh/group-name"])

@@ -1,0 +1,162 @@
+"""The scenarios of the controllers on an API server: all at once, each in its namespace, on one set of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError, prepare
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import node
+from tests.e2e.admission.test_admission import SYSTEM, Admission
+from tests.e2e.controllers.conftest import WORKLOAD_CONTROLLERS, Controllers
+from tests.e2e.daemons import Daemon
+from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios
+
+#: Seconds for which an expectation may take, and for which a state must last.
+_LIMIT, _HELD = 90.0, 1.0
+_EVERY: Final = 0.2
+_RESOURCES: Final = {"Job": "jobs.batch.volcano.sh", "Event": "events"}
+
+
+class Processes:
+    """Scheduler, controllers, admission and kubelets. The controllers may be ended at any time."""
+
+    def __init__(self, control_plane: ControlPlane, folder: Path) -> None:
+        self._config = control_plane.kubeconfig_for("admin")
+        self._folder = folder
+        self._started = 0
+        self._restarts = asyncio.Lock()
+        self.controllers = self._make()
+
+    def _make(self) -> Controllers:
+        self._started += 1
+        return Controllers(self._config, self._folder, name=f"controllers-{self._started}")
+
+    async def restart_controllers(self) -> None:
+        async with self._restarts:
+            await self.controllers.kill()
+            self.controllers = await self._make().start()
+
+
+class ServerWorld:
+    """A namespace of an API server that other scenarios share."""
+
+    def __init__(self, cluster: Cluster, processes: Processes) -> None:
+        self._cluster = cluster
+        self._processes = processes
+        self.namespace = cluster.namespace
+
+    async def until(self, check: Callable[[], Awaitable[str]]) -> None:
+        deadline = time.monotonic() + _LIMIT
+        while problem := await check():
+            assert time.monotonic() < deadline, problem
+            await asyncio.sleep(_EVERY)
+
+    async def hold(self, check: Callable[[], Awaitable[str]]) -> None:
+        deadline = time.monotonic() + _HELD
+        while time.monotonic() < deadline:
+            problem = await check()
+            assert not problem, problem
+            await asyncio.sleep(_EVERY)
+
+    async def create(self, manifest: Manifest) -> None:
+        async def problem() -> str:
+            try:
+                await self._cluster.create(manifest)
+            except RequestError as error:
+                if error.status == 403:  # admission has yet to see the queue, or that it is open
+                    return str(error)
+                raise
+            return ""
+
+        await self.until(problem)
+
+    async def rejection(self, manifest: Manifest) -> str:
+        kind: str = manifest["kind"]
+        path = await self._cluster.path(_RESOURCES.get(kind, kind))
+        try:
+            await self._cluster.request("POST", path, params={"dryRun": "All"}, body=manifest)
+        except RequestError as error:
+            return error.message
+        return ""
+
+    async def patch(self, kind: str, name: str, body: Manifest) -> None:
+        await self._cluster.patch(_RESOURCES.get(kind, kind), name, body)
+
+    async def delete(self, kind: str, name: str) -> None:
+        await self._cluster.delete(_RESOURCES.get(kind, kind), name, grace=None)
+
+    async def finish(self, pod: str, code: int) -> None:
+        ended = {"exitCode": code, "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        row = {"name": "main", "image": "main:1", "imageID": "", "ready": False, "restartCount": 0}
+        status = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{**row, "state": {"terminated": ended}}],
+        }
+        await self._cluster.patch("pods", pod, {"status": status}, subresource="status")
+
+    async def list(self, kind: str) -> list[Manifest]:
+        return await self._cluster.list(_RESOURCES.get(kind, kind), namespace=ALL if kind == "Event" else "")
+
+    async def restart_controllers(self) -> None:
+        await self._processes.restart_controllers()
+
+
+async def _play(control_plane: ControlPlane, processes: Processes, name: str, steps: list[Step]) -> str:
+    """The trouble of one scenario, "" when there is none."""
+    async with Cluster(control_plane) as cluster:
+        cluster.namespace = await cluster.make_namespace()
+        try:
+            await Player(ServerWorld(cluster, processes)).run(steps)
+        except Exception as error:  # noqa: BLE001 - one scenario does not end the others
+            return "\n".join((f"{name}: {type(error).__name__}: {error}", *getattr(error, "__notes__", ())))
+        return ""
+
+
+async def _play_all(control_plane: ControlPlane, folder: Path) -> dict[str, str]:
+    scenarios = load_scenarios()
+    async with Cluster(control_plane) as admin:
+        await prepare(admin)
+        await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+        await admin.create_all(node(name, cpu="64", memory="64Gi") for name in ("n1", "n2"))
+        admission = Admission(admin, folder)
+        processes = Processes(control_plane, folder)
+        try:
+            await admission.install()
+            await admission.start()
+            await asyncio.to_thread(control_plane.start_controller_manager, WORKLOAD_CONTROLLERS)
+            config = control_plane.kubeconfig_for("scheduler-a")
+            async with Daemon(config, folder, conf=CONF), Kubelet(control_plane, stop_delay=GRACE):
+                await processes.controllers.start()
+                found = await asyncio.gather(
+                    *(_play(control_plane, processes, name, steps) for name, steps in scenarios.items())
+                )
+            return dict(zip(scenarios, found, strict=True))
+        finally:
+            await processes.controllers.stop()
+            await asyncio.to_thread(control_plane.stop_controller_manager)
+            admission.stop()
+            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+                for each in await admin.list(kind):
+                    await admin.delete(kind, each["metadata"]["name"])
+            await admin.wipe()
+
+
+@pytest.fixture(scope="module")
+def outcomes(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Scenario to its trouble."""
+    return asyncio.run(_play_all(control_plane, tmp_path_factory.mktemp("scenarios")))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", load_scenarios())
+def test_scenario(outcomes: dict[str, str], name: str) -> None:
+    assert not outcomes[name], outcomes[name]
