@@ -137,10 +137,13 @@ DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_TIME, VGPU_IDS, BIND_PHAS
 #: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.
 FENCE: Final = "capcard-sched.io/fence"
 
+#: Pod, written with the binding: the queue that is charged for it, also after a restart.
+BOUND_QUEUE: Final = "capcard-sched.io/queue"
+
 # --- controllers ----------------------------------------------------------------------------------------------------
-#: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
 #: The namespaces whose jobs a Queue accepts (`model.queue_access`); absent: all.
 QUEUE_NAMESPACES: Final = "capcard-sched.io/namespaces"
+#: PodGroup, written by us: the annotation keys that were copied from its pods and their owners.
 INHERITED_KEYS: Final = "capcard-sched.io/inherited-keys"
 
 # --- the simulator --------------------------------------------------------------------------------------------------

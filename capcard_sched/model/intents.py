@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from capcard_sched.model.annotations import BOUND_QUEUE
 from capcard_sched.model.objects import PodGroupCondition
 
 
@@ -37,6 +38,12 @@ class Bind(_Intent, frozen=True):
     volumes: tuple[ClaimBinding, ...] = ()
     #: Annotation of the node that the pod holds as a lock until it has its devices; "" for none.
     node_lock: str = ""
+    #: Queue of the job; "" for none.
+    queue: str = ""
+
+    def pod_annotations(self) -> dict[str, str]:
+        """The annotations to merge into the pod: `annotations`, and its queue, which a restarted scheduler reads."""
+        return {**self.annotations, BOUND_QUEUE: self.queue} if self.queue else self.annotations
 
 
 class Evict(_Intent, frozen=True):

@@ -39,6 +39,8 @@ class PodFacts(msgspec.Struct, frozen=True):
     deleting: bool
     index: int
     nominated_node: str
+    #: Queue that its binding wrote, "" for none.
+    bound_queue: str
     #: As written; readers check whether the pod accepts the card.
     assigned_card: str
     #: Its annotations of `annotations.DEVICE_ANNOTATIONS`.
@@ -139,6 +141,7 @@ def facts_of(pod: PodObject) -> PodFacts:
         deleting=bool(meta.deletion_timestamp),
         index=name_index(meta.name),
         nominated_node=pod.status.nominated_node_name or "",
+        bound_queue=annotations.get(keys.BOUND_QUEUE, ""),
         assigned_card=annotations.get(keys.CARD_ASSIGNED, ""),
         device_notes=_device_notes(annotations),
         grace=_grace_of(pod.spec),

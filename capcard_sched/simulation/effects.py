@@ -88,8 +88,8 @@ class IntentExecutor:
         for wanted in intent.volumes:
             give_volume(self._store, intent.namespace, wanted.claim, wanted.volume, intent.node)
         patch: JsonObject = {"spec": {"nodeName": intent.node}}
-        if intent.annotations:
-            patch["metadata"] = {"annotations": dict(intent.annotations)}
+        if annotations := intent.pod_annotations():
+            patch["metadata"] = {"annotations": annotations}
         conditions = status(pod).get("conditions") or []
         bound = {"type": "PodScheduled", "status": "True"}
         patch["status"] = {"conditions": with_condition(conditions, bound, self._store.clock.timestamp())}

@@ -184,7 +184,7 @@ class ClusterState:
 
     def fix_accounts(self) -> None:
         """Fix the accounts of bound pods from now on: the initial lists, in any order, are complete."""
-        self._job_table.live = True
+        self._job_table.fixed_queues.live = True
 
     def open_session(self) -> Changes:
         """Sort the rows, refresh the tree, and drain the changes."""

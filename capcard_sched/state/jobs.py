@@ -9,6 +9,7 @@ from capcard_sched.model.job import CRITICAL_CLASSES, SYSTEM_NAMESPACE, Job
 from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.state.accounting import recount_roles
+from capcard_sched.state.fixed_queues import FixedQueues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,10 +47,7 @@ class JobTable:
         self._ignored_edits = ignored_edits
         #: Queues that do not exist and have jobs with bound tasks, by name: their usage stays visible.
         self.deleted_queues: dict[str, Queue] = {}
-        #: Whether the initial lists are complete. From then on the queue of a job with bound tasks is fixed.
-        self.live = False
-        #: The queue that each job with a fixed queue requests, by job key.
-        self._requested: dict[str, str] = {}
+        self.fixed_queues = FixedQueues()
         #: All jobs, those without PodGroup included.
         self.by_key: dict[str, Job] = {}
         #: Jobs that sessions see: their PodGroup exists (or the job is implicit), and so does their queue.
@@ -99,9 +97,11 @@ class JobTable:
         else:
             self._groupless[task.uid] = queue
 
-    def task_added(self, job: Job, task: Task) -> None:
-        """Update a job after one of its tasks was added or changed."""
+    def task_added(self, job: Job, task: Task, bound_queue: str = "") -> None:
+        """Update a job after one of its tasks was added or changed. `bound_queue`: as its binding wrote it."""
         self.bound_changed(job)
+        if bound_queue and task.node is not None and self.fixed_queues.note(job, _age(task), bound_queue):
+            self._set_queue(job, self.fixed_queues.requested(job) or bound_queue)
         if job.uid and not job.implicit:
             return
         oldest = self._oldest.get(job.key)
@@ -155,7 +155,7 @@ class JobTable:
         minimum = self._counted(key, facts.min_resources)
         if minimum is not facts.min_resources:
             facts = facts._replace(min_resources=None if minimum is None else dict(minimum))
-        requested = self._requested.get(key, job.queue)
+        requested = self.fixed_queues.requested(job)
         if key in self._unnamed:
             requested = self._default_queue
         if job.uid == facts.uid and facts.matches(job, requested):
@@ -228,16 +228,16 @@ class JobTable:
         job.uid, job.implicit = "", False
         self._oldest.pop(job.key, None)
         self.groups_missing[job.key] = job
-        if not (self.live and job.bound):
+        if not self.fixed_queues.of(job):
             self._detach(job)
-            self._requested.pop(job.key, None)
+            self.fixed_queues.release(job)
             job.queue = ""
             self.schedulable.pop(job.key, None)
             self.orphans.pop(job.key, None)
 
     def _remove(self, job: Job) -> None:
         self._detach(job)
-        self._requested.pop(job.key, None)
+        self.fixed_queues.release(job)
         self._ignored_edits.forget("PodGroup", job.key)
         self._oldest.pop(job.key, None)
         self.by_key.pop(job.key, None)
@@ -252,7 +252,7 @@ class JobTable:
     def adopt(self, queue: str) -> None:
         """Add the orphans of a new queue to it."""
         for job in [job for job in self.orphans.values() if job.queue == queue]:
-            self._set_queue(job, queue)
+            self._join(job, queue)
 
     def orphan(self, queue: Queue) -> None:
         """Orphan the jobs of a deleted queue until a queue of the same name exists."""
@@ -268,7 +268,7 @@ class JobTable:
             self._account_orphan(job)
         if job.bound:
             return
-        requested = self._requested.pop(job.key, None)
+        requested = self.fixed_queues.release(job)
         if requested is not None:
             self._set_queue(job, requested)
         if not job.uid and job.queue and job.key in self.by_key:
@@ -298,15 +298,14 @@ class JobTable:
 
     def _set_queue(self, job: Job, name: str, *, edited: bool = True) -> None:
         """Move a job to a queue, or once it has no bound task. `edited`: its owner requested that."""
-        if self.live and job.bound and job.queue not in ("", name):
-            self._requested[job.key] = name
-            if edited and not job.implicit:
-                self._ignored_edits.note(
-                    ObjectRef("PodGroup", job.namespace, job.name, job.uid), f"spec.queue changed to <{name}>"
-                )
-            name = job.queue
-        else:
-            self._requested.pop(job.key, None)
+        fixed = self.fixed_queues.request(job, name)
+        if fixed != name and edited and job.uid and not job.implicit:
+            self._ignored_edits.note(
+                ObjectRef("PodGroup", job.namespace, job.name, job.uid), f"spec.queue changed to <{name}>"
+            )
+        self._join(job, fixed)
+
+    def _join(self, job: Job, name: str) -> None:
         if job.queue != name:
             self._detach(job)
             job.queue = name

@@ -97,7 +97,7 @@ class PodTable:
         job_key = f"{namespace}/{group}" if group else ""
         # Controllers annotate a pod with the group they create for it; such a pod names no group of its own.
         requested_queue = facts.queue_name if ours and group == own_group else None
-        if known is not None and self._jobs.live and (known.bound or known.status is TaskStatus.BINDING):
+        if known is not None and self._jobs.fixed_queues.live and (known.bound or known.status is TaskStatus.BINDING):
             facts, job_key, requested_queue = self._keep_bound_facts(known, pod, facts, job_key, requested_queue)
         cls = self._class_of(pod, facts, known, ref)
         if cls is None:
@@ -110,6 +110,7 @@ class PodTable:
             facts.deleting, ours, facts.nominated_node, facts.assigned_card, labels, requested_queue, facts.cooldown,
             facts.device_notes,
         )  # fmt: skip
+        bound_queue = facts.bound_queue if ours and not (known is not None and known.bound) else ""
         former_job: Job | None = None
         former_node: Node | None = None
         if known is not None:
@@ -163,7 +164,7 @@ class PodTable:
         if former_job is not None and former_job is not task.job:
             self._jobs.task_removed(former_job, task)
         if task.job is not None:
-            self._jobs.task_added(task.job, task)
+            self._jobs.task_added(task.job, task, bound_queue)
 
     def _class_of(self, pod: PodObject, facts: PodFacts, known: Task | None, ref: ObjectRef) -> TaskClass | None:
         """The class of a pod; the last known one of a bound pod with an invalid quantity. None: not a task."""

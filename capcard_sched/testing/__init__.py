@@ -135,7 +135,7 @@ class Harness(ClusterObjects):
         if obj is None:
             return
         obj["spec"]["nodeName"] = bind.node
-        obj["metadata"].setdefault("annotations", {}).update(bind.annotations)
+        obj["metadata"].setdefault("annotations", {}).update(bind.pod_annotations())
         obj["status"] = {"phase": "Running" if self._run else "Pending"}
         self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
 

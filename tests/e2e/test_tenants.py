@@ -90,10 +90,8 @@ async def test_no_action_of_a_tenant_gets_more_cards_than_the_quota(
         await settled(daemon)
         assert (await cluster.bound()).keys() == held
     async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=CONF, name="again") as daemon:
-        if attack not in (delete_group, move_group, delete_slowly):  # the admission policy refuses these
-            await daemon.logged("caches synced")
-            await settled(daemon)
-            assert (await cluster.bound()).keys() == held
+        await settled(daemon)
+        assert (await cluster.bound()).keys() == held
 
 
 async def settled(daemon: Daemon) -> None:

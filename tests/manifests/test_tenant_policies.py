@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from capcard_sched.model.annotations import BOUND_QUEUE
 from tests.controlplane.cluster import Cluster, RequestError
 from tests.controlplane.manifests import node, pod, pod_group, queue
 from tests.manifests.documents import MANIFESTS, Manifest
@@ -127,13 +128,15 @@ async def forbidden(text: str) -> AsyncIterator[None]:
         pytest.param({QUEUE: None}, id="queue removed"),
         pytest.param({GROUP: "another"}, id="group added"),
         pytest.param({"volcano.sh/card.card": "B"}, id="alias added"),
+        pytest.param({BOUND_QUEUE: "other"}, id="queue of the binding changed"),
+        pytest.param({BOUND_QUEUE: None}, id="queue of the binding removed"),
     ],
 )
 @pytest.mark.parametrize("subresource", ["", "status"])
 async def test_annotations_of_bound_pods_are_fixed(
     admin: Cluster, tenant: Cluster, changes: dict[str, str | None], subresource: str
 ) -> None:
-    await bound_pod(admin, "p", **{CARD: "A", QUEUE: "q"})
+    await bound_pod(admin, "p", **{CARD: "A", QUEUE: "q", BOUND_QUEUE: "q"})
     async with forbidden("queue, group and card annotations of a bound pod cannot be changed"):
         await tenant.patch("pods", "p", {"metadata": {"annotations": changes}}, subresource=subresource)
     await tenant.patch("pods", "p", {"metadata": {"annotations": {"mine": "free"}, "labels": {"mine": "free"}}})

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +24,10 @@ from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.proxy import Proxy
 from tests.e2e.history import KINDS, History
+from tests.soak import schedule
 from tests.soak.faults import FaultInjector, Replica
 from tests.soak.oracle import Oracle
 from tests.soak.resources import ResourceSampler
-from tests.soak.schedule import fault_schedule
 from tests.soak.tenant import TENANT, install_policies
 from tests.soak.workload import NAMESPACE, Churn, node_manifests, priority_classes, queue_manifests
 
@@ -55,9 +55,11 @@ _SETTLE: Final = 90.0
 class Soak:
     """One run. `report` is complete after `run`."""
 
-    def __init__(self, seconds: float, seed: int) -> None:
+    def __init__(self, seconds: float, seed: int, only: Collection[str] = ()) -> None:
         self.seconds = seconds
         self.seed = seed
+        #: Kinds of faults; empty: all.
+        self._only = only
         self.faults: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.oracle = Oracle()
@@ -112,7 +114,7 @@ class Soak:
                 group.create_task(self._sample(replicas)),
             ]
             running: list[asyncio.Task[None]] = []
-            for fault in fault_schedule(self.seed, self.seconds):
+            for fault in schedule.fault_schedule(self.seed, self.seconds, self._only):
                 await asyncio.sleep(max(0.0, began + fault.at - time.monotonic()))
                 running.append(group.create_task(self._strike(fault.kind, injector.execute(fault))))
             await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
@@ -180,7 +182,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of churn and faults")
     parser.add_argument("--seed", type=int, default=None, help="seed of the fault schedule; default: random")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the logs of the replicas")
+    parser.add_argument("--faults", default="", help="kinds of faults, separated by commas; default: all")
     options = parser.parse_args()
+    only = [kind for kind in options.faults.split(",") if kind]
+    if unknown := sorted(set(only) - set(schedule.KINDS)):
+        parser.error(f"unknown kinds of faults: {', '.join(unknown)} (accepted: {', '.join(schedule.KINDS)})")
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)  # connections that the proxy resets
     seed = int(time.time()) % 10**6 if options.seed is None else options.seed
     try:
@@ -189,7 +195,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     sys.stderr.write(f"soak: seed {seed}, {options.minutes:g} minutes\n")
-    soak = Soak(options.minutes * 60, seed)
+    soak = Soak(options.minutes * 60, seed, only)
     with tempfile.TemporaryDirectory() as folder, ControlPlane(programs) as control_plane:
         target = options.keep or Path(folder)
         target.mkdir(parents=True, exist_ok=True)

@@ -240,7 +240,7 @@ class FaultInjector:
         if what == "podgroup":
             job = await self._running_job(fault.choice)
             if job is not None:
-                await self._cluster.delete("podgroups", job.name)
+                await attempted(self._tenant.delete("podgroups", job.name))
             return job is not None
         return await self._node_fault(
             fault, lambda node: self._cluster.delete("nodes", node["metadata"]["name"]), self._cluster.create
@@ -297,6 +297,23 @@ class FaultInjector:
         self._kubelet.stop_delay = 0.3
         return True
 
+    async def _reassign(self, fault: ScheduledFault, _: str) -> bool:
+        return await self._move_group(fault, self._cluster)
+
+    async def _remove(self, fault: ScheduledFault, _: str) -> bool:
+        job = await self._running_job(fault.choice)
+        if job is not None:
+            await self._cluster.delete("podgroups", job.name)
+        return job is not None
+
+    async def _move_group(self, fault: ScheduledFault, user: Cluster) -> bool:
+        job = await self._running_job(fault.choice)
+        if job is None:
+            return False
+        other = [name for name in QUOTAS if name != job.queue][fault.choice % 2]
+        await attempted(user.patch("podgroups", job.name, {"spec": {"queue": other}}))
+        return True
+
     # --- tenants ----------------------------------------------------------------------------------------------------
 
     async def _running_job(self, choice: int) -> Job | None:
@@ -322,12 +339,7 @@ class FaultInjector:
         return True
 
     async def _move(self, fault: ScheduledFault, _: str) -> bool:
-        job = await self._running_job(fault.choice)
-        if job is None:
-            return False
-        other = [name for name in QUOTAS if name != job.queue][fault.choice % 2]
-        await attempted(self._tenant.patch("podgroups", job.name, {"spec": {"queue": other}}))
-        return True
+        return await self._move_group(fault, self._tenant)
 
     async def _long(self, fault: ScheduledFault, _: str) -> bool:
         """Pods with a grace period of 10^6 s are deleted together with their PodGroup."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 
@@ -52,6 +53,9 @@ KINDS: Final[dict[str, tuple[int, float, float]]] = {
     "lower-quota": (2, 3.0, 15.0),
     "raise-quota": (1, 3.0, 15.0),
     "slow-kubelet": (2, 3.0, 10.0),
+    # Administrators: no admission policy applies to them.
+    "reassign-podgroup": (2, 0.0, 0.0),
+    "remove-podgroup": (2, 0.0, 0.0),
     # Tenants
     "edit-card-name": (3, 0.0, 0.0),
     "malform-card-name": (2, 0.0, 0.0),
@@ -69,10 +73,13 @@ MEAN_GAP: Final = 2.5
 WARM_UP: Final = 5.0
 
 
-def fault_schedule(seed: int, seconds: float) -> list[ScheduledFault]:
-    """Faults in order of time. The schedule of a shorter soak is a prefix of that of a longer one."""
+def fault_schedule(seed: int, seconds: float, only: Collection[str] = ()) -> list[ScheduledFault]:
+    """Faults in order of time. The schedule of a shorter soak is a prefix of that of a longer one.
+
+    `only`: kinds to choose from; empty: all.
+    """
     rng = random.Random(seed)
-    kinds = list(KINDS)
+    kinds = [kind for kind in KINDS if not only or kind in only]
     weights = [KINDS[kind][0] for kind in kinds]
     found: list[ScheduledFault] = []
     at = WARM_UP

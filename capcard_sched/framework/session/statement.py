@@ -175,7 +175,7 @@ class Statement:
                 )
             elif record.tasks[0].status is TaskStatus.ALLOCATED:
                 session.state.set_binding(record.job, record.tasks)
-                namespace, note = record.job.namespace, annotations.get
+                namespace, queue, note = record.job.namespace, record.job.queue, annotations.get
                 binds += [
                     Bind(
                         namespace,
@@ -185,6 +185,7 @@ class Statement:
                         note(task.uid) or {},
                         volumes.get(task.uid, ()),
                         locks.get(task.uid, ""),
+                        queue,
                     )
                     for task, node in zip(record.tasks, record.nodes, strict=True)
                 ]

@@ -68,7 +68,7 @@ def binding(bind: Bind, fence: str | None) -> bytes:
 
     `fence`: holder and term of the Lease, which an admission policy checks.
     """
-    annotations = bind.annotations
+    annotations = bind.pod_annotations()
     if fence is not None:
         annotations = {**annotations, FENCE: fence}
     return _encode(_Binding(_BodyMeta(bind.name, bind.namespace, bind.uid, annotations or None), _Target(bind.node)))

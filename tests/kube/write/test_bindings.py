@@ -10,7 +10,7 @@ import pytest
 
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.paths import pod_path
-from capcard_sched.model.annotations import CARD_ASSIGNED, FENCE
+from capcard_sched.model.annotations import BOUND_QUEUE, CARD_ASSIGNED, FENCE
 from capcard_sched.model.deltas import BindFailed, BindRetry, PodGone
 from capcard_sched.model.intents import Bind, ClaimBinding, UpdatePodCondition
 from tests.controlplane.cluster import Cluster
@@ -22,19 +22,20 @@ BINDING = "/pods/p/binding"
 
 
 @pytest.mark.asyncio
-async def test_a_binding_carries_node_annotations_and_fence_and_leaves_labels_alone(
+async def test_a_binding_carries_node_annotations_queue_and_fence_and_leaves_labels_alone(
     cluster: Cluster, proxy: Proxy
 ) -> None:
     await cluster.create(node("n1"))
-    made = await cluster.create(pod("p", labels={"app": "x"}, annotations={"kept": "yes"}))
+    made = await cluster.create(pod("p", labels={"app": "x"}, annotations={"kept": "yes", BOUND_QUEUE: "forged"}))
     async with Harness(cluster, proxy, fence=lambda: "me/3") as effects:
-        effects.effects.submit([bind_of(made, **{CARD_ASSIGNED: "A100"})])
+        effects.effects.submit([msgspec.structs.replace(bind_of(made, **{CARD_ASSIGNED: "A100"}), queue="q")])
         await effects.quiet()
         assert effects.observer.bindings == [("bound", "p", 201)]
         assert effects.deltas == []
     found = await cluster.get("pods", "p")
     assert found["spec"]["nodeName"] == "n1"
-    assert found["metadata"]["annotations"] == {"kept": "yes", CARD_ASSIGNED: "A100", FENCE: "me/3"}
+    expected = {"kept": "yes", CARD_ASSIGNED: "A100", FENCE: "me/3", BOUND_QUEUE: "q"}
+    assert found["metadata"]["annotations"] == expected
     assert found["metadata"]["labels"] == {"app": "x"}
     assert condition(found, "PodScheduled")["status"] == "True"
 

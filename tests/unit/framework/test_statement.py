@@ -129,7 +129,7 @@ def test_commit_makes_binds_and_evictions_and_keeps_promises() -> None:
     statement.evict(h.task("running"), "make room")
     statement.commit()
     assert session.binds == [
-        Bind("default", "a0", "default-a0-uid", "n1", {"placed-on": "n1", "also": "this"}),
+        Bind("default", "a0", "default-a0-uid", "n1", {"placed-on": "n1", "also": "this"}, queue="q"),
     ]
     assert session.evictions == [Evict("default", "running", "default-running-uid", "make room", "make room", "n1")]
     statuses = [h.task(name).status for name in ("a0", "b0", "running")]

@@ -227,3 +227,85 @@ def test_a_deleted_queue_keeps_the_usage_of_its_bound_pods() -> None:
 def test_a_queue_that_never_existed_has_the_usage_of_its_bound_pods() -> None:
     state = _state(group("g", queue="lost"), pod("p", group="g", node="n"))
     assert _usage(state) == {"lost": ONE}
+
+
+# --- after a restart --------------------------------------------------------------------------------------------------
+
+
+BOUND = {keys.BOUND_QUEUE: "q"}
+HELD = pod("p", group="g", node="n", annotations=BOUND)
+
+#: Objects after a restart, and kinds of the ignored edits.
+RESTARTS: dict[str, tuple[list[deltas.Delta], list[str]]] = {
+    "nothing edited": ([group("g"), HELD], []),
+    "spec.queue": ([group("g", queue="other"), HELD], ["PodGroup"]),
+    "the pod listed before the PodGroup": ([HELD, group("g", queue="other")], ["PodGroup"]),
+    "the PodGroup deleted": ([HELD], []),
+    "the PodGroup deleted and created in another queue": (
+        [group("g", uid="second", queue="other"), HELD],
+        ["PodGroup"],
+    ),
+    "deleted together with its PodGroup": ([pod("p", group="g", node="n", deleting=True, annotations=BOUND)], []),
+    "spec.queue, and a pending pod": ([pod("w", group="g"), group("g", queue="other"), HELD], ["PodGroup"]),
+}
+
+
+@pytest.mark.parametrize("objects, ignored", RESTARTS.values(), ids=list(RESTARTS))
+def test_a_bound_pod_stays_accounted_to_the_queue_of_its_binding_after_a_restart(
+    objects: list[deltas.Delta], ignored: list[str]
+) -> None:
+    state = _state(*objects)
+    assert _usage(state) == {"q": ONE}
+    assert state.jobs[GROUP].queue == "q"
+    assert recorded(state) == rebuilt(state)
+    assert [ref.kind for ref in state.ignored_edits.details] == ignored
+
+
+def test_an_edited_queue_takes_effect_when_no_pod_is_bound_also_after_a_restart() -> None:
+    state = _state(group("g", queue="other"), HELD, pod("w", group="g"))
+    state.apply(pod("p", group="g", node="n", phase="Succeeded", annotations=BOUND))
+    assert (state.jobs[GROUP].queue, set(state.queues["other"].jobs)) == ("other", {GROUP})
+    assert (_usage(state), recorded(state)) == ({}, rebuilt(state))
+
+
+def test_a_standby_accounts_a_bound_pod_to_the_queue_of_its_binding() -> None:
+    state = _state(group("g", queue="other"), pod("p", group="g"))
+    state.apply(HELD)
+    assert _usage(state) == {"q": ONE}
+    assert recorded(state) == rebuilt(state)
+
+
+def test_the_queue_of_a_binding_in_memory_precedes_the_annotation() -> None:
+    state = _state(group("g"), pod("p", group="g", node="n"))
+    state.apply(pod("r", group="g", node="n", annotations={keys.BOUND_QUEUE: "other"}))
+    assert state.jobs[GROUP].queue == "q"
+    state.apply(deltas.PodGone("default", "r"))
+    state.apply(pod("p", group="g", node="n", annotations={keys.BOUND_QUEUE: "other"}))
+    assert state.jobs[GROUP].queue == "q", "an edit of a bound pod"
+
+
+def test_the_oldest_bound_pod_of_a_job_fixes_its_queue_after_a_restart() -> None:
+    young = pod("a", group="g", node="n", created=2, annotations={keys.BOUND_QUEUE: "other"})
+    old = pod("b", group="g", node="n", created=1, annotations=BOUND)
+    for order in ((young, old), (old, young)):
+        assert set(_usage(_state(group("g"), *order))) == {"q"}
+
+
+def test_the_annotation_of_a_pending_finished_or_foreign_pod_has_no_effect() -> None:
+    notes = {keys.BOUND_QUEUE: "other"}
+    for each in (
+        pod("w", group="g", annotations=notes),
+        pod("w", group="g", node="n", phase="Succeeded", annotations=notes),
+        pod("w", group="g", node="n", scheduler="default-scheduler", annotations=notes),
+    ):
+        state = _state(group("g"), each)
+        assert state.jobs[GROUP].queue == "q"
+
+
+def test_a_deleted_queue_keeps_the_usage_of_its_pods_after_a_restart() -> None:
+    state = _state(group("g"), pod("p", group="g", node="n", annotations={keys.BOUND_QUEUE: "gone"}))
+    assert (_usage(state), list(state.deleted_queues)) == ({"gone": ONE}, ["gone"])
+    state.apply(queue("gone"))
+    assert (_usage(state), list(state.deleted_queues)) == ({"gone": ONE}, [])
+    state.apply(deltas.PodGone("default", "p"))
+    assert (state.jobs[GROUP].queue, recorded(state)) == ("q", rebuilt(state))
