@@ -48,7 +48,9 @@ class Allocate(Action):
             if overused:
                 self._refuse_all(session, queue, waiting)
                 continue
-            job = waiting.pop()
+            job = rounds.pop_job(queue)
+            if job is None:
+                continue
             rest = self._visit(session, queue, job, tasks.get(job.key), alone=not waiting and not rounds)
             if rest:
                 tasks[job.key] = rest
@@ -61,14 +63,13 @@ class Allocate(Action):
     @staticmethod
     def _collect(session: Session) -> Rounds:
         """Schedulable jobs by queue. Without `enqueue` in the conf, pending jobs are admitted here."""
-        rounds = Rounds(session)
+        rounds = Rounds(session, Allocate.name, "overused")
         if "enqueue" not in session.actions:
             for job in session.in_phase_pending():
                 session.enqueue(job)
         for job in session.to_attempt():
             if session.is_pending_phase(job):
                 continue
-            session.touched_jobs.add(job.key)
             try:
                 invalid = session.job_valid(job)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -77,6 +78,7 @@ class Allocate(Action):
             if invalid is None:
                 rounds.add(job)
             else:
+                session.touched_jobs.add(job.key)
                 session.refuse(job, invalid)
                 session.explain_pending(job, invalid)
                 session.note_failure(session.queues[job.queue], job, {})
@@ -100,6 +102,7 @@ class Allocate(Action):
         Returns the tasks to return for: only a ready job returns.
         """
         session.report.visited_jobs += 1
+        session.touched_jobs.add(job.key)
         statement = Statement(session)
         try:
             if tasks is None:

@@ -28,7 +28,7 @@ class Backfill(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = Rounds(session)
+        rounds = Rounds(session, self.name)
         for job in session.to_attempt():
             if not job.pending_best_effort or session.is_pending_phase(job) or job.key in session.blocked_by_head:
                 continue
@@ -39,8 +39,8 @@ class Backfill(Action):
                 session.record_hook_error(job, error)
         while rounds:
             queue, waiting = rounds.pop_queue()
-            while waiting:
-                self._visit(session, queue, waiting.pop())
+            while waiting and (best := rounds.pop_job(queue)) is not None:
+                self._visit(session, queue, best)
 
     @staticmethod
     def _visit(session: Session, queue: Queue, job: Job) -> None:

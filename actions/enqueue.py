@@ -42,7 +42,7 @@ class Enqueue(Action):
         """Run the action."""
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)
-        rounds, requeued = Rounds(session), session.carry_over.requeued_at
+        rounds, requeued = Rounds(session, self.name, "job_enqueueable"), session.carry_over.requeued_at
         later = []
         for job in session.in_phase_pending():
             if job.key in requeued:
@@ -53,14 +53,16 @@ class Enqueue(Action):
             queue, waiting = rounds.pop_queue()
             if not waiting:
                 continue
-            job = waiting.pop()
-            self._admit(session, job)
-            if queue.strict_fifo and session.is_pending_phase(job):
-                session.refuse_behind_head(queue, job, waiting, "job_enqueueable")
+            best = rounds.pop_job(queue)
+            if best is None:
+                continue
+            self._admit(session, best)
+            if queue.strict_fifo and session.is_pending_phase(best):
+                session.refuse_behind_head(queue, best, waiting, "job_enqueueable")
             else:
                 rounds.push_queue(queue)
         for job in sorted(later, key=lambda job: (requeued[job.key], job.key)):
-            if requeued[job.key] < session.now:
+            if requeued[job.key] < session.now and session.deadline.allows_attempt(job.queue):
                 self._admit(session, job)
 
     def _requeue_stuck(self, session: Session) -> None:

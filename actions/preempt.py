@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.framework.api.arguments import ArgumentReader
-    from capcard_sched.framework.session.ordering import KeyHeap
+    from capcard_sched.framework.session.ordering import KeyHeap, Rounds
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -69,15 +69,17 @@ class Preempt(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, session.job_starving)
+        rounds = contenders(session, self.name, session.job_starving)
         between = self._evictor(session, Scope("within-queue", "preemptable", self.name))
         visited: list[tuple[Queue, list[Job]]] = []
         while rounds:
             queue, waiting = rounds.pop_queue()
-            visited.append((queue, self._drain(session, between, queue, waiting)))
+            visited.append((queue, self._drain(session, rounds, between, queue, waiting)))
         inside = self._evictor(session, Scope("within-job", "preemptable", self.name))
         for queue, jobs in visited:
             for job in jobs:
+                if not session.deadline.allows_attempt(queue.name):
+                    break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)
 
     def _evictor(self, session: Session, scope: Scope) -> Evictor:
@@ -88,12 +90,13 @@ class Preempt(Action):
             max_candidates = max(1, min(max(wanted, arguments.fewest_candidates), arguments.most_candidates))
         return Evictor(session, scope, reservation_seconds=arguments.reservation_seconds, max_candidates=max_candidates)
 
-    def _drain(self, session: Session, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]) -> list[Job]:
+    def _drain(
+        self, session: Session, rounds: Rounds, evictor: Evictor, queue: Queue, waiting: KeyHeap[Job]
+    ) -> list[Job]:
         """Attempts each job of a queue, best first. Returns the jobs in the order of their first attempt."""
         rest: dict[str, Sequence[Task]] = {}
         visited: dict[str, Job] = {}
-        while waiting:
-            job = waiting.pop()
+        while waiting and (job := rounds.pop_job(queue)) is not None:
             visited[job.key] = job
             tasks = rest.get(job.key)
             tasks = session.pending_tasks(job) if tasks is None else tasks

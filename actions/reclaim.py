@@ -41,7 +41,7 @@ class Reclaim(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
-        rounds = contenders(session, session.may_reclaim)
+        rounds = contenders(session, self.name, session.may_reclaim)
         scope = Scope("across-queues", "reclaimable", self.name)
         evictor = Evictor(session, scope, reservation_seconds=self.arguments.reservation_seconds)
         rest: dict[str, Sequence[Task]] = {}
@@ -56,7 +56,9 @@ class Reclaim(Action):
                 continue
             if overused:
                 continue
-            job = waiting.pop()
+            job = rounds.pop_job(queue)
+            if job is None:
+                continue
             known = rest.get(job.key)
             tasks = session.pending_tasks(job) if known is None else known
             tasks = evictor.attempt(queue, job, tasks, session.may_reclaim)

@@ -111,6 +111,10 @@ class Options:
     schedule_period: Annotated[float, _period(SCHEDULING)] = 1.0
     """Maximum time between sessions; a change in the cluster starts one earlier."""
 
+    session_deadline: Annotated[float, _period(SCHEDULING)] = 10.0
+    """Time for the attempts of one session, in equal shares for the queues with waiting jobs. A queue beyond its share
+    continues in the next session; a gang that takes the whole time alone is not scheduled."""
+
     default_queue: Annotated[str, _flag(SCHEDULING, values.name, metavar="NAME")] = "default"
     """Queue of PodGroups that name none; created at startup if it does not exist."""
 

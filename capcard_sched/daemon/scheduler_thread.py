@@ -4,7 +4,8 @@ All input comes through the inbox, in order: deltas of the watches, and calls (l
 queries of the state). Intents leave through `handover`.
 
 The thread sleeps until input arrives, then debounces, so that a burst of deltas makes one session. Without input it
-runs a session every `period` seconds, for plugins whose results depend on the clock.
+runs a session every `period` seconds, for plugins whose results depend on the clock, and at once when the session
+deadline left jobs.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _DEBOUNCE = 0.01
 #: echoes then arrive together instead of in a session each.
 _REST_SHARE = 3.0
 _LONGEST_REST = 0.25
-#: Binds: the minimum batch handed over during a session.
+#: Binds: the minimum batch handed over during a session, and the seconds after which a smaller one is.
 _BATCH = 64
+_BATCH_SECONDS = 0.1
 
 
 class Listener(Protocol):
@@ -78,6 +80,10 @@ class SchedulerThread:
         self._leading = False
         self._stopping = False
         self._batch: list[Intent] = []
+        #: When binds were last handed over, by the monotonic clock.
+        self._handed_over = 0.0
+        #: Whether the last session left jobs to the next one.
+        self._unfinished = False
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         #: When the last session ended while leading, by the monotonic clock; None before the first.
         self.last_cycle: float | None = None
@@ -153,11 +159,13 @@ class SchedulerThread:
     def _run(self) -> None:
         rest = 0.0
         while not self._stopping:
+            unfinished = self._leading and self._unfinished
             try:
-                arrived: list[Any] = [self._inbox.get(timeout=self._period if self._leading else None)]
+                timeout = 0.0 if unfinished else self._period
+                arrived: list[Any] = [self._inbox.get(timeout=timeout if self._leading else None)]
             except Empty:
                 arrived = []
-            if arrived:
+            if arrived or unfinished:
                 time.sleep(max(_DEBOUNCE, rest))
             while True:
                 try:
@@ -205,8 +213,9 @@ class SchedulerThread:
 
     def _step(self, deltas: Sequence[Delta]) -> None:
         now, began = self._clock(), time.monotonic()
-        self._batch = []
+        self._batch, self._unfinished = [], False
         self._apply(deltas)
+        self._handed_over = time.monotonic()
         opened = time.monotonic()
         try:
             result = self._core.step((), now, self._commit)
@@ -216,6 +225,7 @@ class SchedulerThread:
             self._listener.failed("session", error)
             return
         closed = time.monotonic()
+        self._unfinished = result.report.unfinished
         rest = [intent for intent in result.intents if not isinstance(intent, Bind)]
         if self._batch or rest:
             self._handover([*self._batch, *rest])
@@ -223,6 +233,7 @@ class SchedulerThread:
 
     def _commit(self, binds: list[Bind]) -> None:
         self._batch += binds
-        if len(self._batch) >= _BATCH:
+        now = time.monotonic()
+        if len(self._batch) >= _BATCH or now - self._handed_over >= _BATCH_SECONDS:
             self._handover(self._batch)
-            self._batch = []
+            self._batch, self._handed_over = [], now

@@ -133,6 +133,7 @@ class Service:
             timer=time.perf_counter,
             term_limits=limits,
             webhooks=connect,
+            session_deadline=options.session_deadline,
         )
         self._config_maps = core.config_maps
         if options.record is not None:

@@ -14,6 +14,7 @@ from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
+from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import QUEUE_NAMESPACES
 from capcard_sched.model.intents import EmitEvent, Intent
@@ -22,7 +23,7 @@ from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS
 from capcard_sched.state.cluster import ClusterState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Literal
 
     from capcard_sched.framework.api.plugin import Plugin
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.conf.registry import Registry
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
+    from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.deltas import Delta
     from capcard_sched.model.intents import Bind, ObjectRef
     from capcard_sched.model.term_limits import TermLimits
@@ -64,11 +66,18 @@ class Core:
         timer: Callable[[], float] | None = None,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
         webhooks: WebhookFactory | None = None,
+        session_deadline: float = 0.0,
     ) -> None:
-        """`timer` returns seconds for the report's timings, None for no timings. It decides nothing."""
+        """`timer` returns seconds for the report's timings, None for no timings.
+
+        It decides nothing, except with a `session_deadline` above 0, in seconds: see `SessionDeadline`.
+        """
         self.state = ClusterState(scheduler_names, default_queue, term_limits)
         self._registry = registry
         self._timer = timer
+        self._session_deadline = session_deadline
+        #: Whether the session deadline left jobs to the next session.
+        self._unfinished = False
         self._webhooks = webhooks
         self._closer = SessionCloser(timer)
         self._memory = CarryOver()
@@ -127,23 +136,29 @@ class Core:
         return frozenset().union(*(plugin.config_maps for plugin in self.dispatch.plugins))
 
     def step(
-        self, deltas: Sequence[Delta], now: float, on_commit: Callable[[list[Bind]], None] | None = None
+        self,
+        deltas: Sequence[Delta],
+        now: float,
+        on_commit: Callable[[list[Bind]], None] | None = None,
+        cuts: Mapping[str, QueueCut] | None = None,
     ) -> StepResult:
         """Applies deltas and runs a session, unless nothing relevant changed.
 
         `now` is in Unix seconds. A session on an unchanged cluster would repeat the last results: it is skipped unless
         a plugin's results depend on time or a wakeup is reached. `on_commit` gets the bindings of each gang at its
-        commit; the result holds them again, first among the intents.
+        commit; the result holds them again, first among the intents. `cuts`: the points at which the session deadline
+        ended the attempts of queues in a recording, by queue; the timer then ends none.
         """
         state = self.state
         for delta in deltas:
             state.apply(delta)
         intents = self._confirm()
         next_wakeup = self._next_wakeup
-        if not self._is_dirty() and not self._time_dependent and (next_wakeup is None or now < next_wakeup):
+        busy = self._is_dirty() or self._unfinished or self._time_dependent
+        if not busy and (next_wakeup is None or now < next_wakeup):
             self._report_problems(intents)  # an invalid object changes nothing else
             return StepResult(intents, SessionReport(""), True, next_wakeup, self._only_retries)
-        session = self.open_session(now, on_commit)
+        session = self.open_session(now, on_commit, cuts)
         if not session.report.errors:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
             session.failed_attempts.open(
@@ -152,6 +167,8 @@ class Core:
             nominations.renew_nominations(session)
             self._run_actions(session)
         intents.extend(self._closer.close(session))
+        session.report.cuts = session.deadline.cuts
+        self._unfinished = session.report.unfinished
         self._memory.refusals = session.refusals
         self._next_wakeup = self._earliest_wakeup(session)
         self._report_problems(intents)
@@ -182,7 +199,12 @@ class Core:
         self._only_retries = known == [retry]
         return min(known, default=None)
 
-    def open_session(self, now: float, on_commit: Callable[[list[Bind]], None] | None = None) -> Session:
+    def open_session(
+        self,
+        now: float,
+        on_commit: Callable[[list[Bind]], None] | None = None,
+        cuts: Mapping[str, QueueCut] | None = None,
+    ) -> Session:
         """Opens a session and its plugins. A failed plugin stops the actions: its protection would be missing."""
         changed = self.state.open_session()
         self._sessions += 1
@@ -199,6 +221,13 @@ class Core:
             failed_attempts=self.failed_attempts,
             on_commit=on_commit,
             webhooks=self._webhooks,
+            deadline=SessionDeadline(
+                self._session_deadline,
+                self._timer,
+                recorded=cuts,
+                queues=len(self.state.queues),
+                waiting=lambda: len({job.queue for job in self.state.active.values()}),
+            ),
         )
         self.last_session = session
         self._queue_warnings.report(session)
@@ -240,6 +269,7 @@ class Core:
     def _run_actions(self, session: Session) -> None:
         for action in self.actions:
             began = self._read_timer()
+            session.deadline.begin_action()
             try:
                 action.execute(session)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything

@@ -103,6 +103,16 @@ SLA_DEADLINE_REACHED = Reason(
     "SLADeadlineReached", "Normal", "SLA deadline reached: the job has waited for {limit} and is prioritized"
 )
 QUEUE_OVERUSED = Reason("Unschedulable", "Normal", "Queue <{queue}> is overused")
+SESSION_DEADLINE = Reason(
+    "SessionDeadline",
+    "Warning",
+    "not tried in this session: Queue <{queue}> used its share of the session deadline (--session-deadline)",
+)
+ATTEMPT_TOO_LONG = Reason(
+    "SessionDeadline",
+    "Warning",
+    "attempt ended: it takes longer than the session deadline (--session-deadline)",
+)
 QUEUE_STRICT_FIFO = Reason("Unschedulable", "Normal", "Waiting behind <{job}> (FIFO queue <{queue}>)")
 
 # --- capacity: hierarchical queues ---------------------------------------------------------------------------------

@@ -31,12 +31,13 @@ from capcard_sched.testing.cluster import ClusterObjects
 from capcard_sched.webhook.connect import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.framework.api.plugin import Plugin
     from capcard_sched.framework.conf.scheduler_conf import Conf
     from capcard_sched.framework.session.action import Action
     from capcard_sched.framework.session.session import Session
+    from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.cluster import ClusterState
@@ -64,11 +65,19 @@ class Harness(ClusterObjects):
         timer: Callable[[], float] | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
         term_limits: TermLimits = DEFAULT_TERM_LIMITS,
+        session_deadline: float = 0.0,
     ) -> None:
         """`plugins`, `actions`: classes to be found by name beside the installed ones; the rest as `Core` takes it."""
         super().__init__()
         self._registry = registry().including(plugins, actions)
-        self.core = Core(self._parse(conf), self._registry, timer=timer, term_limits=term_limits, webhooks=connect)
+        self.core = Core(
+            self._parse(conf),
+            self._registry,
+            timer=timer,
+            term_limits=term_limits,
+            webhooks=connect,
+            session_deadline=session_deadline,
+        )
         self._on_commit = on_commit
         self.now = float(EPOCH)
         self.binds: dict[str, str] = {}
@@ -95,11 +104,14 @@ class Harness(ClusterObjects):
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
-    def step(self, now: float | None = None) -> StepResult:
-        """Run one step of the core at `now` (Unix seconds; default: one second after the last step)."""
+    def step(self, now: float | None = None, cuts: Mapping[str, QueueCut] | None = None) -> StepResult:
+        """Run one step of the core at `now` (Unix seconds; default: one second after the last step).
+
+        `cuts`: as `Core.step`.
+        """
         self.now = self.now + 1 if now is None else now
         pending, self._deltas = self._deltas, []
-        result = self.core.step(pending, self.now, self._on_commit)
+        result = self.core.step(pending, self.now, self._on_commit, cuts)
         self.events = []
         for intent in result.intents:
             match intent:

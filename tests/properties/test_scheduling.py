@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import NamedTuple
+from itertools import accumulate, cycle
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import assume, given
 
+from capcard_sched.framework.core import StepResult
 from capcard_sched.model.job import Job, Task
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 from capcard_sched.testing import Harness
@@ -116,13 +118,14 @@ _worlds = st.builds(
 class _Run:
     """A harness and the descriptions of everything put into it."""
 
-    def __init__(self, conf: str, world: _World) -> None:
-        self.h = Harness(conf, run=True)
+    def __init__(self, conf: str, world: _World, **options: Any) -> None:
+        self.h = Harness(conf, run=True, **options)
         self.world = world
         self.nodes: dict[str, _Node] = {}
         self.pods: dict[str, tuple[_Pod, _Gang]] = {}
         self.gangs: dict[str, _Gang] = {}
         self._later = iter(world.later)
+        self.last: StepResult
         self.h.priority_class("high", 100)
         for name, quota in world.quotas.items():
             self.h.queue(name, cards=quota, capability={"cpu": "1000", "memory": "1000Gi"})
@@ -179,7 +182,7 @@ class _Run:
         """One step and everything that must hold after it. Returns whether it was idle."""
         h = self.h
         before = dict(h.binds)
-        result = h.step()
+        result = self.last = h.step()
         assert not result.report.errors
         fresh = {name: node for name, node in h.binds.items() if before.get(name) != node}
         self._check_room(fresh)
@@ -433,3 +436,30 @@ def test_hash_seeds_do_not_matter() -> None:
     answers = [process.communicate() for process in running]
     assert len({out for out, _ in answers}) == 1, answers
     assert len(answers[0][0]) == 65, answers
+
+
+@pytest.mark.parametrize("conf", sorted(_CONFS))
+@given(
+    world=_worlds,
+    ticks=st.lists(st.sampled_from([0.0, 0.0, 0.1, 1.0, 5.0]), min_size=1, max_size=50),
+    deadline=st.sampled_from([0.5, 2.0, 10.0]),
+)
+def test_a_session_deadline_keeps_the_promises_and_is_replayed(
+    conf: str, world: _World, ticks: list[float], deadline: float
+) -> None:
+    """Wherever the deadline strikes; its cuts repeat every session without a clock."""
+    elapsed = accumulate(cycle(ticks))
+    run = _Run(_CONFS[conf], world, timer=lambda: next(elapsed), session_deadline=deadline)
+    again = _Run(_CONFS[conf], world)
+    for event in [None, *world.events]:
+        if event is not None:
+            run.happen(event)
+            again.happen(event)
+        for _ in range(2):
+            run.step()
+            if conf == "cards":
+                run.check_quotas()
+            last = run.last
+            repeated = again.h.step(cuts=last.report.cuts)
+            assert msgspec.json.encode(repeated.intents) == msgspec.json.encode(last.intents)
+            assert repeated.report.cuts == last.report.cuts

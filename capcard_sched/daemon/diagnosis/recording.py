@@ -23,6 +23,7 @@ import msgspec
 
 from capcard_sched import __version__
 from capcard_sched.framework.conf.metrics_section import without_password
+from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import Intent
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, TermLimits
@@ -78,12 +79,16 @@ class Applied(_Record, frozen=True):
 
 
 class Stepped(_Record, frozen=True):
-    """One step of the core. `session` is its uid, "" for an idle step; `now` in Unix seconds."""
+    """One step of the core. `session` is its uid, "" for an idle step; `now` in Unix seconds.
+
+    `cuts`: the queues whose attempts the session deadline ended, and where.
+    """
 
     now: float
     deltas: tuple[Delta, ...]
     intents: tuple[Intent, ...]
     session: str = ""
+    cuts: dict[str, QueueCut] = {}
 
 
 class Leading(_Record, frozen=True):
@@ -180,7 +185,7 @@ class Recording:
     def stepped(self, result: StepResult, deltas: Sequence[Delta], now: float) -> None:
         """Record a step over `deltas` at `now` (Unix seconds), except an idle one without deltas and intents."""
         if not result.idle or deltas or result.intents:
-            record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid)
+            record = Stepped(now, tuple(deltas), tuple(result.intents), result.report.uid, result.report.cuts)
             self._put(record, len(deltas) + len(result.intents))
 
     def leading(self, leading: bool) -> None:

@@ -212,7 +212,7 @@ class _Replay:
         found.decisions += len(record.intents)
         self._apply(record.deltas)
         try:
-            result = core.step((), record.now)
+            result = core.step((), record.now, cuts=record.cuts)
         except Exception as error:  # noqa: BLE001 - a plugin of the other conf may raise anything
             found.notes.append(f"step {found.steps} raised {type(error).__name__}: {error}")
             result = StepResult([], SessionReport(""), True)

@@ -174,8 +174,8 @@ class SessionLog:
         self._logs = logs
         self._clock = clock
         self._log: structlog.stdlib.BoundLogger = structlog.get_logger("capcard_sched.daemon.session")
-        #: Recovered plugin errors: time of the last line, and number of occurrences since.
-        self._last_reported: dict[tuple[str, str, str], tuple[float, int]] = {}
+        #: Repeated lines: time of the last one, and number of occurrences since.
+        self._last_reported: dict[tuple[str, ...], tuple[float, int]] = {}
 
     def step(self, result: StepResult, seconds: float, **more: object) -> None:
         """Log one step of the core that took `seconds`. `more`: further fields of the line."""
@@ -187,6 +187,10 @@ class SessionLog:
             self._log.info("session", **_figures(report, seconds), **more)
         for error in report.errors:
             self._hook_error(error)
+        for queue in report.cuts:
+            self._report_repeated(
+                ("session deadline", queue), "queue used its share of the session deadline", queue=queue
+            )
         for ref, message in report.warnings:
             self._log.warning("object warning", object=f"{ref.kind} {ref.name}", detail=message)
 
@@ -211,7 +215,13 @@ class SessionLog:
             )
 
     def _hook_error(self, error: HookError) -> None:
+        fields = {"plugin": error.plugin or "framework", "hook": error.hook, "object": error.object}
         key = (error.plugin, error.hook, error.error)
+        level = "warning" if error.outside else "error"
+        self._report_repeated(key, "plugin error (recovered)", level=level, error=error.error, **fields)
+
+    def _report_repeated(self, key: tuple[str, ...], line: str, *, level: str = "warning", **fields: str) -> None:
+        """Logs a line, at intervals while it repeats."""
         now = self._clock()
         reported_at, suppressed = self._last_reported.get(key, (-_REPEAT_SECONDS, 0))
         if now - reported_at < _REPEAT_SECONDS:
@@ -220,9 +230,8 @@ class SessionLog:
         if len(self._last_reported) >= _MAX_REMEMBERED:
             self._last_reported.clear()
         self._last_reported[key] = (now, 0)
-        fields = {"plugin": error.plugin or "framework", "hook": error.hook, "object": error.object}
-        log = self._log.warning if error.outside else self._log.error
-        log("plugin error (recovered)", error=error.error, repeated=suppressed, **fields)
+        log = self._log.error if level == "error" else self._log.warning
+        log(line, repeated=suppressed, **fields)
 
 
 def _figures(report: SessionReport, seconds: float) -> dict[str, object]:

@@ -70,6 +70,7 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("cycles_total", "counter", ("result",), "counted", "Scheduling cycles: session, or idle without changes"),
     MetricRow("cycle_age_seconds", "gauge", (), "counted", "Seconds since the last finished cycle of the leader; 0 on a standby"),
     MetricRow("cycle_jobs", "gauge", ("result",), "counted", "Jobs of the last session: enqueued, requeued (returned to Pending), considered (by allocate), placed (at least one pod), failed (plugin errors)"),
+    MetricRow("queue_deadline_sessions_total", "counter", _QUEUE, "counted", "Sessions in which the queue used its share of the session deadline (`--session-deadline`)"),
     MetricRow("schedule_attempts_total", "counter", ("result",), "counted", "Attempts to schedule a pod: scheduled, unschedulable, or error (plugin errors)"),
     # Pods and jobs
     MetricRow("task_scheduling_latency_milliseconds", "histogram", (), "counted", "Age of a pod when its bind succeeded; once per bind", LATENCY),

@@ -121,6 +121,8 @@ class Metrics:
                 self._histograms["action_scheduling_latency_milliseconds"].labels(name).observe(took * 1000)
             else:
                 self._histograms["plugin_scheduling_latency_milliseconds"].labels(name, phase).observe(took * 1000)
+        for queue in report.cuts:
+            self._counters["queue_deadline_sessions_total"].labels(queue).inc()
         attempts = self._counters["schedule_attempts_total"]
         attempts.labels("scheduled").inc(len(report.bound))
         attempts.labels("unschedulable").inc(unplaced)
@@ -207,9 +209,10 @@ class Metrics:
         for key in [key for key in tuple(self._jobs) if key not in alive]:
             self._jobs.pop(key, None)
         waits = self._histograms["pod_wait_seconds"]
-        for (queue,) in _label_values(waits):
-            if queue not in sample.queues:
-                waits.remove(queue)
+        for by_queue in (waits, self._counters["queue_deadline_sessions_total"]):
+            for (queue,) in _label_values(by_queue):
+                if queue not in sample.queues:
+                    by_queue.remove(queue)
         for queue in [queue for queue in tuple(self._waits) if queue not in sample.queues]:
             self._waits.pop(queue, None)
 
@@ -343,6 +346,6 @@ def _forget_oldest(remembered: dict[_K, _V]) -> None:
         remembered.pop(key, None)
 
 
-def _label_values(metric: Histogram) -> list[tuple[str, ...]]:
-    """Label values of all series of a histogram with one label."""
+def _label_values(metric: Histogram | Counter) -> list[tuple[str, ...]]:
+    """Label values of all series of a metric with one label."""
     return sorted({(sample.labels["queue_name"],) for family in metric.collect() for sample in family.samples})

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.session.report import TaskOutcome
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -73,6 +75,11 @@ class GangAllocator:
             ready = session.job_ready(job)
             if ready and self._placed and not alone:
                 break
+            if ready and self._position and session.deadline.is_over(self._queue.name):
+                break
+            if not ready and session.deadline.is_exhausted(self._queue.name):
+                self._end_unfinished()
+                break
             signature = self._engine.signature(self._queue, tasks[self._position])
             if ready:
                 limit = len(tasks) if alone else 1
@@ -82,6 +89,16 @@ class GangAllocator:
             if not self._place_run(signature, tasks[self._position : end], ready):
                 break
         return self._position
+
+    def _end_unfinished(self) -> None:
+        """Gives up on the rest of the gang: the attempt takes longer than the session deadline."""
+        row, queue = reasons.ATTEMPT_TOO_LONG, self._queue.name
+        refusal = Refusal("allocatable", "", row.code, row.render(), queue=queue)
+        outcome = TaskOutcome("refused", refusal.message, refusal=refusal)
+        for task in self._tasks[self._position :]:
+            self._session.outcomes[task.uid] = outcome
+        self.by_amounts, self.shortages = False, None
+        self._position = len(self._tasks)
 
     def _end_of_run(self, signature: PodSignature, limit: int) -> int:
         """The end of the run of up to `limit` tasks that share the signature."""

@@ -89,6 +89,9 @@ class Evictor:
         unplaced: Task | None = None
         try:
             for task in tasks:
+                if session.deadline.is_exhausted(queue.name):
+                    self._undo(statement)
+                    return 0
                 done += 1
                 key = self._key(queue, job, task)
                 if key in failed or task.cls.preemption_policy == _NEVER:

@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from capcard_sched.framework.session.session_deadline import Deferral
     from capcard_sched.model.explanation import EvictedPod
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.refusal import Refusal
@@ -38,6 +39,9 @@ class CarryOver:
         self.enqueue: dict[str, tuple[tuple[object, ...], Refusal]] = {}
         #: The refusals of the last session, by object and hook.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
+
+        #: Queues whose attempts the session deadline ended in the last session, by action and queue.
+        self.deferrals: dict[str, dict[str, Deferral]] = {}
 
         #: Unix seconds since which an admitted job has had no pod placed, by job key; kept by the enqueue action.
         self.stuck_since: dict[str, float] = {}

@@ -9,6 +9,10 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from capcard_sched.framework.session.session_deadline import Deferral
+from capcard_sched.model import reasons
+from capcard_sched.model.refusal import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -49,13 +53,20 @@ class KeyHeap(Generic[Item]):
 class Rounds:
     """Jobs by queue: the best queue first, in it the best job.
 
-    A job or queue whose key hook fails is skipped and reported.
+    A job or queue whose key hook fails is skipped and reported. The jobs of a queue beyond its share of the session
+    deadline are deferred: in the next session they precede the jobs that were tried, except in a strict FIFO queue.
     """
 
-    __slots__ = ("_jobs", "_queues", "_session")
+    __slots__ = ("_action", "_attempted", "_deferred", "_hook", "_jobs", "_queues", "_session")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, action: str, hook: str = "") -> None:
+        """`action`: its name; `hook`: the hook of the refusal that deferred jobs get, "" for none."""
         self._session = session
+        self._action, self._hook = action, hook
+        #: Deferred jobs of the last session, by queue.
+        self._deferred = session.carry_over.deferrals.pop(action, {})
+        #: Keys of the jobs tried so far, by queue.
+        self._attempted: dict[str, list[str]] = {}
         self._jobs: dict[str, KeyHeap[Job]] = {}
         self._queues: KeyHeap[Queue] = KeyHeap(session.queue_key)
 
@@ -66,9 +77,17 @@ class Rounds:
     def add(self, job: Job) -> None:
         """Adds a job, and its queue with it."""
         if job.queue not in self._jobs:
-            self._jobs[job.queue] = KeyHeap(self._session.job_key)
-            self.push_queue(self._session.queues[job.queue])
+            queue = self._session.queues[job.queue]
+            self._jobs[job.queue] = KeyHeap(self._key_of_jobs(queue))
+            self.push_queue(queue)
         self.push_job(job)
+
+    def _key_of_jobs(self, queue: Queue) -> Callable[[Job], tuple[Any, ...]]:
+        deferred, job_key = self._deferred.get(queue.name), self._session.job_key
+        if deferred is None or queue.strict_fifo:
+            return job_key
+        tried = deferred.tried
+        return lambda job: (tried.get(job.key, 0), *job_key(job))
 
     def push_job(self, job: Job) -> None:
         """Pushes a job back."""
@@ -89,10 +108,47 @@ class Rounds:
         queue = self._queues.pop()
         return queue, self._jobs[queue.name]
 
+    def pop_job(self, queue: Queue) -> Job | None:
+        """The best job of a queue, to be tried now. None beyond the queue's share: its jobs are deferred.
 
-def contenders(session: Session, may: Callable[[Job], bool]) -> Rounds:
+        IndexError when no job is left.
+        """
+        waiting = self._jobs[queue.name]
+        if not self._session.deadline.allows_attempt(queue.name):
+            self._defer(queue, waiting)
+            return None
+        job = waiting.pop()
+        self._attempted.setdefault(queue.name, []).append(job.key)
+        return job
+
+    def _defer(self, queue: Queue, waiting: KeyHeap[Job]) -> None:
+        session, known = self._session, self._deferred.get(queue.name)
+        attempted = self._attempted.get(queue.name, ())
+        order = dict.fromkeys(known.tried if known is not None else ())
+        for key in attempted:
+            order.pop(key, None)
+            order[key] = None
+        if known is None:
+            row = reasons.SESSION_DEADLINE
+            refusal = Refusal(self._hook, "", row.code, row.render(queue=queue.name), queue=queue.name)
+        else:
+            refusal = known.refusal
+        since_change = frozenset(attempted)
+        if known is not None and not session.changed:
+            since_change |= known.since_change
+        tried = {key: position for position, key in enumerate((key for key in order if key in session.jobs), 1)}
+        session.carry_over.deferrals.setdefault(self._action, {})[queue.name] = Deferral(refusal, tried, since_change)
+        for job in waiting:
+            session.report.unfinished |= job.key not in since_change
+            if self._hook and job.key not in order:
+                session.refuse(job, refusal)
+            if self._hook:
+                session.explain_pending(job, refusal)
+
+
+def contenders(session: Session, action: str, may: Callable[[Job], bool]) -> Rounds:
     """The admitted, valid jobs with pending tasks, not blocked by the head of their queue, for which `may` is true."""
-    rounds = Rounds(session)
+    rounds = Rounds(session, action)
     for job in session.with_pending_tasks():
         if session.is_pending_phase(job) or job.key in session.blocked_by_head:
             continue

@@ -10,6 +10,7 @@ from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
     from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.session.session_deadline import QueueCut
     from capcard_sched.model.intents import ObjectRef
 
 
@@ -64,6 +65,7 @@ class SessionReport:
 
     __slots__ = (
         "bound",
+        "cuts",
         "enqueued",
         "errors",
         "evicted",
@@ -73,12 +75,17 @@ class SessionReport:
         "requeued",
         "timings",
         "uid",
+        "unfinished",
         "visited_jobs",
         "warnings",
     )
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
+        #: Queues whose attempts the session deadline ended, and where.
+        self.cuts: dict[str, QueueCut] = {}
+        #: Whether the session deadline left jobs that were not tried since the last change of the cluster.
+        self.unfinished = False
         #: Tasks bound, by uid.
         self.bound: list[str] = []
         #: The same placements as decided; their tasks and jobs live on and change.

@@ -18,6 +18,7 @@ from capcard_sched.framework.session.failed_attempts import FailedAttempts, Plac
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, TaskOutcome
+from capcard_sched.framework.session.session_deadline import SessionDeadline
 from capcard_sched.framework.session.snapshot import Snapshot
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
@@ -95,6 +96,7 @@ class Session(Snapshot):
         failed_attempts: FailedAttempts | None = None,
         on_commit: Callable[[list[Bind]], None] | None = None,
         webhooks: WebhookFactory | None = None,
+        deadline: SessionDeadline | None = None,
     ) -> None:
         self.state = state
         self.dispatch = dispatch
@@ -114,6 +116,8 @@ class Session(Snapshot):
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: dict[str, PlacementFailure] = {}
         self.report = SessionReport(uid)
+        #: Bounds the time of each queue's attempts.
+        self.deadline = SessionDeadline() if deadline is None else deadline
         #: uid of a task to the outcome of its last attempt.
         self.outcomes: dict[str, TaskOutcome] = {}
         #: Whether quotas count releasing tasks as gone: while nominations are planned. Bindings always count them.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from capcard_sched.framework.core import StepResult
+from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import AnnotateQueue, Bind, UpdatePodGroup, UpdateQueueStatus
 from capcard_sched.testing import Harness
@@ -25,9 +27,9 @@ class Listed(Harness):
         self.echo: Literal["shown", "late", "none"] = "shown"
         self._late: list[deltas.Delta] = []
 
-    def step(self, now: float | None = None) -> StepResult:
+    def step(self, now: float | None = None, cuts: Mapping[str, QueueCut] | None = None) -> StepResult:
         self._keep(self._deltas)
-        result = super().step(now)
+        result = super().step(now, cuts)
         for intent in result.intents:
             self._write(intent)
         return result

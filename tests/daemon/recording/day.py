@@ -52,8 +52,8 @@ EVENTS = st.lists(
 class Day:
     """What the scheduler thread and the cluster do to each other, recorded as the daemon records it."""
 
-    def __init__(self, path: Path, name: str = "cards", *, max_bytes: int = 1 << 30) -> None:
-        self.h = Harness(CONFS[name])
+    def __init__(self, path: Path, name: str = "cards", *, max_bytes: int = 1 << 30, **options: Any) -> None:
+        self.h = Harness(CONFS[name], **options)
         self.core = self.h.core
         self.recording = Recording(
             path,
@@ -189,9 +189,9 @@ class Day:
                 self.h.delete_pod(bind.name)
 
 
-def record(path: Path, events: list[Event], name: str = "cards") -> Day:
+def record(path: Path, events: list[Event], name: str = "cards", **options: Any) -> Day:
     """A whole day, closed."""
-    day = Day(path, name)
+    day = Day(path, name, **options)
     for event in events:
         day.happen(event)
     for _ in range(3):

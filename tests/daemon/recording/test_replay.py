@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import accumulate, cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +55,18 @@ def test_what_was_recorded_is_decided_again_to_the_last_intent(name: str, events
         assert found.differences == []
         assert found.same
         assert found.decisions == sum(len(result.intents) for result in day.results)
+
+
+@given(events=EVENTS, ticks=st.lists(st.sampled_from([0.0, 0.1, 3.0]), min_size=1, max_size=20))
+@settings(max_examples=25)
+def test_sessions_cut_by_the_deadline_are_decided_again(events: list[Event], ticks: list[float]) -> None:
+    elapsed = accumulate(cycle(ticks))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "day.jsonl"
+        record(path, events, timer=lambda: next(elapsed), session_deadline=1.0)
+        found = again(path)
+        assert found.differences == []
+        assert found.same
 
 
 @pytest.mark.parametrize("name", sorted(CONFS))
