@@ -175,9 +175,18 @@ def policy_objects(
             "failurePolicy": "Fail",
             "paramKind": {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"},
             "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
                 "resourceRules": [
-                    {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
-                ]
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods/binding"],
+                        "scope": "*",
+                    }
+                ],
             },
             "matchConditions": [
                 {"name": "ours", "expression": f"request.userInfo.username == '{user}'"},

@@ -208,10 +208,29 @@ class Cluster:
 
     async def wipe(self) -> None:
         """Deletes every object that was made since the CRDs were installed, and waits until no list shows one."""
+        webhooks = [
+            (kind, found["metadata"]["name"])
+            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+            for found in await self.list(kind)
+        ]
+        for kind, name in webhooks:
+            await self.delete(kind, name)
         await asyncio.to_thread(self.control_plane.wipe)
+        if webhooks:
+            await self.wait_until(self._creates_queues, "the API server to drop the webhooks", within=60)
         for kind in ("nodes", "pods", "podgroups", "queues"):
             # A list of what is (not of what was: resourceVersion "0") waits for the server's cache to catch up.
             await self.list(kind, namespace=ALL, limit="1")
+
+    async def _creates_queues(self) -> bool:
+        """Whether queues are created without a webhook."""
+        meta = {"name": "no-webhook"}
+        body = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": meta, "spec": {}}
+        try:
+            await self.request("POST", await self.path("queues"), params={"dryRun": "All"}, body=body)
+        except RequestError:
+            return False
+        return True
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

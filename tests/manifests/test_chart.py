@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,15 @@ def plain_by_key(manifests: list[Manifest]) -> dict[str, Manifest]:
     return by_key(plain(manifest) for manifest in manifests if manifest["kind"] != "Namespace")
 
 
-def deployment(manifests: list[Manifest]) -> Manifest:
-    (found,) = (manifest for manifest in manifests if manifest["kind"] == "Deployment")
+def deployment(manifests: list[Manifest], command: str = "run") -> Manifest:
+    """The Deployment that runs this subcommand."""
+    deployments = (manifest for manifest in manifests if manifest["kind"] == "Deployment")
+    (found,) = (each for each in deployments if each["spec"]["template"]["spec"]["containers"][0]["args"][0] == command)
     return found
 
 
-def container(manifests: list[Manifest]) -> Manifest:
-    found: Manifest = deployment(manifests)["spec"]["template"]["spec"]["containers"][0]
+def container(manifests: list[Manifest], command: str = "run") -> Manifest:
+    found: Manifest = deployment(manifests, command)["spec"]["template"]["spec"]["containers"][0]
     return found
 
 
@@ -89,8 +92,23 @@ def test_by_default_the_chart_makes_the_objects_of_the_one_manifest(helm: Path) 
 
 def test_with_every_feature_it_makes_those_of_the_components(helm: Path, kubectl: Path, tmp_path: Path) -> None:
     ours = kustomized(kubectl, overlay(tmp_path, "eviction-api", "podgroup-status"))
-    values = {"custom": {"eviction_api_enable": True, "podgroup_status_enable": True}}
+    custom = {"eviction_api_enable": True, "podgroup_status_enable": True}
+    values = {"custom": {**custom, "controller_enable": False, "admission_enable": False}}
     assert plain_by_key(rendered(helm, values)) == plain_by_key(ours)
+
+
+def test_beside_volcano_the_chart_makes_the_objects_of_that_kustomization(helm: Path, kubectl: Path) -> None:
+    ours = kustomized(kubectl, MANIFESTS / "beside-volcano")
+    assert plain_by_key(rendered(helm, {"custom": {"mode": "beside-volcano"}})) == plain_by_key(ours)
+
+
+@pytest.mark.parametrize("component", ["controller", "admission"])
+def test_a_component_can_be_disabled(helm: Path, component: str) -> None:
+    without = rendered(helm, {"custom": {f"{component}_enable": False}})
+    app = "capcard-sched-admission" if component == "admission" else "capcard-sched-controllers"
+    removed = {each["metadata"]["labels"]["app"] for each in rendered(helm) if key(each) not in by_key(without)}
+    assert removed == {app}
+    assert not [each for each in without if each["metadata"]["labels"]["app"] == app]
 
 
 def test_a_fence_is_never_deleted_by_helm(helm: Path) -> None:
@@ -110,7 +128,7 @@ def test_every_object_says_which_release_it_is_of(helm: Path) -> None:
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "gpu", key(manifest)
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        assert labels["app"] == "gpu-capcard-sched"
+        assert re.fullmatch("gpu-capcard-sched(-controllers|-admission)?", labels["app"])
 
 
 def test_two_releases_share_no_object_and_no_pods(helm: Path) -> None:
@@ -122,13 +140,98 @@ def test_two_releases_share_no_object_and_no_pods(helm: Path) -> None:
 
 def test_roles_and_accounts_of_a_release_belong_together(helm: Path) -> None:
     objects = rendered(helm, release="gpu")
-    (account,) = (each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount")
-    assert deployment(objects)["spec"]["template"]["spec"]["serviceAccountName"] == account
+    accounts = {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"}
+    for command in ("run", "controllers", "admission"):
+        assert deployment(objects, command)["spec"]["template"]["spec"]["serviceAccountName"] in accounts
     roles = {each["metadata"]["name"] for each in objects if each["kind"] in {"Role", "ClusterRole"}}
     bindings = [each for each in objects if each["kind"] in {"RoleBinding", "ClusterRoleBinding"}]
     assert {each["roleRef"]["name"] for each in bindings} == roles
     for binding in bindings:
+        account = binding["metadata"]["labels"]["app"]
+        assert account in accounts
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "capcard-system"}]
+
+
+def test_the_flags_of_a_release_name_its_own_objects(helm: Path) -> None:
+    objects = rendered(helm, {"custom": {"scheduler_name": ["a", "b"]}}, release="gpu")
+    found = by_key(objects)
+    name = "gpu-capcard-sched-admission"
+    assert container(objects, "admission")["args"][2:] == [
+        "--scheduler-name=a",
+        "--scheduler-name=b",
+        "--webhook-namespace=$(POD_NAMESPACE)",
+        f"--webhook-service-name={name}",
+        f"--webhook-configuration={name},{name}-cards",
+        f"--secret-name={name}",
+    ]
+    cards = found[f"ValidatingWebhookConfiguration {name}-cards"]
+    for hook in cards["webhooks"]:
+        assert hook["clientConfig"]["service"]["name"] == name
+        (condition,) = hook["matchConditions"]
+        assert condition["expression"].endswith("in ['a', 'b']")
+    (queues,) = (
+        hook
+        for hook in found[f"ValidatingWebhookConfiguration {name}"]["webhooks"]
+        if hook["name"] == "validatequeue.volcano.sh"
+    )
+    for account in ("gpu-capcard-sched", "gpu-capcard-sched-controllers"):
+        assert f"'system:serviceaccount:capcard-system:{account}'" in queues["matchConditions"][0]["expression"]
+    args = container(objects, "controllers")["args"]
+    assert {"--scheduler-name=a", "--scheduler-name=b"} < {*args}
+    lease = "gpu-capcard-sched-controllers"
+    assert f"--leader-elect-resource-name={lease}" in args
+    rules = found[f"Role capcard-system/{lease}-leader-election"]["rules"]
+    assert [rule["resourceNames"] for rule in rules if "resourceNames" in rule] == [[lease]]
+
+
+@pytest.mark.parametrize(
+    "command, custom, words",
+    [
+        (
+            "controllers",
+            {"controller_kube_api_qps": 50, "controller_kube_api_burst": 100},
+            ["--kube-api-qps=50", "--kube-api-burst=100"],
+        ),
+        ("controllers", {"controller_log_level": 4}, ["--v=4"]),
+        ("controllers", {"controller_extra_args": ["--max-requeue-num=-1"]}, ["--max-requeue-num=-1"]),
+        ("admission", {"admission_log_level": 0}, ["--v=0"]),
+        ("admission", {"admission_extra_args": ["--log-format=json"]}, ["--log-format=json"]),
+    ],
+)
+def test_a_value_becomes_the_flag_of_its_component(
+    helm: Path, command: str, custom: Manifest, words: list[str]
+) -> None:
+    default = container(rendered(helm), command)["args"]
+    assert container(rendered(helm, {"custom": custom}), command)["args"] == default + words
+
+
+@pytest.mark.parametrize("component, command", [("controller", "controllers"), ("admission", "admission")])
+def test_pod_settings_reach_the_pods_of_their_component(helm: Path, component: str, command: str) -> None:
+    settings: Manifest = {
+        "replicas": 3,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "ns": {"pool": "system"},
+        "priority_class": "",
+        "podLabels": {"team": "ml"},
+        "sc": {"fsGroup": 1},
+        "main_csc": {"readOnlyRootFilesystem": None},
+        "resources": {"limits": {"memory": "4Gi"}},
+    }
+    values = {"custom": {f"{component}_{name}": value for name, value in settings.items()}}
+    found = deployment(rendered(helm, values), command)
+    template = found["spec"]["template"]
+    assert found["spec"]["replicas"] == 3
+    assert template["metadata"]["labels"]["team"] == "ml"
+    assert template["spec"]["tolerations"] == settings["tolerations"]
+    assert template["spec"]["affinity"] == settings["affinity"]
+    assert template["spec"]["nodeSelector"] == settings["ns"]
+    assert template["spec"]["securityContext"]["fsGroup"] == 1
+    assert template["spec"]["securityContext"]["runAsNonRoot"]
+    assert "readOnlyRootFilesystem" not in template["spec"]["containers"][0]["securityContext"]
+    assert template["spec"]["containers"][0]["resources"]["limits"] == {"memory": "4Gi"}
+    assert "priorityClassName" not in template["spec"]
+    assert "nodeSelector" not in deployment(rendered(helm, values))["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +343,11 @@ def test_a_conf_of_ones_own_replaces_the_built_in_one(helm: Path) -> None:
 
 @pytest.mark.parametrize(
     "value, role",
-    [("volumes_enable", "capcard-sched-volumes"), ("evictions_enable", "capcard-sched-evictions")],
+    [
+        ("volumes_enable", "capcard-sched-volumes"),
+        ("evictions_enable", "capcard-sched-evictions"),
+        ("controller_ssh_enable", "capcard-sched-controllers-ssh"),
+    ],
 )
 def test_rights_of_a_feature_go_with_its_value(helm: Path, value: str, role: str) -> None:
     without = by_key(rendered(helm, {"custom": {value: False}}))
@@ -251,17 +358,22 @@ def test_rights_of_a_feature_go_with_its_value(helm: Path, value: str, role: str
 def test_a_single_replica_may_run_without_election(helm: Path) -> None:
     objects = rendered(helm, {"custom": {"scheduler_replicas": 1, "leader_elect_enable": False}})
     assert "--leader-elect=false" in container(objects)["args"]
-    assert not [each for each in objects if each["kind"] in {"Role", "RoleBinding"}]
+    assert "Role capcard-system/capcard-sched-leader-election" not in by_key(objects)
     assert "--fence=true" not in container(objects)["args"]
     assert not [each for each in objects if each["metadata"]["name"].endswith("-fence")]
 
 
 def test_the_service_monitor_finds_the_port_of_the_service(helm: Path) -> None:
     found = by_key(rendered(helm, {"custom": {"service_monitor_enable": True, "service_monitor_interval": "10s"}}))
-    monitor = found["ServiceMonitor capcard-system/capcard-sched"]["spec"]
-    service = found["Service capcard-system/capcard-sched"]
-    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert monitor["endpoints"] == [{"port": service["spec"]["ports"][0]["name"], "interval": "10s"}]
+    for name in ("capcard-sched", "capcard-sched-controllers", "capcard-sched-admission"):
+        monitor = found[f"ServiceMonitor capcard-system/{name}"]["spec"]
+        service = found[f"Service capcard-system/{name}"]
+        assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        (endpoint,) = monitor["endpoints"]
+        assert endpoint["interval"] == "10s"
+        assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    beside = {"mode": "beside-volcano", "service_monitor_enable": True}
+    assert "ServiceMonitor capcard-system/capcard-sched-controllers" not in by_key(rendered(helm, {"custom": beside}))
 
 
 def test_users_of_other_schedulers_can_be_exempt_from_the_tenant_policies(helm: Path) -> None:
@@ -289,8 +401,8 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
     ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
     assert [port["port"] for port in rule["ports"]] == ["metrics"]
     assert set(ports) == {"metrics", "healthz"}
-    without = by_key(rendered(helm, {"custom": {"network_policy_enable": False}}))
-    assert "NetworkPolicy capcard-system/capcard-sched" not in without
+    without = rendered(helm, {"custom": {"network_policy_enable": False}})
+    assert not [each for each in without if each["kind"] == "NetworkPolicy"]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +415,7 @@ def test_metrics_are_open_to_the_namespace_with_the_given_labels_only(helm: Path
         ({"custom": {"scheduler_name": []}}, "scheduler_name"),
         ({"custom": {"scheduler_name": "Not A Name"}}, "scheduler_name"),
         ({"custom": {"scheduler_podLabels": {"app": "mine"}}}, "app"),
+        ({"custom": {"mode": "with-volcano"}}, "mode"),
         ({"custom": {"scheduler_log_level": "debug"}}, "scheduler_log_level"),
         ({"basic": {"image_pull_policy": "Sometimes"}}, "image_pull_policy"),
         ({"custom": {"leader_elect_enable": False}}, "two replicas would both schedule"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
 import re
@@ -16,11 +17,13 @@ import pytest
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from tests.controlplane.cluster import Cluster, RequestError
-from tests.manifests.documents import CHART, INSTALL, MANIFESTS, Manifest, by_key, kustomized, overlay, read
+from tests.manifests.documents import CHART, INSTALL, MANIFESTS, ROOT, Manifest, by_key, kustomized, overlay, read
 
 pytestmark = pytest.mark.asyncio
 
 COMPONENTS = ("eviction-api", "podgroup-status")
+#: install.yaml as it was before it had controllers and webhooks.
+SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
 
 
 async def run(cluster: Cluster, program: Path, *words: str | Path, succeeds: bool = True) -> str:
@@ -77,6 +80,71 @@ async def test_components_are_accepted(cluster: Cluster, kubectl: Path, tmp_path
         assert f"{name} serverside-applied" in output
 
 
+@pytest.mark.parametrize("way", [(), ("--server-side",)], ids=["client-side", "server-side"])
+@pytest.mark.parametrize("former_way", [(), ("--server-side",)], ids=["client-side", "server-side"])
+async def test_an_installation_of_the_scheduler_alone_is_upgraded(
+    cluster: Cluster, kubectl: Path, former_way: tuple[str, ...], way: tuple[str, ...]
+) -> None:
+    await run(cluster, kubectl, "apply", *former_way, "--validate=strict", "-f", SCHEDULER_ONLY)
+    before = await installed(cluster)
+    former = {name for name in by_key(read(SCHEDULER_ONLY)) if not name.startswith("CustomResourceDefinition")}
+    assert set(before) == former
+    await run(cluster, kubectl, "apply", *way, "--validate=strict", "-f", INSTALL)
+    after = await installed(cluster)
+    assert former <= set(by_key(read(INSTALL))), "an object that the new manifest lacks would remain"
+    assert {name: after[name]["metadata"]["uid"] for name in former} == {
+        name: each["metadata"]["uid"] for name, each in before.items()
+    }
+    for name in ("capcard-sched", "capcard-sched-controllers", "capcard-sched-admission"):
+        path = await cluster.path("deployments", name, namespace="capcard-system")
+        fresh = await cluster.request(
+            "PATCH",
+            path,
+            params={"dryRun": "All", "fieldManager": "fresh", "force": "true"},
+            body=by_key(read(INSTALL))[f"Deployment capcard-system/{name}"],
+            content_type="application/apply-patch+yaml",
+        )
+        assert after[f"Deployment capcard-system/{name}"]["spec"] == fresh["spec"]
+
+
+async def test_an_upgrade_keeps_the_authority_in_the_webhook_configurations(cluster: Cluster, kubectl: Path) -> None:
+    kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    for way in ((), ("--server-side", "--force-conflicts")):
+        await run(cluster, kubectl, "apply", *way, "-f", INSTALL)
+        bundle = base64.b64encode(b"authority").decode()
+        for kind in kinds:
+            hooks = (await cluster.get(kind, "capcard-sched-admission"))["webhooks"]
+            operations = [
+                {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
+                for index in range(len(hooks))
+            ]
+            path = await cluster.path(kind, "capcard-sched-admission")
+            patch = "application/json-patch+json"
+            await cluster.request("PATCH", path, body=operations, content_type=patch)  # type: ignore[arg-type]
+        await run(cluster, kubectl, "apply", *way, "-f", INSTALL)
+        for kind in kinds:
+            hooks = (await cluster.get(kind, "capcard-sched-admission"))["webhooks"]
+            assert {hook["clientConfig"].get("caBundle") for hook in hooks} == {bundle}
+
+
+async def test_the_queues_of_the_scheduler_do_not_wait_for_the_webhooks(cluster: Cluster, kubectl: Path) -> None:
+    await run(cluster, kubectl, "apply", "--server-side", "-f", INSTALL)
+    token = await cluster.token_of("capcard-sched", namespace="capcard-system")
+    root = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": "root"}, "spec": {}}
+
+    async def configured() -> bool:  # users depend on the webhook, which has no endpoint here
+        try:
+            await cluster.request("POST", await cluster.path("queues"), params={"dryRun": "All"}, body=root)
+        except RequestError as error:
+            return "failed calling webhook" in str(error)
+        return False
+
+    await cluster.wait_until(configured, "the webhooks to be configured", within=60)
+    async with Cluster(cluster.control_plane, token=token) as scheduler:
+        stored = await scheduler.create(root)
+    assert stored["metadata"]["name"] == "root"
+
+
 def pod_of(deployment: Manifest) -> Manifest:
     """A pod as the Deployment's ReplicaSet would make it."""
     template = copy.deepcopy(deployment["spec"]["template"])
@@ -125,6 +193,8 @@ async def test_the_namespace_takes_our_pod_and_none_that_may_more(
     pod = pod_of(await cluster.get("deployments", "capcard-sched", namespace="capcard-system"))
     made = await dry_create(cluster, pod)
     assert made["spec"]["priority"] == 2_000_000_000
+    for name in ("capcard-sched-controllers", "capcard-sched-admission"):
+        await dry_create(cluster, pod_of(await cluster.get("deployments", name, namespace="capcard-system")))
     loosen(pod["spec"])
     with pytest.raises(RequestError, match="violates PodSecurity") as refused:
         await dry_create(cluster, pod)
@@ -179,6 +249,23 @@ async def test_helm_installs_upgrades_and_uninstalls(cluster: Cluster, helm: Pat
     policies = {name for name in await installed(cluster) if name.startswith("ValidatingAdmissionPolicy")}
     assert {name.split()[1] for name in policies} == {"capcard-sched-fence"}, "a fence must never be deleted"
     assert len(await cluster.list("customresourcedefinitions")) >= 4, "CRDs, and with them all jobs, outlive a release"
+
+
+async def test_helm_upgrades_a_release_of_the_scheduler_alone(
+    cluster: Cluster, helm: Path, kubectl: Path, tmp_path: Path
+) -> None:
+    in_release = ("--namespace", "capcard-system")
+    alone = ("--set", "custom.controller_enable=false,custom.admission_enable=false")
+    await run(cluster, helm, "install", "capcard-sched", CHART, *in_release, "--create-namespace", *alone)
+    await run(cluster, kubectl, "apply", "--server-side", "-k", MANIFESTS / "controllers")
+    words = ("upgrade", "capcard-sched", CHART, *in_release, "--reset-values")
+    refused = await run(cluster, helm, *words, succeeds=False)
+    assert "invalid ownership metadata" in refused
+    await run(cluster, helm, *words, "--take-ownership")
+    found = await installed(cluster)
+    assert set(found) == {name for name in by_key(read(INSTALL)) if not name.startswith("CustomResourceDefinition")}
+    controllers = found["Deployment capcard-system/capcard-sched-controllers"]["metadata"]
+    assert controllers["labels"]["app.kubernetes.io/managed-by"] == "Helm"
 
 
 async def test_helm_does_not_touch_crds_that_are_there(cluster: Cluster, helm: Path) -> None:

@@ -23,7 +23,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def objects(mode: str, kubectl: Path) -> list[Manifest]:
-    return kustomized(kubectl, MANIFESTS / mode)
+    return kustomized(kubectl, MANIFESTS if mode == "standalone" else MANIFESTS / mode)
 
 
 def of_kind(objects: list[Manifest], *kinds: str) -> list[Manifest]:
@@ -49,9 +49,9 @@ def flags(objects: list[Manifest]) -> AdmissionOptions:
 
 def test_the_programs_of_each_mode(mode: str, objects: list[Manifest]) -> None:
     names = {manifest["metadata"]["name"] for manifest in of_kind(objects, "Deployment")}
-    other = "capcard-sched-controllers" if mode == "standalone" else "capcard-sched"  # that of install.yaml
-    assert names == {"capcard-sched-admission", other}
-    assert not of_kind(objects, "CustomResourceDefinition")
+    standalone = mode == "standalone"
+    assert names == {"capcard-sched", "capcard-sched-admission", *(["capcard-sched-controllers"] if standalone else [])}
+    assert bool(of_kind(objects, "CustomResourceDefinition")) == standalone
 
 
 def test_beside_volcano_only_card_checks_are_registered_and_all_fail_open(mode: str, objects: list[Manifest]) -> None:

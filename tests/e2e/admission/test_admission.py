@@ -106,9 +106,6 @@ async def admission(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Admission
         yield server
     finally:
         server.stop()
-        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-            for found in await cluster.list(kind):
-                await cluster.delete(kind, found["metadata"]["name"])
 
 
 def queue(name: str, **spec: Any) -> Manifest:

@@ -27,8 +27,11 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Takes (list $ suffix): the labels of an object of the component with that suffix; "" is the scheduler. */ -}}
 {{- define "capcard-sched.labels" -}}
-app: {{ include "capcard-sched.fullname" . }}
+{{- $suffix := index . 1 -}}
+{{- with index . 0 -}}
+app: {{ include "capcard-sched.fullname" . }}{{ $suffix }}
 app.kubernetes.io/name: capcard-sched
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -37,23 +40,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.custom.common_labels }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
 {{- end -}}
 
-{{- /* Takes (dict "root" $ "suffix" "-part"): binds the ClusterRole of that suffix to the ServiceAccount. */ -}}
-{{- define "capcard-sched.clusterRoleBinding" -}}
-{{- $fullname := include "capcard-sched.fullname" .root -}}
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  name: {{ $fullname }}{{ .suffix }}
-  labels:
-    {{- include "capcard-sched.labels" .root | nindent 4 }}
-roleRef:
-  apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
-  name: {{ $fullname }}{{ .suffix }}
-subjects:
-- kind: ServiceAccount
-  name: {{ $fullname }}
-  namespace: {{ .root.Release.Namespace }}
+{{- /* "true" when the controllers are part of the release, else "". */ -}}
+{{- define "capcard-sched.controllers" -}}
+{{- if and .Values.custom.controller_enable (eq .Values.custom.mode "standalone") }}true{{ end -}}
 {{- end -}}

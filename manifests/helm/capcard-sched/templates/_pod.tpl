@@ -1,0 +1,89 @@
+{{- /* Takes (list $ values-prefix suffix): the template of a Deployment up to its containers. */ -}}
+{{- define "capcard-sched.podTemplate" -}}
+{{- $prefix := index . 1 -}}
+{{- $suffix := index . 2 -}}
+{{- with index . 0 -}}
+{{- $custom := .Values.custom -}}
+metadata:
+  labels:
+    {{- include "capcard-sched.labels" (list . $suffix) | nindent 4 }}
+    {{- with get $custom (printf "%s_podLabels" $prefix) }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "capcard-sched.fullname" . }}{{ $suffix }}
+  automountServiceAccountToken: true
+  {{- with .Values.basic.image_pull_secret }}
+  imagePullSecrets:
+  - name: {{ . }}
+  {{- end }}
+  {{- with get $custom (printf "%s_priority_class" $prefix) }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  terminationGracePeriodSeconds: 10
+  topologySpreadConstraints:
+  - topologyKey: kubernetes.io/hostname
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        app: {{ include "capcard-sched.fullname" . }}{{ $suffix }}
+  {{- with get $custom (printf "%s_ns" $prefix) }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with get $custom (printf "%s_affinity" $prefix) }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with get $custom (printf "%s_tolerations" $prefix) }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with get $custom (printf "%s_sc" $prefix) }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "capcard-sched.image" -}}
+{{- with .Values.basic -}}
+image: {{ printf "%s%s:%s" (.image_registry | empty | ternary "" (printf "%s/" .image_registry)) .scheduler_image_name (.image_tag_version | default $.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .image_pull_policy }}
+{{- end }}
+{{- end -}}
+
+{{- /* Takes (list $ values-prefix): probes, resources and security context of a container. */ -}}
+{{- define "capcard-sched.container" -}}
+{{- $prefix := index . 1 -}}
+{{- with (index . 0).Values.custom -}}
+env:
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      apiVersion: v1
+      fieldPath: metadata.namespace
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: healthz
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: healthz
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- with get . (printf "%s_resources" $prefix) }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with get . (printf "%s_main_csc" $prefix) }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
