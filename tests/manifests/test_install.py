@@ -120,7 +120,7 @@ async def test_an_upgrade_keeps_the_authority_in_the_webhook_configurations(clus
             ]
             path = await cluster.path(kind, "capcard-sched-admission")
             patch = "application/json-patch+json"
-            await cluster.request("PATCH", path, body=operations, content_type=patch)  # type: ignore[arg-type]
+            await cluster.request("PATCH", path, body=operations, content_type=patch)
         await run(cluster, kubectl, "apply", *way, "-f", INSTALL)
         for kind in kinds:
             hooks = (await cluster.get(kind, "capcard-sched-admission"))["webhooks"]
