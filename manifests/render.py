@@ -1,7 +1,7 @@
 """Writes the derived files of manifests/: install.yaml, the ConfigMap of the base, copies and templates of the chart.
 
 A template of the chart is a manifest with the names, the namespace and the labels of the release. Those with further
-values (the Deployments, the ConfigMap and the admission policies) are written by hand.
+values (the Deployments, the ConfigMap and the fence) are written by hand.
 
 Run by `make manifests`; tests/manifests/test_rendered.py fails when one of them differs from its source.
 """
@@ -30,6 +30,9 @@ TEMPLATES = {
     "base/service.yaml": "",
     "base/poddisruptionbudget.yaml": "",
     "base/networkpolicy.yaml": ".Values.custom.network_policy_enable",
+    "base/admission-tenants.yaml": (
+        'and .Values.custom.tenant_policy_enable (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)'
+    ),
     "eviction-api/rbac.yaml": ".Values.custom.eviction_api_enable",
     "podgroup-status/rbac.yaml": ".Values.custom.podgroup_status_enable",
     "controllers/serviceaccount.yaml": CONTROLLERS,
@@ -62,6 +65,14 @@ SUBSTITUTIONS = (
     (
         r"(?m)^  resourceNames: \[capcard-sched\]$",
         r"""  resourceNames: [{{ include "capcard-sched.lease" . | quote }}]""",
+    ),
+    (
+        r"\['system:kube-controller-manager'[^]]*\]",
+        r"""['{{ join "', '" .Values.custom.tenant_policy_exempt_users }}']""",
+    ),
+    (
+        r"'system:serviceaccounts:kube-system', 'system:nodes'",
+        r"""'{{ join "', '" .Values.custom.tenant_policy_exempt_groups }}'""",
     ),
     (
         r"\['capcard-sched'\]",
