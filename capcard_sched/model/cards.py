@@ -142,6 +142,11 @@ def parse_card_quota(text: str | None) -> dict[str, int]:
     return quota
 
 
+def is_card_quota(text: str | None) -> bool:
+    """Whether the annotation sets quotas: empty text and null count as absent, a malformed text sets all to 0."""
+    return text is not None and text.strip() not in ("", "null")
+
+
 def parse_card_request(text: str | None) -> dict[str, int]:
     """`volcano.sh/card.request`: card or `A|B` to milli-cards, keys normalised like `parse_card_name`, order kept.
 

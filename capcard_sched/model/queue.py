@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.objects import QueueAffinity
     from capcard_sched.model.resources import Vector
+
+
+#: The queue above all queues that name no parent.
+ROOT: Final = "root"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -57,3 +61,15 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({self.name}, {self.state})"
+
+
+def ancestors(queue: Queue, queues: Mapping[str, Queue]) -> list[Queue]:
+    """Its parents, nearest first, up to root; a missing or cyclic parent ends the list."""
+    found: list[Queue] = []
+    seen = {queue.name, ""}
+    above = queues.get(queue.parent or ROOT) if queue.name != ROOT else None
+    while above is not None and above.name not in seen:
+        found.append(above)
+        seen.add(above.name)
+        above = queues.get(above.parent or ROOT) if above.name != ROOT else None
+    return found

@@ -9,6 +9,8 @@ from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from capcard_sched.model.job import Job
     from capcard_sched.plugins.capacity_card.charge import Charge
     from capcard_sched.plugins.capacity_card.feasibility import Shortage
@@ -17,26 +19,12 @@ if TYPE_CHECKING:
     from capcard_sched.plugins.capacity_card.service_type import ServiceType
 
 
-class QueueAccount:
-    """The sums of one queue. Every queue has an account, with or without jobs."""
+class QueueBook:
+    """Sums over the jobs of one queue, or of a queue and all queues below it."""
 
-    __slots__ = (
-        "_share",
-        "allocated",
-        "elastic",
-        "inqueue",
-        "jobs",
-        "name",
-        "pending",
-        "quota",
-        "remaining",
-        "seen",
-        "version",
-    )
+    __slots__ = ("allocated", "elastic", "inqueue", "pending", "remaining", "seen", "version")
 
-    def __init__(self, name: str, quota: QueueQuota) -> None:
-        self.name = name
-        self.quota = quota
+    def __init__(self) -> None:
         #: Charges of pods on nodes until they are gone, and of pods nominated in this session.
         self.allocated = ChargeSum()
         #: The same without pods that are being released.
@@ -47,12 +35,43 @@ class QueueAccount:
         self.inqueue = ChargeSum()
         #: Amounts that jobs hold beyond their minimum.
         self.elastic = ChargeSum()
-        #: Keys of the jobs with an account here.
-        self.jobs: set[str] = set()
         #: Cards and claims that ever had an amount here: their series stay, at 0.
         self.seen: set[str] = set()
         #: Incremented with every change of the quota and of the sums that admission reads.
         self.version = 0
+
+    def merge(self, other: QueueBook) -> None:
+        """Add all sums of another book."""
+        self.allocated.merge(other.allocated)
+        self.remaining.merge(other.remaining)
+        self.pending.merge(other.pending)
+        self.inqueue.merge(other.inqueue)
+        self.elastic.merge(other.elastic)
+        self.seen |= other.seen
+        self.version += 1
+
+
+class QueueAccount(QueueBook):
+    """One queue: the sums of its own jobs, with or without any, and its place in the tree of queues.
+
+    A parent with a card quota limits the cards of its subtree. Limits of cpu and memory apply to its own jobs.
+    """
+
+    __slots__ = ("_share", "ancestors", "books", "jobs", "limiting", "name", "quota", "subtree")
+
+    def __init__(self, name: str, quota: QueueQuota) -> None:
+        super().__init__()
+        self.name = name
+        self.quota = quota
+        #: Keys of the jobs with an account here.
+        self.jobs: set[str] = set()
+        #: The sums of the queue and of all queues below it; the account itself without queues below.
+        self.subtree: QueueBook = self
+        #: The accounts above it, nearest first, and those of them that have a card quota.
+        self.ancestors: tuple[QueueAccount, ...] = ()
+        self.limiting: tuple[QueueAccount, ...] = ()
+        #: Every book that its jobs are posted to.
+        self.books: tuple[QueueBook, ...] = (self,)
         self._share: float | None = None
 
     def limit(self, card: str) -> int:
@@ -60,16 +79,40 @@ class QueueAccount:
         return self.quota.cards.get(card, 0)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether its cards have a limit: a parent without a card quota has none."""
+        return self.quota.limits_subtree or self.subtree is self
+
+    @property
     def share(self) -> float:
-        """Allocated/deserved in the most used dimension."""
+        """Allocated/deserved in the most used dimension, queues below it included."""
         if self._share is None:
-            self._share = self.quota.share(self.allocated)
+            self._share = self.quota.share(self.subtree.allocated)
         return self._share
 
     def invalidate(self) -> None:
-        """Drop the cached share: `allocated` or the quota changed."""
-        self._share = None
-        self.version += 1
+        """Drop cached shares: `allocated` or the quota changed."""
+        for account in (self, *self.ancestors):
+            account._share = None
+        for book in self.books:
+            book.version += 1
+
+
+def connect(accounts: Mapping[str, QueueAccount], parents: Mapping[str, Sequence[str]]) -> None:
+    """Arrange all accounts as a tree and sum up the subtrees. O(queues x depth).
+
+    `parents`: names of each queue's ancestors, nearest first.
+    """
+    above = {name for names in parents.values() for name in names}
+    for name, account in accounts.items():
+        account.ancestors = tuple([accounts[parent] for parent in parents[name]])
+        account.subtree = QueueBook() if name in above else account
+    for account in accounts.values():
+        chain = (account, *account.ancestors)
+        sums = tuple([one.subtree for one in chain if one.subtree is not account])
+        for book in sums:
+            book.merge(account)
+        account.books = (account, *sums)
 
 
 class JobAccount:
@@ -107,7 +150,7 @@ class JobAccount:
         self.phase = job.phase
         #: None until computed.
         self.quantities: JobQuantities | None = None
-        #: The limit of the queue that the minimum of the job exceeds, whatever the usage; None for no such limit.
+        #: The limit of its queue or of an ancestor that the minimum of the job exceeds, whatever the usage; or None.
         self.impossible: Shortage | None = None
         #: The job's part of the queue's `inqueue`.
         self.reserved = ChargeSum()
@@ -126,7 +169,6 @@ class JobAccount:
         elif phase is PodGroupPhase.RUNNING and awaits_pods(job):
             self.reserved = quantities.need.without(quantities.gated).without(self.allocated)
         self._post(quantities, 1)
-        self.queue.seen.update(quantities.pending.cards, self.reserved.cards)
 
     def retract(self) -> None:
         """Subtract the job's amounts from its queue."""
@@ -136,8 +178,9 @@ class JobAccount:
             self.reserved = ChargeSum()
 
     def _post(self, quantities: JobQuantities, sign: int) -> None:
-        queue = self.queue
-        queue.version += 1
-        queue.pending.merge(quantities.pending, sign)
-        queue.elastic.merge(quantities.elastic, sign)
-        queue.inqueue.merge(self.reserved, sign)
+        for book in self.queue.books:
+            book.version += 1
+            book.pending.merge(quantities.pending, sign)
+            book.elastic.merge(quantities.elastic, sign)
+            book.inqueue.merge(self.reserved, sign)
+            book.seen.update(quantities.pending.cards, self.reserved.cards)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
     from capcard_sched.plugins.capacity_card.accounts import QueueAccount
-    from capcard_sched.plugins.capacity_card.charge import ChargeSum
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, RefusingHook
@@ -42,16 +41,24 @@ class AllocatableCheck:
         return self.grant(hook, queue, [task]).refusal
 
     def version(self, queue: Queue) -> tuple[object, ...]:
-        """The content of the queue that `grant` reads: equal versions give equal results for unchanged jobs."""
+        """The content of the queue and its ancestors that `grant` reads: equal versions give equal results."""
         account = self._ledger.queues.get(queue.name)
         if account is None:
             return (queue.is_open,)
         quota, held = account.quota, account.allocated
         cards = frozenset(quota.cards.items()), frozenset(held.cards.items())
-        return queue.is_open, *cards, quota.cpu.limit, quota.memory.limit, held.cpu, held.memory
+        above = [
+            (one.name, frozenset(one.quota.cards.items()), frozenset(one.subtree.allocated.cards.items()))
+            for one in account.limiting
+        ]
+        return queue.is_open, *cards, quota.cpu.limit, quota.memory.limit, held.cpu, held.memory, *above
 
     def grant(self, hook: RefusingHook, queue: Queue, tasks: Sequence[Task]) -> Grant:
-        """How many tasks of one class fit one after the other. O(alternatives)."""
+        """How many tasks of one class fit one after the other. O(alternatives x ancestors with a quota).
+
+        `preemptive` checks the queue's own limits: evictions below a full ancestor free its quota, which `allocatable`
+        checks then.
+        """
         account = self._ledger.queues.get(queue.name)
         if account is None:
             return Grant(0, self._refusals.unknown_queue(hook, queue.name))
@@ -61,11 +68,11 @@ class AllocatableCheck:
         demand = self._demands.of(task.cls)
         if demand.error:
             return Grant(0, self._refusals.no_charge(hook, queue.name, demand.error))
-        wanted = len(tasks)
+        wanted, own = len(tasks), hook == "preemptive"
         options = demand.alternatives
         if demand.several and demand.amount:
-            choice = self._selection.open_to(account, demand, task)
-            indexes, limits = self._selection.alternative_index(choice), self._limits(account, demand, choice)
+            choice = self._selection.open_to(account, demand, task, own=own)
+            indexes, limits = self._selection.alternative_index(choice), self._limits(account, demand, choice, own=own)
             if not self._selection.per_job:
                 count = min(wanted, sum(limits))
             else:
@@ -78,7 +85,7 @@ class AllocatableCheck:
         else:
             indexes, limits, count = None, (), wanted
             if demand.amount:
-                count = min(wanted, self._ledger.free(account, demand.claim.card) // demand.amount)
+                count = min(wanted, self._ledger.free(account, demand.claim.card, own=own) // demand.amount)
         charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
         if charge.cpu > 0:
             count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
@@ -87,35 +94,44 @@ class AllocatableCheck:
         if count >= wanted:
             return Grant(wanted, None, indexes, limits)
         count = max(count, 0)
-        found = _shortage(account, held, demand, options, count)
+        found = self._shortage(account, demand, options, count)
         return Grant(count, self._refusals.shortage(hook, account, found), indexes, limits)
 
-    def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice) -> tuple[int, ...]:
+    def _limits(self, account: QueueAccount, demand: CardDemand, choice: CardChoice, *, own: bool) -> tuple[int, ...]:
         """How many more pods fit the quota of each alternative; 0 for a closed one."""
-        free, amount = self._ledger.free, demand.amount
-        return tuple([free(account, card) // amount if card in choice.usable else 0 for card in choice.alternatives])
+        free, amount, usable = self._ledger.free, demand.amount, choice.usable
+        return tuple([free(account, card, own=own) // amount if card in usable else 0 for card in choice.alternatives])
 
+    def _shortage(
+        self, account: QueueAccount, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
+    ) -> Shortage:
+        """The dimension that refuses the pod after `ahead` pods of its class: cpu, memory, then the card.
 
-def _shortage(
-    account: QueueAccount, held: ChargeSum, demand: CardDemand, alternatives: tuple[str, ...], ahead: int
-) -> Shortage:
-    """The dimension that refuses the pod after `ahead` pods of its class: cpu, memory, then the card."""
-    charge, quota = demand.claim, account.quota
-    total = held.cpu + charge.cpu * (ahead + 1)
-    if charge.cpu > 0 and total > quota.cpu.limit:
-        return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, charge.cpu, total, quota.cpu.limit))
-    total = held.memory + charge.memory * (ahead + 1)
-    if charge.memory > 0 and total > quota.memory.limit:
-        return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, charge.memory, total, quota.memory.limit))
-    amount = demand.amount
-    if not demand.several:
-        total = held.cards.get(charge.card, 0) + amount * (ahead + 1)
-        return Shortage(INSUFFICIENT_SCALAR_QUOTA, Figures(charge.card, amount, total, account.limit(charge.card)))
-    options = []
-    for card in alternatives:  # each with the pods counted that still fit it
-        fitting = min(ahead, max(0, (account.limit(card) - held.cards.get(card, 0)) // amount))
-        total = held.cards.get(card, 0) + amount * (fitting + 1)
-        options.append(Figures(card, amount, total, account.limit(card)))
-    last = options[-1]
-    figures = Figures(charge.card, amount, last.total, last.limit)
-    return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, tuple(options))
+        A claim names the last alternative, but an ancestor's limit before the queue's own: evictions can free it.
+        """
+        charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
+        total = held.cpu + charge.cpu * (ahead + 1)
+        if charge.cpu > 0 and total > quota.cpu.limit:
+            return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, charge.cpu, total, quota.cpu.limit))
+        total = held.memory + charge.memory * (ahead + 1)
+        if charge.memory > 0 and total > quota.memory.limit:
+            return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, charge.memory, total, quota.memory.limit))
+        if not demand.several:
+            return self._card_shortage(account, charge.card, demand.amount, ahead)
+        options = []
+        for card in alternatives:  # each with the pods counted that still fit it
+            fitting = min(ahead, max(0, self._ledger.free(account, card) // demand.amount))
+            options.append(self._card_shortage(account, card, demand.amount, fitting))
+        last = next((option for option in reversed(options) if option.ancestor), options[-1])
+        figures = Figures(charge.card, demand.amount, last.figures.total, last.figures.limit)
+        return last._replace(figures=figures, alternatives=tuple([option.figures for option in options]))
+
+    def _card_shortage(self, account: QueueAccount, card: str, amount: int, ahead: int) -> Shortage:
+        """The figures of the pod after `ahead` others on one card: of the queue, or of the nearest full ancestor."""
+        full = None
+        if self._ledger.free(account, card, own=True) >= amount * (ahead + 1):
+            full = self._ledger.full_ancestor(account, card, amount * (ahead + 1))
+        limiting = full or account
+        held = self._ledger.held(limiting.subtree if full else account).cards.get(card, 0)
+        figures = Figures(card, amount, held + amount * (ahead + 1), limiting.limit(card))
+        return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, ancestor=full.name if full else "")

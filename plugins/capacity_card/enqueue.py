@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.refusal import Refusal
-    from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
+    from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, QueueBook
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.ledger import Ledger
     from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals
@@ -28,8 +28,8 @@ class EnqueueCheck:
         self._same_card = arguments.multi_card_job_mode == "single"
         self._ledger = ledger
         self._refusals = refusals
-        #: Usage of each queue as of its last change, shared by jobs that hold nothing.
-        self._kept: dict[str, tuple[QueueAccount, int, QueueUsage]] = {}
+        #: Usage in each book as of its last change, shared by jobs that hold nothing.
+        self._kept: dict[str, tuple[QueueBook, int, QueueUsage]] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """The refusal of a job, or None. Equality with the limit passes; a job that requests nothing passes."""
@@ -55,23 +55,25 @@ class EnqueueCheck:
         account = self._ledger.jobs.get(job.key)
         if queue is None or account is None or not self._ledger.is_current(job):
             return None
-        quantities = account.quantities
-        return quantities, account.queue.version, account.queue.quota, queue.state, bool(job.pending)
+        own = account.queue
+        limits = [part for one in own.limiting for part in (one.name, one.subtree.version)]
+        return account.quantities, own.version, own.quota, queue.state, bool(job.pending), *limits
 
-    def _usage(self, account: JobAccount) -> QueueUsage:
-        """Allocated and reserved amounts of the job's queue, without those of the job.
+    def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:
+        """Allocated and reserved amounts of the job's queue or of an ancestor, without those of the job.
 
         Pods of the job inside its minimum are part of its need: a gang that lost a pod and must be admitted again is
         counted once. Most jobs hold nothing and share one `QueueUsage`.
         """
-        queue, own = account.queue, account.quantities
+        own = account.quantities
+        book = queue if queue is account.queue else queue.subtree
         holds = account.allocated.is_empty and account.reserved.is_empty
         if holds and (own is None or own.elastic.is_empty):
             kept = self._kept.get(queue.name)
-            if kept is None or kept[:2] != (queue, queue.version):
-                kept = self._kept[queue.name] = queue, queue.version, self._usage_of(queue, _used(queue))
+            if kept is None or kept[:2] != (book, book.version):
+                kept = self._kept[queue.name] = book, book.version, self._usage_of(queue, _used(book))
             return kept[2]
-        used = _used(queue)
+        used = _used(book)
         used.merge(account.allocated, -1)
         if own is not None:
             used.merge(own.elastic)
@@ -82,8 +84,8 @@ class EnqueueCheck:
         return QueueUsage(used, lambda card: self._arguments.overcommitted(queue.limit(card)))
 
     def _shortage(self, account: JobAccount, need: ChargeSum) -> Shortage | None:
-        """The first dimension that does not fit: cpu, memory, then cards in sorted order."""
-        usage = self._usage(account)
+        """The first dimension that does not fit: cpu, memory, then cards in sorted order, then cards of ancestors."""
+        usage = self._usage(account, account.queue)
         overcommitted, quota = self._arguments.overcommitted, account.queue.quota
         total, limit = usage.used.cpu + need.cpu, overcommitted(quota.cpu.limit)
         if need.cpu > 0 and total > limit:
@@ -91,14 +93,19 @@ class EnqueueCheck:
         total, limit = usage.used.memory + need.memory, overcommitted(quota.memory.limit)
         if need.memory > 0 and total > limit:
             return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, total, limit))
-        return usage.card_shortage(need.cards, same_card=self._same_card) if need.cards else None
+        found = usage.card_shortage(need.cards, same_card=self._same_card) if need.cards else None
+        for one in account.queue.limiting if need.cards and found is None else ():
+            found = self._usage(account, one).card_shortage(need.cards, same_card=self._same_card)
+            if found is not None:
+                return found._replace(ancestor=one.name)
+        return found
 
 
-def _used(queue: QueueAccount) -> ChargeSum:
+def _used(book: QueueBook) -> ChargeSum:
     """max(0, allocated - elastic) + inqueue."""
-    spare, held = queue.elastic, queue.allocated
+    spare, held = book.elastic, book.allocated
     used = ChargeSum(max(0, held.cpu - spare.cpu), max(0, held.memory - spare.memory))
     for card, amount in held.cards.items():
         used.add_card(card, max(0, amount - spare.cards.get(card, 0)))
-    used.merge(queue.inqueue)
+    used.merge(book.inqueue)
     return used

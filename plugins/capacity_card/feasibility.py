@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capcard_sched.model.reasons import Reason
-    from capcard_sched.plugins.capacity_card.quota import QueueQuota
+    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
 
 
 class Shortage(NamedTuple):
@@ -23,6 +23,8 @@ class Shortage(NamedTuple):
     reason: Reason
     figures: Figures
     alternatives: tuple[Figures, ...] = ()
+    #: The ancestor of the queue whose limit it is; "" for the queue's own limit.
+    ancestor: str = ""
 
 
 class QueueUsage:
@@ -70,11 +72,12 @@ class QueueUsage:
         return None
 
 
-def impossible_need(quota: QueueQuota, need: ChargeSum, *, same_card: bool) -> Shortage | None:
-    """The limit that a need exceeds in an empty queue: such a job can never start. None for a possible need.
+def impossible_need(queue: QueueAccount, need: ChargeSum, *, same_card: bool) -> Shortage | None:
+    """The limit that a need exceeds in empty queues: such a job can never start. None for a possible need.
 
     cpu and memory count only with a capability of the queue: the total of the cluster may grow.
     """
+    quota = queue.quota
     cpu, memory = quota.cpu.capability, quota.memory.capability
     if cpu is not None and need.cpu > cpu:
         return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, need.cpu, need.cpu, cpu))
@@ -82,7 +85,11 @@ def impossible_need(quota: QueueQuota, need: ChargeSum, *, same_card: bool) -> S
         return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, need.memory, memory))
     if not need.cards:
         return None
-    return QueueUsage(ChargeSum(), lambda card: quota.cards.get(card, 0)).card_shortage(need.cards, same_card=same_card)
+    for one in (queue, *queue.limiting):
+        found = QueueUsage(ChargeSum(), one.limit).card_shortage(need.cards, same_card=same_card)
+        if found is not None:
+            return found if one is queue else found._replace(ancestor=one.name)
+    return None
 
 
 def _of_alternatives(key: str, options: tuple[Figures, ...]) -> Shortage:

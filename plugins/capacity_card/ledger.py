@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
+from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, connect
 from capcard_sched.plugins.capacity_card.charge import alternatives_of
 from capcard_sched.plugins.capacity_card.feasibility import impossible_need
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Job, Node, Task
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.plugins.capacity_card.accounts import QueueBook
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum
     from capcard_sched.plugins.capacity_card.demand import CardDemand, CardDemands
@@ -59,6 +61,8 @@ class Ledger:
         #: Events that contradict the ledger: pods charged twice, or discharged without a charge.
         self.internal_errors = 0
         self._card_quotas: dict[str, CardQuota] = {}
+        #: Queue name to `spec.parent`, as of the tree of accounts.
+        self._parents: dict[str, str] = {}
         self._clusters = (ClusterAmounts(0, 0), ClusterAmounts(0, 0))
         #: Keys of jobs whose quantities are recomputed before the next read.
         self._stale: set[str] = set()
@@ -108,11 +112,15 @@ class Ledger:
     def _refresh_queues(self, session: Session, names: set[str]) -> list[Queue]:
         queues = session.queues
         found = []
+        moved = False
         for name in sorted(names):
             queue = queues.get(name)
             if queue is None:
+                moved = self._parents.pop(name, None) is not None or moved
                 self._close_queue(name)
             else:
+                moved = self._parents.get(name) != queue.parent or moved
+                self._parents[name] = queue.parent
                 self._card_quotas[name] = card_quota(queue)
                 found.append(queue)
         old = self._clusters
@@ -124,12 +132,26 @@ class Ledger:
                 int(session.total[MEMORY_COLUMN]), guaranteed(queues.values(), MEMORY) if names else old[1].guaranteed
             ),
         )
-        for queue in found if self._clusters == old else queues.values():
-            self._update_quota(queue)
+        limited = {
+            queue.name for queue in (found if self._clusters == old else queues.values()) if self._update_quota(queue)
+        }
+        if moved:
+            connect(self.queues, {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues})
+        if moved or limited:
+            self._update_ancestors(limited)
         return found
 
-    def _update_quota(self, queue: Queue) -> None:
-        """Recompute the quota of a queue from its object and the cluster total."""
+    def _update_ancestors(self, limited: set[str]) -> None:
+        """Recompute the limiting ancestors of all queues; `limited`: queues whose own limits changed."""
+        for account in self.queues.values():
+            limiting = tuple([one for one in account.ancestors if one.quota.limits_subtree])
+            if limiting != account.limiting or not limited.isdisjoint((account.name, *(one.name for one in limiting))):
+                account.limiting = limiting
+                account.invalidate()
+                self._stale |= account.jobs
+
+    def _update_quota(self, queue: Queue) -> bool:
+        """Recompute the quota of a queue from its object and the cluster total. Whether its own limits changed."""
         cards = self._card_quotas.get(queue.name)
         if cards is None:
             cards = self._card_quotas[queue.name] = card_quota(queue)
@@ -137,11 +159,12 @@ class Ledger:
         account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota)
-        if quota.own_limits != account.quota.own_limits:
-            self._stale |= account.jobs
+        changed = quota.own_limits != account.quota.own_limits
         account.quota = quota
         account.seen.update(quota.cards)
+        account.subtree.seen.update(quota.cards)
         account.invalidate()
+        return changed
 
     def _close_queue(self, name: str) -> None:
         account = self.queues.get(name)
@@ -191,9 +214,10 @@ class Ledger:
         account.retract()
         queue = account.queue
         queue.jobs.discard(key)
-        queue.allocated.merge(account.allocated, -1)
-        queue.remaining.merge(account.allocated, -1)
-        queue.remaining.merge(account.released)
+        for book in queue.books:
+            book.allocated.merge(account.allocated, -1)
+            book.remaining.merge(account.allocated, -1)
+            book.remaining.merge(account.released)
         queue.invalidate()
         for held, amount in account.by_service.items():
             self.by_service[held] -= amount
@@ -290,25 +314,29 @@ class Ledger:
 
     def _book(self, account: JobAccount, cls: TaskClass, charge: Charge, times: int) -> None:
         account.allocated.add(charge, times)
-        account.queue.allocated.add(charge, times)
-        account.queue.remaining.add(charge, times)
+        for book in account.queue.books:
+            book.allocated.add(charge, times)
+            book.remaining.add(charge, times)
+            if charge.amount:
+                book.seen.add(charge.card)
         if charge.amount:
             held = charge.card, service_type(account.job, cls, self._by_owner_kind)
             amount = charge.amount * times
             account.by_service[held] = account.by_service.get(held, 0) + amount
             self.by_service[held] = self.by_service.get(held, 0) + amount
-            account.queue.seen.add(charge.card)
 
     def _release(self, account: JobAccount, uid: str, charge: Charge) -> None:
         account.releasing.add(uid)
         account.released.add(charge)
-        account.queue.remaining.add(charge, -1)
+        for book in account.queue.books:
+            book.remaining.add(charge, -1)
 
     def _unrelease(self, account: JobAccount, uid: str) -> None:
         charge = account.charges[uid]
         account.releasing.discard(uid)
         account.released.add(charge, -1)
-        account.queue.remaining.add(charge)
+        for book in account.queue.books:
+            book.remaining.add(charge)
 
     def _moved(self, account: JobAccount) -> None:
         account.queue.invalidate()
@@ -323,7 +351,7 @@ class Ledger:
             self._assess(self.jobs[self._stale.pop()])
 
     def impossible(self, account: JobAccount) -> Shortage | None:
-        """The limit of its queue that the minimum of a job exceeds, up to date. O(pods of the job)."""
+        """The limit of its queue or an ancestor that the minimum of a job exceeds, up to date. O(pods of the job)."""
         if account.job.key in self._stale:
             self._stale.discard(account.job.key)
             self._assess(account)
@@ -331,7 +359,7 @@ class Ledger:
 
     def _assess(self, account: JobAccount) -> None:
         quantities = self._minimum.quantities(account.job, account.charges)
-        account.assess(quantities, impossible_need(account.queue.quota, quantities.need, same_card=self._same_card))
+        account.assess(quantities, impossible_need(account.queue, quantities.need, same_card=self._same_card))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""
@@ -350,13 +378,26 @@ class Ledger:
         account = self.jobs.get(task.job.key) if task.job is not None else None
         return account.charges.get(task.uid) if account is not None else None
 
-    def held(self, queue: QueueAccount) -> ChargeSum:
+    def held(self, book: QueueBook) -> ChargeSum:
         """The usage that limits further pods: all held quota; while nominations are planned, without released pods."""
-        return queue.remaining if self._session is not None and self._session.nominating else queue.allocated
+        return book.remaining if self._session is not None and self._session.nominating else book.allocated
 
-    def free(self, queue: QueueAccount, card: str) -> int:
-        """The unused part of a card's quota by `held`; negative when the queue holds more than its quota."""
-        return queue.quota.cards.get(card, 0) - self.held(queue).cards.get(card, 0)
+    def free(self, queue: QueueAccount, card: str, *, own: bool = False) -> int:
+        """The unused part of a card's quota by `held`, in the queue and its ancestors; `own`: in the queue alone.
+
+        Negative when a queue holds more than its quota.
+        """
+        free = queue.quota.cards.get(card, 0) - self.held(queue).cards.get(card, 0)
+        for one in () if own else queue.limiting:
+            free = min(free, one.quota.cards.get(card, 0) - self.held(one.subtree).cards.get(card, 0))
+        return free
+
+    def full_ancestor(self, queue: QueueAccount, card: str, amount: int) -> QueueAccount | None:
+        """The nearest ancestor without `amount` of free quota for a card; None without one."""
+        return next(
+            (one for one in queue.limiting if one.limit(card) - self.held(one.subtree).cards.get(card, 0) < amount),
+            None,
+        )
 
     def fixed_card(self, account: JobAccount | None, demand: CardDemand) -> str:
         """The alternative that the job's pods use already under `multiCardJobMode: single`, else ""."""

@@ -25,7 +25,7 @@ def samples(
     warnings: ValidationWarnings,
     evictions: EvictionMetrics,
 ) -> Iterator[Sample]:
-    """All current series. O(queues x their cards)."""
+    """All current series. Sums of a parent include the queues below it. O(queues x their cards)."""
     ledger.recompute()
     for name in sorted(ledger.queues):
         yield from _of_queue(ledger.queues[name])
@@ -52,13 +52,13 @@ def samples(
 
 def _limited_or_held(ledger: Ledger) -> set[str]:
     """Cards in quotas or in use, also those no node offers: their total is exported as 0."""
-    limited = {card for account in ledger.queues.values() for card in account.seen if account.limit(card)}
+    limited = {card for account in ledger.queues.values() for card in account.quota.cards if account.limit(card)}
     return limited | {card for (card, _), amount in ledger.by_service.items() if amount}
 
 
 def _of_queue(account: QueueAccount) -> Iterator[Sample]:
-    queue = {"queue_name": account.name}
-    quota, allocated, pending = account.quota, account.allocated, account.pending
+    queue, quota, sums = {"queue_name": account.name}, account.quota, account.subtree
+    allocated, pending = sums.allocated, sums.pending
     yield Sample("queue_share", queue, account.share)
     for unit, dimension, held, waiting in (
         ("milli_cpu", quota.cpu, allocated.cpu, pending.cpu),
@@ -70,19 +70,21 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
         yield Sample(f"queue_real_capacity_{unit}", queue, dimension.real_capability)
         if dimension.capability is not None:  # unset is absent, not 0
             yield Sample(f"queue_capacity_{unit}", queue, dimension.capability)
-    for card in sorted(account.seen):
+    for card in sorted(sums.seen):
         limit, held = account.limit(card), allocated.cards.get(card, 0)
         request = held + pending.cards.get(card, 0)
         by_card = {**queue, "card": card}
-        yield Sample("queue_card_capacity", by_card, limit / CARD)
-        yield Sample("queue_card_deserved", by_card, limit / CARD)
+        if account.is_limited:  # a parent without a card quota has no limit, which is not 0
+            yield Sample("queue_card_capacity", by_card, limit / CARD)
+            yield Sample("queue_card_deserved", by_card, limit / CARD)
         yield Sample("queue_card_allocated", by_card, held / CARD)
         yield Sample("queue_card_request", by_card, request / CARD)
-        yield Sample("queue_card_inqueue", by_card, account.inqueue.cards.get(card, 0) / CARD)
-        yield Sample("queue_card_elastic", by_card, account.elastic.cards.get(card, 0) / CARD)
+        yield Sample("queue_card_inqueue", by_card, sums.inqueue.cards.get(card, 0) / CARD)
+        yield Sample("queue_card_elastic", by_card, sums.elastic.cards.get(card, 0) / CARD)
         by_resource = {**queue, "resource": card}
         yield Sample("queue_allocated_scalar_resources", by_resource, held)
         yield Sample("queue_request_scalar_resources", by_resource, request)
-        yield Sample("queue_deserved_scalar_resources", by_resource, limit)
-        yield Sample("queue_capacity_scalar_resources", by_resource, limit)
-        yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)
+        if account.is_limited:
+            yield Sample("queue_deserved_scalar_resources", by_resource, limit)
+            yield Sample("queue_capacity_scalar_resources", by_resource, limit)
+            yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)

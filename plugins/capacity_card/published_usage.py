@@ -20,9 +20,9 @@ def card_usage(cards: dict[str, int]) -> str | None:
 
 
 def publish_card_usage(session: Session, ledger: Ledger) -> None:
-    """Annotate the queues whose annotation differs from their usage. O(queues)."""
+    """Annotate the queues whose annotation differs from the usage of their subtree. O(queues)."""
     for name, account in ledger.queues.items():
         queue = session.queues[name]
-        usage = card_usage(account.allocated.cards)
+        usage = card_usage(account.subtree.allocated.cards)
         if queue.annotations.get(CARD_ALLOCATED) != usage:
             session.annotate_queue(queue, {CARD_ALLOCATED: usage})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
+from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
@@ -26,14 +26,17 @@ class CardQuota(NamedTuple):
     cards: Mapping[str, int]
     #: The syntax error, "" for a valid annotation.
     problem: str
+    #: Whether the queue has the annotation. Without it a parent limits nothing.
+    present: bool
 
 
 def card_quota(queue: Queue) -> CardQuota:
     """The card quota of a queue; empty when any part of it is malformed."""
+    text = queue.annotations.get(CARD_QUOTA)
     try:
-        return CardQuota(parse_card_quota(queue.annotations.get(CARD_QUOTA)), "")
+        return CardQuota(parse_card_quota(text), "", is_card_quota(text))
     except CardSyntaxError as problem:
-        return CardQuota({}, str(problem))
+        return CardQuota({}, str(problem), present=True)
 
 
 class Dimension(NamedTuple):
@@ -76,6 +79,8 @@ class QueueQuota(NamedTuple):
 
     cards: Mapping[str, int]
     problem: str
+    #: Whether the cards of queues below it are limited too.
+    limits_subtree: bool
     cpu: Dimension
     memory: Dimension
 
@@ -85,9 +90,9 @@ class QueueQuota(NamedTuple):
         return not self.cards and self.cpu.capability is None and self.memory.capability is None
 
     @property
-    def own_limits(self) -> tuple[Mapping[str, int], int | None, int | None]:
+    def own_limits(self) -> tuple[object, ...]:
         """The limits that do not depend on the cluster."""
-        return self.cards, self.cpu.capability, self.memory.capability
+        return self.cards, self.limits_subtree, self.cpu.capability, self.memory.capability
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
@@ -101,4 +106,5 @@ class QueueQuota(NamedTuple):
 
 def queue_quota(queue: Queue, cards: CardQuota, cpu: ClusterAmounts, memory: ClusterAmounts) -> QueueQuota:
     """The quota of a queue in a cluster."""
-    return QueueQuota(cards.cards, cards.problem, dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory))
+    limits = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
+    return QueueQuota(cards.cards, cards.problem, cards.present, *limits)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
     from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
     from capcard_sched.plugins.capacity_card.demand import CardDemands
     from capcard_sched.plugins.capacity_card.ledger import Ledger
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Why a pod is no victim, as shown to users.
 WRONG_TYPE: Final = "service-type"
+QUOTA: Final = "quota"
 TOO_HIGH: Final = "priority"
 NO_USE: Final = "no-use"
 
@@ -31,8 +33,9 @@ NO_USE: Final = "no-use"
 class _Wanted(NamedTuple):
     """The resources of a victim that a reclaimer can use."""
 
-    #: Accepted cards whose quota covers the reclaimer; none for a reclaimer without cards.
-    cards: frozenset[str]
+    #: Accepted cards whose quota covers the reclaimer, each with the nearest ancestor of its queue without free quota:
+    #: only pods below that free it. None for a reclaimer without cards.
+    cards: Mapping[str, QueueAccount | None]
     #: The requested ones of cpu and memory, for a reclaimer without cards.
     plain: tuple[str, ...]
 
@@ -87,8 +90,8 @@ class CardReclaim:
                 protected[candidate.uid] = WRONG_TYPE
             elif below is not None and candidate.priority >= below:
                 protected[candidate.uid] = TOO_HIGH
-            elif not self._frees_wanted(want, candidate):
-                protected[candidate.uid] = NO_USE
+            elif cause := self._useless(want, candidate):
+                protected[candidate.uid] = cause
             else:
                 victims.append(candidate)
         return VictimDecision(protected, victims, unanimous=True)
@@ -107,25 +110,32 @@ class CardReclaim:
         job = reclaimer.job
         queue = self._ledger.queues.get(job.queue) if job is not None else None
         if demand.error or queue is None:
-            return _Wanted(frozenset(), ())
+            return _Wanted({}, ())
         if not demand.amount:
             requests = reclaimer.cls.requests
-            return _Wanted(frozenset(), tuple(name for name in (CPU, MEMORY) if requests.get(name, 0) > 0))
+            return _Wanted({}, tuple(name for name in (CPU, MEMORY) if requests.get(name, 0) > 0))
+        cards = demand.alternatives
         if demand.several:
-            return _Wanted(frozenset(self._selection.open_to(queue, demand, reclaimer).usable), ())
-        return _Wanted(frozenset(demand.alternatives), ())
+            cards = self._selection.open_to(queue, demand, reclaimer, own=True).usable
+        return _Wanted({card: self._ledger.full_ancestor(queue, card, demand.amount) for card in cards}, ())
 
-    def _frees_wanted(self, want: _Wanted, candidate: Task) -> bool:
-        """Whether the candidate holds a card the reclaimer can use; without cards, whether it requests the same.
+    def _useless(self, want: _Wanted, candidate: Task) -> str:
+        """Why the eviction of the candidate does not help: it must free a card that the reclaimer can use, with quota.
+
+        "" when it helps. For a reclaimer without cards the candidate must request the same resources.
 
         A pod with a card resource but without a card name is charged for no card, so its eviction frees none.
         """
         charge = self._ledger.charge_of(candidate)
         if charge is None or not charge.complete:
-            return False
+            return NO_USE
         if charge.amount:
-            return charge.card in want.cards
+            if charge.card not in want.cards:
+                return NO_USE
+            full = want.cards[charge.card]
+            assert candidate.job is not None
+            return "" if full is None or full in self._ledger.queues[candidate.job.queue].ancestors else QUOTA
         if not want.plain or self._demands.of(candidate.cls).unnamed:
-            return False
+            return NO_USE
         requests = candidate.cls.requests
-        return any(requests.get(name, 0) > 0 for name in want.plain)
+        return "" if any(requests.get(name, 0) > 0 for name in want.plain) else NO_USE

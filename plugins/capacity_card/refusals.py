@@ -58,6 +58,11 @@ def _mebibyte_count(amount: int) -> str:
     return f"{mebibytes(amount)}Mi"
 
 
+def _of_ancestor(message: str, ancestor: str, queue: str) -> str:
+    """A message about an ancestor's limit, with the queue of the job."""
+    return message.replace(f"Queue <{ancestor}>", f"Queue <{ancestor}> (ancestor of <{queue}>)", 1)
+
+
 def without_event(refusal: Refusal) -> Refusal:
     """The same without an event: an event of this session has the same message."""
     return msgspec.structs.replace(refusal, event=False)
@@ -75,7 +80,7 @@ class QuotaRefusals:
         self, hook: RefusingHook, account: QueueAccount, found: Shortage, *, pods_too: bool = False
     ) -> Refusal:
         """Insufficient quota. A queue without any capability adds a second event."""
-        row, figures, queue = found.reason, found.figures, account.name
+        row, figures, queue = found.reason, found.figures, found.ancestor or account.name
         shown = mebibytes if row is INSUFFICIENT_MEMORY_QUOTA else str
         message = row.render(
             queue=queue,
@@ -85,7 +90,9 @@ class QuotaRefusals:
             limit=shown(figures.limit),
         )
         also: tuple[tuple[str, str], ...] = ()
-        if account.quota.is_empty:
+        if found.ancestor:
+            message = _of_ancestor(message, queue, account.name)
+        elif account.quota.is_empty:
             text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])
             also = ((EMPTY_QUEUE_CAPABILITY.code, text),)
         return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
@@ -97,9 +104,11 @@ class QuotaRefusals:
         shown = _card_count
         if found.reason is INSUFFICIENT_MEMORY_QUOTA:
             shown = _mebibyte_count
-        return CAN_NEVER_START.render(
-            queue=queue, needed=shown(figures.requested), resource=figures.resource, limit=shown(figures.limit)
+        limiting = found.ancestor or queue
+        message = CAN_NEVER_START.render(
+            queue=limiting, needed=shown(figures.requested), resource=figures.resource, limit=shown(figures.limit)
         )
+        return _of_ancestor(message, limiting, queue) if found.ancestor else message
 
     def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
         """The request of a pod cannot be computed."""

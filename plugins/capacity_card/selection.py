@@ -26,8 +26,8 @@ class CardChoice(NamedTuple):
     alternatives: tuple[str, ...]
     #: Those with free quota for one more pod.
     usable: tuple[str, ...]
-    #: The queue whose quota closes some alternatives, "" when none is closed.
-    queue: str = ""
+    #: For each alternative the queue whose quota closes it, `<q>` or `<llm> (ancestor of <q>)`; () when none is closed.
+    closing: tuple[str, ...] = ()
     #: The card of the job's other pods, under `multiCardJobMode: single`.
     fixed: str = ""
 
@@ -59,7 +59,7 @@ class Selection:
         account = self._ledger.queues.get(queue)
         return self._choice(account, demand) if demand.several and account is not None else None
 
-    def of_task(self, task: Task) -> CardChoice | None:
+    def of_task(self, task: Task, *, own: bool = False) -> CardChoice | None:
         """The choice of one pod, given the cards of its job (`multiCardJobMode: single`)."""
         demand = self._demands.of(task.cls)
         if not demand.several or task.job is None:
@@ -70,18 +70,18 @@ class Selection:
         account = self._ledger.jobs.get(task.job.key)
         fixed = self._ledger.fixed_card(account, demand)
         if fixed:
-            usable = (fixed,) if self._ledger.free(queue, fixed) >= demand.amount else ()
-            return CardChoice(demand.alternatives, usable, queue.name, fixed)
-        choice = self._choice(queue, demand)
+            usable = (fixed,) if self._ledger.free(queue, fixed, own=own) >= demand.amount else ()
+            return CardChoice(demand.alternatives, usable, self._closing(queue, demand), fixed)
+        choice = self._choice(queue, demand, own=own)
         whole = self._missing(account, demand)
-        enough = tuple(card for card in choice.usable if self._ledger.free(queue, card) >= whole)
+        enough = tuple(card for card in choice.usable if self._ledger.free(queue, card, own=own) >= whole)
         if enough and enough != choice.usable:
-            return CardChoice(demand.alternatives, enough, queue.name)
+            return CardChoice(demand.alternatives, enough, self._closing(queue, demand))
         return choice
 
-    def open_to(self, queue: QueueAccount, demand: CardDemand, task: Task) -> CardChoice:
-        """The choice of a pod for the quota check."""
-        return (self.of_task(task) if self.per_job else None) or self._choice(queue, demand)
+    def open_to(self, queue: QueueAccount, demand: CardDemand, task: Task, *, own: bool = False) -> CardChoice:
+        """The choice of a pod for the quota check; `own`: without the quotas of ancestors."""
+        return (self.of_task(task, own=own) if self.per_job else None) or self._choice(queue, demand, own=own)
 
     def alternative_index(self, choice: CardChoice) -> Rows:
         """Index of the alternative a pod would get on each node, -1 where none is usable: intp [nodes]."""
@@ -101,10 +101,19 @@ class Selection:
                 return CardChoice(demand.alternatives, demand.alternatives)
         return choice
 
-    def _choice(self, queue: QueueAccount, demand: CardDemand) -> CardChoice:
+    def _choice(self, queue: QueueAccount, demand: CardDemand, *, own: bool = False) -> CardChoice:
         alternatives, amount, free = demand.alternatives, demand.amount, self._ledger.free
-        usable = tuple([card for card in alternatives if not amount or free(queue, card) >= amount])
-        return CardChoice(alternatives, usable, "" if usable == alternatives else queue.name)
+        usable = tuple([card for card in alternatives if not amount or free(queue, card, own=own) >= amount])
+        return CardChoice(alternatives, usable, () if usable == alternatives else self._closing(queue, demand))
+
+    def _closing(self, queue: QueueAccount, demand: CardDemand) -> tuple[str, ...]:
+        """For each alternative the queue that has no free quota for it: an ancestor, else the pod's own queue."""
+        closing = []
+        for card in demand.alternatives:
+            own = self._ledger.free(queue, card, own=True) < demand.amount
+            full = None if own else self._ledger.full_ancestor(queue, card, demand.amount)
+            closing.append(f"<{full.name}> (ancestor of <{queue.name}>)" if full is not None else f"<{queue.name}>")
+        return tuple(closing)
 
     def _missing(self, account: JobAccount | None, demand: CardDemand) -> int:
         """The part of the claim the job still needs for its minimum: the card it fixes should cover all of it."""
@@ -140,5 +149,5 @@ class Selection:
             if choice.fixed and card != choice.fixed:
                 reason = f"node(s) had card <{card}>, but pods of this job use card <{choice.fixed}>"
             else:
-                reason = f"node(s) had card <{card}> without quota left in queue <{choice.queue}>"
+                reason = f"node(s) had card <{card}> without quota left in queue {choice.closing[index]}"
             verdict.reject(closed & (first == index), Code.UNSCHEDULABLE, reason)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.model.intents import AnnotateQueue, Intent, UpdateQueueStatus
 from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.queue import ancestors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Vector
-
-_ROOT = "root"
 
 
 class QueueStatuses:
@@ -83,28 +82,15 @@ class QueueStatuses:
         for name in sorted(names):
             names.update(chains.pop(name, ()))
             if name in queues:
-                chains[name] = _ancestors(name, queues)
+                chains[name] = [one.name for one in ancestors(queues[name], queues)]
                 names.update(chains[name])
         return names
-
-
-def _ancestors(name: str, queues: Mapping[str, Queue]) -> list[str]:
-    """Parents up to root; a missing or cyclic parent ends the chain."""
-    chain: list[str] = []
-    seen = {name}
-    while (queue := queues.get(name)) is not None and name != _ROOT:
-        name = queue.parent or _ROOT
-        if name in seen or name not in queues:
-            break
-        seen.add(name)
-        chain.append(name)
-    return chain
 
 
 def _subtree_totals(queues: Mapping[str, Queue]) -> dict[str, Vector]:
     """Requests of all bound pods by queue, those of its descendants included: a releasing pod holds its quota."""
     totals = {name: queue.allocated + queue.releasing for name, queue in queues.items()}
-    for name, queue in queues.items():
-        for ancestor in _ancestors(name, queues):
-            totals[ancestor] += queue.allocated + queue.releasing
+    for queue in queues.values():
+        for ancestor in ancestors(queue, queues):
+            totals[ancestor.name] += queue.allocated + queue.releasing
     return totals

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from capcard_sched.framework.api.node_view import PodSignature
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.eviction.scope import Scope
     from capcard_sched.framework.eviction.units import VictimUnit
@@ -156,13 +155,19 @@ class Evictor:
 
     # --- pods -------------------------------------------------------------------------------------------------------
 
-    def _search(self, queue: Queue, job: Job, task: Task) -> VictimSearch:
+    def _search(self, queue: Queue, job: Job, task: Task, *, over_quota: bool) -> VictimSearch:
         key = self._key(queue, job, task)
         search = self._searches.get(key)
         if search is None:
             signature = self._session.engine.signature(queue, task)
             search = self._searches[key] = VictimSearch(
-                self._session, self._scope, signature, queue, task, max_candidates=self._max_candidates
+                self._session,
+                self._scope,
+                signature,
+                queue,
+                task,
+                max_candidates=self._max_candidates,
+                over_quota=over_quota,
             )
         self._used.add(search)
         return search
@@ -186,7 +191,7 @@ class Evictor:
         over_quota = quota is not None
         if quota is not None and self._scope.kind == "across-queues" and quota.queue in ("", queue.name):
             return None  # evictions in other queues do not free this queue's own quota
-        search = self._search(queue, job, task)
+        search = self._search(queue, job, task, over_quota=over_quota)
         if not over_quota:
             row = search.free_row()
             if row >= 0:
@@ -203,7 +208,7 @@ class Evictor:
             trials += 1
             tried = None
             if not plan.tried and trials <= _MOST_TRIALS:
-                tried = self._trial(statement, queue, signature, task, search, plan.row)
+                tried = self._trial(statement, queue, task, search, plan.row)
             if tried is not None:
                 search.add(tried)
             else:
@@ -221,8 +226,7 @@ class Evictor:
         obstacle = "predicates"
         try:
             self._evict(statement, plan.victims, queue, task, message)
-            signature = session.engine.signature(queue, task)
-            if self._fits(queue, signature, task, plan.row):
+            if self._fits(queue, task, plan.row):
                 statement.pipeline(job, [task], [node])
                 if not self._would_be_preempted_back(statement, queue, job, task, plan):
                     return ""
@@ -237,15 +241,16 @@ class Evictor:
         for victim in victims:
             statement.evict(victim, self._scope.action, message, by=task.key, queue=queue.name)
 
-    def _fits(self, queue: Queue, signature: PodSignature, task: Task, row: int) -> bool:
+    def _fits(self, queue: Queue, task: Task, row: int) -> bool:
         session = self._session
+        signature = session.engine.signature(queue, task)  # evictions open alternatives
         return (
             session.engine.fits(signature, row, future=True)
             and session.dispatch.refusal("allocatable", queue, task) is None
         )
 
     def _trial(
-        self, statement: Statement, queue: Queue, signature: PodSignature, task: Task, search: VictimSearch, row: int
+        self, statement: Statement, queue: Queue, task: Task, search: VictimSearch, row: int
     ) -> PreemptionPlan | None:
         """Trial evictions for a row where sums are not enough: ports, affinity, counts, quota.
 
@@ -258,7 +263,7 @@ class Evictor:
             statement.rollback(mark)
             victims = {victim.uid: victim for unit in gone for victim in unit.tasks}
             self._evict(statement, list(victims.values()), queue, task, self._scope.action)
-            return self._fits(queue, signature, task, row)
+            return self._fits(queue, task, row)
 
         try:
             chosen: list[VictimUnit] = []

@@ -63,8 +63,12 @@ class VictimSearch:
         task: Task,
         *,
         max_candidates: int = 0,
+        over_quota: bool = False,
     ) -> None:
-        """`max_candidates`: number of nodes compared in topology-aware mode; 0 selects the other mode."""
+        """`max_candidates`: number of nodes compared in topology-aware mode; 0 selects the other mode.
+
+        `over_quota`: a quota refuses the pod that evictions within the scope can free.
+        """
         self._session = session
         self._scope = scope
         self._index = session.once(VictimIndex)
@@ -78,8 +82,8 @@ class VictimSearch:
         #: The alternative of the pod on each node: intp [nodes]; None without alternatives.
         self._alternatives: Rows | None = session.dispatch.first("alternatives", signature)
         #: Rows that pass every filter but that of capacity: bool [nodes].
-        own_quota = scope.kind != "across-queues" and bool(signature.contexts)
-        self.feasible = session.engine.open_to_evictions(signature) if own_quota else session.engine.feasible(signature)
+        by_quota = bool(signature.contexts) and (over_quota or scope.kind != "across-queues")
+        self.feasible = session.engine.open_to_evictions(signature) if by_quota else session.engine.feasible(signature)
         #: Rows that fit the pod once releasing pods are gone, and the table's serial of that result.
         self._free: set[int] = set()
         self._free_serial = -1

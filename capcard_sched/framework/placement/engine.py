@@ -130,7 +130,7 @@ class PlacementEngine:
     def open_to_evictions(self, signature: PodSignature) -> Mask:
         """Rows that pass the static filters, possibly after evictions: bool [nodes]. Not cached.
 
-        Evictions in the pod's own queue return quota, and with it the nodes that only the quota closed.
+        Evictions below a queue with a full quota return quota, and with it the nodes that only the quota closed.
         """
         everything = self.all_rows()
         diagnosis = Diagnosis(len(everything))

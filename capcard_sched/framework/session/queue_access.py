@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model import reasons
 from capcard_sched.model.annotations import CARD_QUOTA, QUEUE_NAMESPACES
+from capcard_sched.model.cards import is_card_quota
+from capcard_sched.model.queue import ROOT, ancestors
 from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from capcard_sched.framework.session.snapshot import Snapshot
     from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
-
-_ROOT = "root"
 
 
 class QueueAccess:
@@ -43,11 +41,11 @@ class QueueAccess:
         if queue is None:
             return None  # refused for that
         row = reasons.QUEUE_ACCEPTS_NO_JOBS
-        if queue.name == _ROOT:
+        if queue.name == ROOT:
             return row, row.render(queue=queue.name, cause="it is the root of all queues")
-        if queue.name in self._parents and CARD_QUOTA in queue.annotations and self._has_child(queue):
+        if queue.name in self._parents and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue):
             return row, row.render(queue=queue.name, cause="it has child queues and a card quota of its own")
-        for one in self._chain(queue):
+        for one in (queue, *ancestors(queue, self._snapshot.queues)):
             text = one.annotations.get(QUEUE_NAMESPACES)
             if text is not None and not namespace_rule(text).accepts(
                 job.namespace, self._snapshot.namespaces.get(job.namespace)
@@ -61,14 +59,6 @@ class QueueAccess:
 
     def _has_child(self, queue: Queue) -> bool:
         """Whether a queue below it is not above it, too: a circle of parents makes no tree."""
-        ancestors = {one.name for one in self._chain(queue)}
-        return any(each.parent == queue.name and each.name not in ancestors for each in self._snapshot.queues.values())
-
-    def _chain(self, queue: Queue) -> Iterator[Queue]:
-        """The queue and its ancestors; a missing or cyclic parent ends the chain."""
-        seen: set[str] = set()
-        one: Queue | None = queue
-        while one is not None and one.name not in seen:
-            yield one
-            seen.add(one.name)
-            one = self._snapshot.queues.get(one.parent or _ROOT)
+        queues = self._snapshot.queues
+        above = {queue.name, *(one.name for one in ancestors(queue, queues))}
+        return any(each.parent == queue.name and each.name not in above for each in queues.values())

@@ -15,23 +15,28 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.plugins.capacity_card import CapacityCard
+from capcard_sched.plugins.capacity_card.accounts import QueueBook
 from capcard_sched.plugins.capacity_card.arguments import CapacityCardArguments
+from capcard_sched.plugins.capacity_card.charge import ChargeSum
 from capcard_sched.state.changes import Changes
 from capcard_sched.testing import Harness
 
 CARD_NAMES = ("A", "B", "A|B", "B|A", "B|C", "A|B|C", "X", "A||B", None)
-QUEUES = ("q", "r")
+QUEUES = ("q", "r", "top")
 JOBS = tuple(f"j{i}" for i in range(4))
+
+
+def sums_of(book: QueueBook) -> list[ChargeSum]:
+    return [book.allocated, book.remaining, book.pending, book.inqueue, book.elastic]
 
 
 def books(plugin: CapacityCard) -> dict[str, Any]:
     plugin.ledger.recompute()
     queues = {
         name: (
-            account.allocated,
-            account.pending,
-            account.inqueue,
-            account.elastic,
+            *sums_of(account),
+            *sums_of(account.subtree),
+            [one.name for one in account.limiting],
             account.share,
             account.quota,
             sorted(account.jobs),
@@ -97,7 +102,11 @@ class Actor:
         cards = {card: self.number(0, 6) for card in "ABC" if self.pick(True, True, False)}
         capability = self.pick(None, {"cpu": "8"}, {"cpu": "3", "memory": "1Gi"})
         self.h.queue(
-            name, cards=self.pick(cards, cards, "{"), capability=capability, guarantee=self.pick(None, {"cpu": 2})
+            name,
+            cards=self.pick(cards, cards, "{", None),
+            capability=capability,
+            guarantee=self.pick(None, {"cpu": 2}),
+            parent=self.pick(None, "top", "top", *QUEUES, "nowhere"),
         )
 
     def group(self, name: str) -> None:
@@ -222,7 +231,8 @@ def populate(h: Harness, seed: int) -> None:
     for i in range(4):
         h.gpu_node(f"n{i}", card=source.choice("AB"), count=source.randint(2, 6))
     for name in QUEUES:
-        h.queue(name, cards={"A": source.randint(0, 6), "B": source.randint(0, 6)}, capability={"cpu": "12"})
+        cards = {"A": source.randint(0, 6), "B": source.randint(0, 6)}
+        h.queue(name, cards=cards, capability={"cpu": "12"}, parent=source.choice((None, "top")))
     for i in range(8):
         size = source.randint(1, 4)
         h.group(f"g{i}", queue=source.choice(QUEUES), phase="Pending", min_member=source.randint(1, size))
@@ -244,6 +254,8 @@ def test_no_allocation_goes_over_a_limit(harness: Callable[..., Harness], seed: 
     for account in h.plugin("capacity-card").ledger.queues.values():
         assert account.allocated.cpu <= account.quota.cpu.limit
         for card, amount in account.allocated.cards.items():
+            assert amount <= account.limit(card)
+        for card, amount in account.subtree.allocated.cards.items():
             assert amount <= account.limit(card)
     for name, notes in h.bind_annotations.items():
         charge = h.plugin("capacity-card").ledger.charge_of(h.task(name))
