@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.close.missing_groups import refusal_of
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.cards import is_card_quota
 from capcard_sched.model.explanation import CardUse, Explanation, NodeDetail, NodeReason, QueueUse, TaskExplanation
+from capcard_sched.model.queue import ancestors
 from capcard_sched.model.refusal import Code, Refusal
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import TaskClass
 
 
@@ -79,7 +83,7 @@ def explain_job(core: Core, job: Job, *, pod: str = "", now: float | None = None
         summary=_of_pod(job, pod) or _summary(session, job, refusals, pending),
         refusals=refusals,
         pending=pending,
-        cards=_card_uses(core).get(job.queue, ()),
+        cards=_cards_of(core, queue),
         ahead=_ahead(session, job),
         victims=tuple(considered for _, considered in sorted(session.preemption_reports.get(job.key, {}).items()))
         if session is not None
@@ -177,13 +181,17 @@ def _explain_tasks(session: Session, tasks: list[Task], outcome: TaskOutcome | N
 def queue_uses(core: Core) -> tuple[QueueUse, ...]:
     """Quotas and usage of all queues, in order of name."""
     uses = _card_uses(core)
-    columns = core.state.columns
+    columns, queues = core.state.columns, {**core.state.deleted_queues, **core.state.queues}
+    usage = {name: queue.allocated.copy() for name, queue in queues.items()}
+    for queue in queues.values():
+        for above in ancestors(queue, queues):
+            usage[above.name] += queue.allocated
     found: list[QueueUse] = []
     plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
     # A deleted queue with live pods stays visible.
-    for name, queue in sorted({**core.state.deleted_queues, **core.state.queues}.items()):
+    for name, queue in sorted(queues.items()):
         limits = queue.capability or {}
-        allocated = columns.amounts(queue.allocated)
+        allocated = columns.amounts(usage[name])
         cards = uses.get(name, ())
         wanted = dict.fromkeys([*limits, *allocated])
         resources = {
@@ -201,8 +209,20 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
         warnings = tuple(
             f"{finding.field}: {finding.message}" for finding in unenforced_limits(fields, queue.annotations, plugins)
         )
-        found.append(QueueUse(name, queue.state or "Open", len(jobs), waiting, cards, resources, warnings))
+        state = queue.state or "Open"
+        found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
     return tuple(found)
+
+
+def _cards_of(core: Core, queue: Queue | None) -> tuple[CardUse, ...]:
+    """The cards of a queue, and its ancestors' rows of them as far as these have a limit."""
+    if queue is None:
+        return ()
+    uses = _card_uses(core)
+    own = uses.get(queue.name, ())
+    names = {use.card for use in own}
+    above = [use for one in ancestors(queue, core.state.queues) for use in uses.get(one.name, ())]
+    return (*own, *(use for use in above if use.card in names and use.quota is not None))
 
 
 def _card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
@@ -216,14 +236,30 @@ def _card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
             elif sample.name.startswith("queue_card_"):
                 cards = figures.setdefault(sample.labels["queue_name"], {})
                 cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
+    queues = core.state.queues
+    free = {
+        (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
+        for queue, cards in figures.items()
+        for card, values in cards.items()
+        if "capacity" in values
+    }
+    limiting = {
+        queue: [one.name for one in ancestors(queues[queue], queues) if is_card_quota(one.annotations.get(CARD_QUOTA))]
+        for queue in figures
+        if queue in queues
+    }
     return {
         queue: tuple(
             CardUse(
                 card,
-                values.get("capacity", 0.0),
+                values.get("capacity"),
                 values.get("allocated", 0.0),
                 values.get("inqueue", 0.0),
                 totals.get(card, 0.0),
+                queue,
+                min(free.get((one, card), 0.0) for one in (queue, *limiting.get(queue, ())))
+                if "capacity" in values
+                else None,
             )
             for card, values in sorted(cards.items())
             if "|" not in card or any(values.values())

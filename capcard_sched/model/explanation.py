@@ -13,20 +13,20 @@ class CardUse(msgspec.Struct, frozen=True):
     """One card in one queue, in cards."""
 
     card: str
-    quota: float
+    #: None for a parent queue without a card quota: no limit.
+    quota: float | None
     allocated: float
     inqueue: float
     #: Cards in the cluster.
     total: float
-
-    @property
-    def free(self) -> float:
-        """The unused quota, never below 0."""
-        return max(0.0, self.quota - self.allocated)
+    #: The queue. Amounts of a parent are the sums of its subtree.
+    queue: str = ""
+    #: The unused quota here and in every ancestor with a card quota, never below 0; None without a limit.
+    free: float | None = None
 
 
 class QueueUse(msgspec.Struct, frozen=True):
-    """Quota and usage of one queue."""
+    """Quota and usage of one queue; the usage of a parent is the sum of its subtree."""
 
     name: str
     state: str
@@ -38,6 +38,8 @@ class QueueUse(msgspec.Struct, frozen=True):
     resources: dict[str, tuple[int | None, int]]
     #: Limits of the queue without effect.
     warnings: tuple[str, ...] = ()
+    #: `spec.parent`; "" when unset.
+    parent: str = ""
 
 
 class NodeReason(msgspec.Struct, frozen=True):
@@ -124,6 +126,7 @@ class Explanation(msgspec.Struct, frozen=True):
     #: Refusals of the job itself (enqueue, validity, plugin errors).
     refusals: tuple[Refusal, ...] = ()
     pending: tuple[TaskExplanation, ...] = ()
+    #: Cards of its queue, then those of ancestors with a card quota, nearest first.
     cards: tuple[CardUse, ...] = ()
     #: Pending jobs of the same queue that are ordered before it.
     ahead: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from capcard_sched.model.cards import (
     CARD,
     CardSyntaxError,
     discover_cards,
+    is_card_quota,
     parse_card_name,
     parse_card_quota,
     parse_card_request,
@@ -33,6 +34,7 @@ from capcard_sched.model.checks import (
 )
 from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
 from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.queue import ROOT
 from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.unenforced_limits import unenforced_limits
@@ -89,6 +91,9 @@ class Inventory:
     def __init__(self, objects: Iterable[Json]) -> None:
         #: Queue name to its card quota in thousandths; None when the annotation is malformed.
         self.quotas: dict[str, dict[str, int] | None] = {}
+        #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
+        self._parents: dict[str, str] = {}
+        self._limiting: set[str] = set()
         #: Card to thousandths over all nodes.
         self.cards: dict[str, int] = {}
         #: Resources that count cards on a node.
@@ -96,13 +101,25 @@ class Inventory:
         self.has_nodes = False
         for obj in objects:
             if obj.get("kind") == "Queue":
-                self.quotas[_name(obj)] = _quota(texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, ""))
+                text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
+                self.quotas[_name(obj)] = _quota(text)
+                self._parents[_name(obj)] = str(_at(obj, "spec", "parent") or ROOT)
+                if is_card_quota(text):
+                    self._limiting.add(_name(obj))
             elif obj.get("kind") == "Node":
                 self.has_nodes = True
                 offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
                 for card, (amount, resource) in offered.items():
                     self.cards[card] = self.cards.get(card, 0) + amount
                     self.resources.add(resource)
+
+    def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
+        """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""
+        seen = {queue}
+        while (queue := self._parents.get(queue, "")) and queue not in seen:
+            seen.add(queue)
+            if queue in self._limiting:
+                yield queue, self.quotas[queue] or {}
 
     def overview(self) -> list[Finding]:
         """Notes on card quotas whose sum exceeds the cards of the nodes."""
@@ -220,7 +237,7 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
 
 
 def _possible(obj: Json, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:
-    """Errors for a minimum above the card quota of the queue: the job can never start."""
+    """Errors for a minimum above the card quota of the queue or of an ancestor: the job can never start."""
     quota = inventory.quotas.get(queue)
     if not quota:
         return
@@ -238,11 +255,19 @@ def _possible(obj: Json, templates: list[Template], queue: str, inventory: Inven
         field = annotation_field(keys.CARD_REQUEST)
         with suppress(CardSyntaxError):
             needs = parse_card_request(texts(obj, "metadata", "annotations").get(keys.CARD_REQUEST))
-    for key, needed in sorted(needs.items()):
+    for key, needed in sorted((key, amount) for key, amount in needs.items() if amount):
         limit = sum(quota.get(card, 0) for card in key.split("|"))
         if needed > limit > 0:
             message = f"can never start: needs {needed / CARD:g}, quota is {limit / CARD:g} ({key} of queue {queue})"
             yield Finding("error", field, message)
+            continue
+        for ancestor, above in inventory.limits_above(queue):
+            limit = sum(above.get(card, 0) for card in key.split("|"))
+            if needed > limit:
+                figures = f"needs {needed / CARD:g}, quota is {limit / CARD:g}"
+                message = f"can never start: {figures} ({key} of queue {ancestor}, ancestor of queue {queue})"
+                yield Finding("error", field, message)
+                break
 
 
 def _request_against(text: str, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:

@@ -143,11 +143,14 @@ def _evicted(pods: tuple[EvictedPod, ...]) -> list[RenderableType]:
 
 
 def _cards(cards: tuple[CardUse, ...], queue: str) -> Table:
-    table = Table(title=f"Cards of queue {queue}", title_justify="left", box=None, pad_edge=False)
-    for column in CARD_COLUMNS:
-        table.add_column(column, justify="left" if column == "CARD" else "right")
+    """The cards of the queue; with rows of its ancestors each row names its queue."""
+    tree = any(use.queue != queue for use in cards)
+    title = f"Cards of queue {queue}" + (" and its ancestors" if tree else "")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in (*(("QUEUE",) if tree else ()), *CARD_COLUMNS):
+        table.add_column(column, justify="left" if column in {"QUEUE", "CARD"} else "right")
     for use in cards:
-        table.add_row(*card_row(use))
+        table.add_row(*((use.queue,) if tree else ()), *card_row(use))
     return table
 
 

@@ -19,6 +19,7 @@ from capcard_sched.model.annotations import (
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
 from capcard_sched.model.quantity import QuantityError, amounts, format_amount
+from capcard_sched.model.queue import ROOT
 from capcard_sched.reports.shared_cards import shared_cards
 
 if TYPE_CHECKING:
@@ -228,6 +229,21 @@ class _Cluster:
                     usage.setdefault(queue, Counter()).update(self._charge(pod))
         return usage
 
+    def _subtree_charges(self) -> dict[str, Counter[str]]:
+        """`_charges`, those of parents with the queues below them."""
+        parents = {
+            _name(queue): (queue.get("spec") or {}).get("parent") or ROOT for queue in self._kinds.get("Queue", ())
+        }
+        parents[ROOT] = ""
+        sums: dict[str, Counter[str]] = {}
+        for queue, charge in self._charges().items():
+            chain = [queue]
+            while (above := parents.get(chain[-1])) and above not in chain:
+                chain.append(above)
+            for name in chain:
+                sums.setdefault(name, Counter()).update(charge)
+        return sums
+
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
         requests = _requests(pod)
@@ -251,7 +267,7 @@ class _Cluster:
         return names[0] if len(names) == 1 else ""
 
     def queues(self) -> tuple[QueueRow, ...]:
-        charges = self._charges()
+        charges = self._subtree_charges()
         jobs = Counter((group.get("spec") or {}).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
         for queue in sorted(self._kinds.get("Queue", ()), key=_name):

@@ -22,13 +22,13 @@ CARD_COLUMNS = ("CARD", "QUOTA", "ALLOCATED", "RESERVED", "QUOTA FREE", "CLUSTER
 
 
 def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> None:
-    """One row per queue and card, then per resource. Cards are counted in cards."""
+    """One row per queue and card, then per resource, queues indented below their parent. Cards count in cards."""
     console = console or console_for()
     table = Table(title_justify="left", header_style="bold", show_edge=False, box=None)
     for name in ("QUEUE", "STATE", "JOBS PENDING", "JOBS TOTAL", "CARD OR RESOURCE", *CARD_COLUMNS[1:]):
         table.add_column(name, justify="left" if name in {"QUEUE", "STATE", "CARD OR RESOURCE"} else "right")
-    for queue in queues:
-        head = [queue.name, queue.state, str(queue.waiting), str(queue.jobs)]
+    for depth, queue in _in_tree(queues):
+        head = ["  " * depth + queue.name, queue.state, str(queue.waiting), str(queue.jobs)]
         rows = [card_row(use) for use in queue.cards]
         for resource, (limit, allocated) in queue.resources.items():
             shown = format_base_amount(resource, allocated)
@@ -45,9 +45,27 @@ def print_queues(queues: Sequence[QueueUse], console: Console | None = None) -> 
             console.print(Text.assemble(("warning: ", "yellow"), f"queue {queue.name}: {warning}"), soft_wrap=True)
 
 
+def _in_tree(queues: Sequence[QueueUse]) -> list[tuple[int, QueueUse]]:
+    """The queues in order of name, each followed by those below it, with their depth. `root` is no level of its own."""
+    names = {queue.name for queue in queues} - {"root"}
+    below: dict[str, list[QueueUse]] = {}
+    for queue in queues:
+        below.setdefault(queue.parent if queue.parent in names else "", []).append(queue)
+    found: list[tuple[int, QueueUse]] = []
+    pending = [(0, queue) for queue in reversed(below.pop("", []))]
+    while pending or below:
+        if not pending:  # a cycle of parents has no top
+            pending = [(0, queue) for queue in below.pop(min(below))[::-1]]
+        depth, queue = pending.pop()
+        found.append((depth, queue))
+        pending += [(depth + 1, one) for one in reversed(below.pop(queue.name, []))]
+    return found
+
+
 def card_row(use: CardUse) -> list[str]:
     """The cells under `CARD_COLUMNS`."""
     if "|" in use.card:  # reserved for pods that accept either card: quotas are per single card
         return [use.card, "-", f"{use.allocated:g}", f"{use.inqueue:g}", "-", "-"]
     total = f"{use.total:g}" if use.total else "none"
-    return [use.card, f"{use.quota:g}", f"{use.allocated:g}", f"{use.inqueue:g}", f"{use.free:g}", total]
+    quota, free = ("no quota", "") if use.quota is None else (f"{use.quota:g}", f"{use.free:g}")
+    return [use.card, quota, f"{use.allocated:g}", f"{use.inqueue:g}", free, total]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
@@ -11,10 +12,10 @@ from capcard_sched.plugins.capacity_card.charge import ChargeSum, alternatives_o
 from capcard_sched.plugins.capacity_card.multi_card_admission import MultiCardAdmission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from capcard_sched.model.reasons import Reason
-    from capcard_sched.plugins.capacity_card.accounts import QueueAccount
+    from capcard_sched.plugins.capacity_card.quota import QueueQuota
 
 
 class Shortage(NamedTuple):
@@ -72,12 +73,14 @@ class QueueUsage:
         return None
 
 
-def impossible_need(queue: QueueAccount, need: ChargeSum, *, same_card: bool) -> Shortage | None:
+def impossible_need(
+    quota: QueueQuota, above: Iterable[tuple[str, QueueQuota]], need: ChargeSum, *, same_card: bool
+) -> Shortage | None:
     """The limit that a need exceeds in empty queues: such a job can never start. None for a possible need.
 
-    cpu and memory count only with a capability of the queue: the total of the cluster may grow.
+    `above`: names and quotas of the limiting ancestors. cpu and memory count only with a capability of the queue: the
+    total of the cluster may grow.
     """
-    quota = queue.quota
     cpu, memory = quota.cpu.capability, quota.memory.capability
     if cpu is not None and need.cpu > cpu:
         return Shortage(INSUFFICIENT_CPU_QUOTA, Figures(CPU, need.cpu, need.cpu, cpu))
@@ -85,11 +88,15 @@ def impossible_need(queue: QueueAccount, need: ChargeSum, *, same_card: bool) ->
         return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, need.memory, memory))
     if not need.cards:
         return None
-    for one in (queue, *queue.limiting):
-        found = QueueUsage(ChargeSum(), one.limit).card_shortage(need.cards, same_card=same_card)
+    for ancestor, cards in (("", quota.cards), *((name, one.cards) for name, one in above)):
+        found = QueueUsage(ChargeSum(), partial(_limit, cards)).card_shortage(need.cards, same_card=same_card)
         if found is not None:
-            return found if one is queue else found._replace(ancestor=one.name)
+            return found._replace(ancestor=ancestor)
     return None
+
+
+def _limit(cards: Mapping[str, int], card: str) -> int:
+    return cards.get(card, 0)
 
 
 def _of_alternatives(key: str, options: tuple[Figures, ...]) -> Shortage:

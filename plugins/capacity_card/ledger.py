@@ -359,7 +359,9 @@ class Ledger:
 
     def _assess(self, account: JobAccount) -> None:
         quantities = self._minimum.quantities(account.job, account.charges)
-        account.assess(quantities, impossible_need(account.queue, quantities.need, same_card=self._same_card))
+        queue = account.queue
+        above = [(one.name, one.quota) for one in queue.limiting]
+        account.assess(quantities, impossible_need(queue.quota, above, quantities.need, same_card=self._same_card))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""

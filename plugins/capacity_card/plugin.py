@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class CapacityCard(Plugin):
-    """Limits a queue by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
+    """Limits queues and subtrees by card model at enqueue, allocate and preempt, and reclaims cards from training jobs.
 
     Delegates each hook to the part that implements the rule.
     """

@@ -107,9 +107,9 @@ METRICS: Final[tuple[MetricRow, ...]] = (
     MetricRow("queue_weight", "gauge", _QUEUE, "plugin", "Weight of the queue"),
     MetricRow("queue_overused", "gauge", _QUEUE, "plugin", "1 when the queue has reached its deserved share"),
     # Cards
-    MetricRow("queue_card_capacity", "gauge", _CARD, "plugin", "Card quota of the queue"),
+    MetricRow("queue_card_capacity", "gauge", _CARD, "plugin", "Card quota of the queue; absent for a parent without one"),
     MetricRow("queue_card_deserved", "gauge", _CARD, "plugin", "Deserved cards of the queue: its quota"),
-    MetricRow("queue_card_allocated", "gauge", _CARD, "plugin", "Cards allocated to pods of the queue"),
+    MetricRow("queue_card_allocated", "gauge", _CARD, "plugin", "Cards allocated to pods of the queue and of queues below it"),
     MetricRow("queue_card_request", "gauge", _CARD, "plugin", "Cards requested by pods of the queue, allocated or pending; `A|B` for pods that accept either"),
     MetricRow("queue_card_inqueue", "gauge", _CARD, "plugin", "Cards reserved for admitted jobs"),
     MetricRow("queue_card_elastic", "gauge", _CARD, "plugin", "Cards allocated above the minimum of jobs"),

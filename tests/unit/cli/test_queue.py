@@ -92,13 +92,97 @@ def test_json_is_the_record(work: str, capsys: pytest.CaptureFixture[str]) -> No
             "jobs": 3,
             "waiting": 1,
             "cards": [
-                {"card": "NVIDIA-H100", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0},
-                {"card": "NVIDIA-H200", "quota": 3, "allocated": 2, "inqueue": 1, "total": 4},
+                {
+                    "card": "NVIDIA-H100",
+                    "quota": 1,
+                    "allocated": 0,
+                    "inqueue": 0,
+                    "total": 0,
+                    "queue": "team",
+                    "free": 1,
+                },
+                {
+                    "card": "NVIDIA-H200",
+                    "quota": 3,
+                    "allocated": 2,
+                    "inqueue": 1,
+                    "total": 4,
+                    "queue": "team",
+                    "free": 1,
+                },
             ],
             "resources": {"cpu": [6000, 1500], "memory": [32 * 2**30, 2**30]},
             "warnings": [],
+            "parent": "root",
         }
     ]
+
+
+TREE = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  labels: {nvidia.com/gpu.product: NVIDIA-H200, nvidia.com/gpu.count: '8', nvidia.com/gpu.memory: '143771'}
+status: {allocatable: {cpu: '8', memory: 64Gi, pods: '110', nvidia.com/gpu: '8'}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: llm, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 3}'}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: a, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 3}'}}
+spec: {parent: llm}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: b, annotations: {volcano.sh/card.quota: '{"NVIDIA-H200": 2}'}}
+spec: {parent: llm}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p, annotations: {volcano.sh/card.name: NVIDIA-H200, scheduling.volcano.sh/queue-name: a}}
+spec:
+  schedulerName: volcano
+  containers: [{name: main, image: x, resources: {requests: {cpu: 1500m}, limits: {nvidia.com/gpu: 2}}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: waits, annotations: {volcano.sh/card.name: NVIDIA-H200, scheduling.volcano.sh/queue-name: b}}
+spec:
+  schedulerName: volcano
+  containers: [{name: main, image: x, resources: {requests: {cpu: '1'}, limits: {nvidia.com/gpu: 2}}}]
+"""
+
+
+def test_children_are_indented_and_a_parent_shows_the_sum_of_its_subtree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tree.yaml"
+    path.write_text(TREE)
+    assert run(["queue", "list", "-f", str(path)]) == 0
+    out = capsys.readouterr().out
+    names = [line.partition("Open")[0].rstrip() for line in out.splitlines() if "Open" in line]
+    assert names == [" default", " llm", "   a", "   b", " root"]
+    found = rows(out)
+    # In the order: quota, allocated, reserved, quota free, cluster total. A child has what its parent leaves.
+    assert ["llm", "Open", "0", "0", "NVIDIA-H200", "3", "2", "0", "1", "8"] in found
+    assert ["a", "Open", "0", "1", "NVIDIA-H200", "3", "2", "0", "1", "8"] in found
+    assert ["b", "Open", "1", "1", "NVIDIA-H200", "2", "0", "0", "1", "8"] in found
+    assert ["cpu", "no", "quota", "1.5"] in found
+    assert ["root", "Open", "0", "0", "NVIDIA-H200", "no", "quota", "2", "0", "8"] in found
+
+
+def test_explain_shows_the_quota_of_the_ancestor_that_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tree.yaml"
+    path.write_text(TREE)
+    assert run(["explain", "waits", "-f", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "Queue <llm> (ancestor of <b>) has insufficient <NVIDIA-H200> quota: requested <2000>" in out
+    assert ["llm", "NVIDIA-H200", "3", "2", "0", "1", "8"] in rows(out)
 
 
 def test_a_limit_that_no_plugin_enforces_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,23 @@ def test_a_minimum_above_the_quota_of_its_queue_is_an_error(tmp_path: Path, caps
     assert errors == [("Job dead", "can never start: needs 16, quota is 8 (A of queue q)")]
 
 
+def test_a_minimum_above_the_quota_of_an_ancestor_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "1.yaml", QUEUE % '{"A": 8}' + "\nspec: {parent: mid}\n")
+    queue = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: %s}\nspec: {parent: %s}\n"
+    write(tmp_path, "2.yaml", queue % ("mid", "llm"))
+    write(tmp_path, "3.yaml", (QUEUE % '{"A": 4}').replace("name: q", "name: llm"))
+    group = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata:\n  name: %s\n"
+    group += "  annotations: {volcano.sh/card.request: '{\"A\": %d}'}\nspec: {queue: q, minMember: 1}\n"
+    write(tmp_path, "4.yaml", group % ("dead", 5))
+    write(tmp_path, "5.yaml", group % ("fits", 4))
+    status, found = report(capsys, str(tmp_path))
+    assert status == 2
+    errors = [(row["object"], row["message"]) for row in found["findings"] if row["severity"] == "error"]
+    assert errors == [("PodGroup dead", "can never start: needs 5, quota is 4 (A of queue llm, ancestor of queue q)")]
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Stream:
         buffer = io.BytesIO((QUEUE % "x").encode())

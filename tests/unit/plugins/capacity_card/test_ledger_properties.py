@@ -231,8 +231,8 @@ def populate(h: Harness, seed: int) -> None:
     for i in range(4):
         h.gpu_node(f"n{i}", card=source.choice("AB"), count=source.randint(2, 6))
     for name in QUEUES:
-        cards = {"A": source.randint(0, 6), "B": source.randint(0, 6)}
-        h.queue(name, cards=cards, capability={"cpu": "12"}, parent=source.choice((None, "top")))
+        quota = {"A": source.randint(0, 6), "B": source.randint(0, 6)}
+        h.queue(name, cards=quota, capability={"cpu": "12"}, parent=source.choice((None, "top")))
     for i in range(8):
         size = source.randint(1, 4)
         h.group(f"g{i}", queue=source.choice(QUEUES), phase="Pending", min_member=source.randint(1, size))

@@ -310,7 +310,7 @@ def fits(quota: dict[str, int], used: dict[str, int], claims: list[str]) -> bool
 
 @given(data=st.data())
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 def test_admission_equals_a_trial_of_all_choices_at_every_level(
     harness: Callable[..., Harness], data: st.DataObject
@@ -348,7 +348,7 @@ def test_admission_equals_a_trial_of_all_choices_at_every_level(
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_action_exceeds_a_quota_and_what_waits_has_none_left(data: st.DataObject) -> None:
     h = Harness(EVICTING, run=True)
     h.priority_class("low", 10)
