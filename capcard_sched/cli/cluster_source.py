@@ -1,10 +1,11 @@
-"""Loads the cluster of `explain` and `queue list`: simulated manifests, or a live cluster, read only."""
+"""Loads the cluster of `explain` and `queue list`: simulated manifests, a recording, or a live cluster, read only."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -19,32 +20,21 @@ from capcard_sched.simulation.scenario import InputError, load_scenario
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import ObjectView
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
-    from capcard_sched.model.job import Job
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
 INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
 _CONF_KEY: Final = "scheduler.yaml"
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = 403
-#: Events: the most recent evictions of a job that are shown.
-_SHOWN_EVENTS: Final = 5
 #: Watch event of an optional kind to the text of its note.
 _UNREAD: Final = {"missing": "not served by the API server", "forbidden": "access denied"}
 
 _SIMULATED: Final = Group("With -f", sort_key=2)
 _LIVE: Final = Group("Without -f: a live cluster", sort_key=3)
-
-
-class _EventRow(msgspec.Struct, rename="camel"):
-    message: str = ""
-    last_timestamp: str | None = None
-
-
-class _Events(msgspec.Struct):
-    items: list[_EventRow] = []
 
 
 @Parameter(name="*")
@@ -77,6 +67,9 @@ class Source:
     schedule_period: Annotated[str, Parameter(group=_SIMULATED, allow_leading_hyphen=True, metavar="DURATION")] = "1s"
     """Virtual time between sessions."""
 
+    recording: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None
+    """Recording of `run --record`: its last state, under the recorded scheduler-conf."""
+
     kubeconfig: Annotated[Path | None, Parameter(group=_LIVE)] = None
     """Kubeconfig file. Default: the one kubectl uses."""
 
@@ -89,27 +82,32 @@ class Source:
 
 @dataclass(frozen=True)
 class ClusterSource:
-    """A core that has loaded the cluster and run a session over it. `now` in Unix seconds."""
+    """A core that has loaded the cluster and run a session over all of it. `now` in Unix seconds."""
 
     core: Core
     now: float
     #: Prints the errors of plugins that the core recovered from; returns the exit status.
     report: Callable[[], int]
-    #: For messages: "the simulated cluster" or the address of the API server.
-    where: str
-    #: Messages of a live cluster's `Evict` events about a job, oldest first.
-    eviction_events: Callable[[Job], tuple[str, ...]] = lambda _: ()
+    #: For messages: "at the end of the simulation".
+    when: str
+    objects: ObjectView
+    is_live: bool = False
 
 
 def load_cluster(source: Source, *, read_only: bool = False) -> ClusterSource:
     """Load the cluster. Raises BadInputError when the input, the connection or a response is invalid.
 
-    `read_only`: run no actions over a live cluster, so that the core holds its present state only.
+    `read_only`: run no actions over it, so that the core holds its present state only.
     """
-    return _simulated(source) if source.file else _live(source, read_only=read_only)
+    if source.file and source.recording is not None:
+        raise BadInputError("-f and --recording: give one of them")
+    if source.file:
+        return _simulated(source, read_only=read_only)
+    return _live(source, read_only=read_only) if source.recording is None else _recorded(source, read_only=read_only)
 
 
-def _simulated(source: Source) -> ClusterSource:
+def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
+    from capcard_sched.insight.object_view import StoreObjects
     from capcard_sched.simulation.run import simulate as run
 
     options = options_of(source.until, source.schedule_period, source.scheduler_name, source.default_queue)
@@ -122,13 +120,46 @@ def _simulated(source: Source) -> ClusterSource:
         raise BadInputError(str(error)) from None
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    return ClusterSource(core, EPOCH + outcome.end / SECOND, watched.report, "the simulated cluster")
+    now = EPOCH + outcome.end / SECOND
+    _full_session(core, watched, outcome.deltas, now, read_only=read_only)
+    return ClusterSource(core, now, watched.report, "at the end of the simulation", StoreObjects(outcome.store))
+
+
+def _recorded(source: Source, *, read_only: bool) -> ClusterSource:
+    from capcard_sched.daemon.diagnosis.recording import RecordingError, RecordingReader
+    from capcard_sched.insight.object_view import DeltaObjects
+    from capcard_sched.insight.recorded_state import read_state
+
+    assert source.recording is not None
+    try:
+        state = read_state(RecordingReader(source.recording))
+    except RecordingError as error:
+        raise BadInputError(str(error)) from None
+    header = state.header
+    options = options_of(None, "1s", source.scheduler_name or header.scheduler_names, header.default_queue)
+    if source.scheduler_conf is not None:
+        core = build_core(source.scheduler_conf, source.plugins_dir, options)
+    else:
+        core = core_with_conf(state.conf, str(source.recording), source.plugins_dir, options)
+    watched = FailureWatch(core)
+    _full_session(core, watched, state.deltas, state.now, read_only=read_only)
+    return ClusterSource(core, state.now, watched.report, "at the end of the recording", DeltaObjects(state.deltas))
+
+
+def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now: float, *, read_only: bool) -> None:
+    """One session that attempts every job, so that all figures are of one state."""
+    if read_only:
+        core.reconfigure(msgspec.structs.replace(core.conf, actions=()))
+    core.state.changes.everything = True
+    watched.step(found, now)
 
 
 def _live(source: Source, *, read_only: bool) -> ClusterSource:
     import asyncio
     import time
 
+    from capcard_sched.insight.live_objects import fetch_events, fetch_object
+    from capcard_sched.insight.object_view import DeltaObjects
     from capcard_sched.kube.client import ApiError, Unreachable
     from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 
@@ -150,14 +181,11 @@ def _live(source: Source, *, read_only: bool) -> ClusterSource:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
         core = core_with_conf(conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
-    if read_only:
-        core.reconfigure(msgspec.structs.replace(core.conf, actions=()))
     watched = FailureWatch(core)
     now = time.time()
-    watched.step(facts, now)
-    return ClusterSource(
-        core, now, watched.report, connection.server, lambda job: asyncio.run(_eviction_events(connection, job))
-    )
+    _full_session(core, watched, facts, now, read_only=read_only)
+    objects = DeltaObjects(facts, partial(fetch_object, connection), partial(fetch_events, connection))
+    return ClusterSource(core, now, watched.report, f"at {connection.server}", objects, is_live=True)
 
 
 async def _read(source: Source, connection: Connection) -> tuple[str | None, list[Delta]]:
@@ -183,23 +211,6 @@ async def _read(source: Source, connection: Connection) -> tuple[str | None, lis
     for event, resources in unread.items():
         print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
     return conf, facts
-
-
-async def _eviction_events(connection: Connection, job: Job) -> tuple[str, ...]:
-    """Messages of the last `Evict` events of a PodGroup, oldest first; empty without the right to list events."""
-    from capcard_sched.kube.client import ApiError, Client, Unreachable
-    from capcard_sched.kube.paths import events_path
-    from capcard_sched.model.reasons import GROUP_EVICTED
-
-    about = f"involvedObject.kind=PodGroup,involvedObject.name={job.name},reason={GROUP_EVICTED.code}"
-    try:
-        async with Client(connection) as client:
-            body = await client.request("GET", events_path(job.namespace), params={"fieldSelector": about})
-    except (ApiError, Unreachable) as error:
-        print(f"note: events not shown: {error}", file=sys.stderr)
-        return ()
-    found = sorted(msgspec.json.decode(body, type=_Events).items, key=lambda event: event.last_timestamp or "")
-    return tuple(f"{event.message} ({event.last_timestamp})" for event in found[-_SHOWN_EVENTS:])
 
 
 async def _installed_conf(client: Client, name: str) -> str | None:

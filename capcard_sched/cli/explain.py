@@ -14,7 +14,6 @@ from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
     from capcard_sched.framework.core import Core
-    from capcard_sched.model.job import Job
 
 #: Names suggested for an unknown one.
 _SUGGESTED: Final = 8
@@ -28,77 +27,40 @@ def explain(
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """Explain why a job or pod is pending: the plugin and hook that rejected it, with numbers per card and resource.
+    """Explain why a job or pod is pending: its stage, the limits of its queue, and free cards per node.
 
-    With -f, runs the manifests through the simulator and explains the final state. Without -f, reads a live cluster and
-    runs one session over it in memory; writes nothing.
+    With -f, runs the manifests through the simulator and explains the final state; with --recording, explains the last
+    state of a recording. Without either, reads a live cluster and runs one session over it in memory; writes nothing.
 
     Exit status: 0 when NAME exists; 2 on bad input or an unknown name; 1 on an internal error.
 
     Args:
         name: A PodGroup, Job, Deployment or Pod; also `deployment/chat`, `ml/chat` or `ml/deployment/chat`.
         namespace: Namespace of NAME.
-        output: Output format.
+        output: Output format; JSON follows docs/diagnosis.schema.json.
         source: Flags that select the cluster.
     """
+    from capcard_sched.insight.explain import explain as diagnose
+    from capcard_sched.insight.explain import find
+
     try:
-        found = load_cluster(source)
+        cluster = load_cluster(source)
+        subject = find(cluster.core, cluster.objects, namespace, name)
+        if subject is None:
+            text = f"{namespace}/{name}: no such job or pod {cluster.when}"
+            return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
+        found = diagnose(cluster.core, cluster.objects, subject, cluster.now, is_live=cluster.is_live)
     except BadInputError as error:
         return usage_error(str(error))
-    from capcard_sched.framework.explain import explain_job
-    from capcard_sched.model.workload import workload_of
-
-    job = _find(found.core, namespace, name)
-    if job is None and "/" in name:  # NAMESPACE/NAME, as in our output
-        first, _, rest = name.partition("/")
-        job = _find(found.core, first, rest)
-    if job is None:
-        when = "at the end of the simulation" if source.file else f"at {found.where}"
-        return usage_error(
-            f"{namespace}/{name}: no such job or pod {when}; {_suggestions(found.core, namespace, name)}"
-        )
-    plain = name.rpartition("/")[2]
-    pod = plain if any(task.name == plain for task in job.tasks.values()) else ""
-    session = found.core.last_session
-    if not source.file and session is not None:
-        bound = len({bind.uid for bind in session.binds} & job.tasks.keys())
-        if bound:
-            print(f"note: a session over this state would bind {bound} of its pods", file=sys.stderr)
-    explanation = msgspec.structs.replace(
-        explain_job(found.core, job, pod=pod, now=found.now),
-        eviction_events=() if job.implicit else found.eviction_events(job),
-    )
     if output == "json":
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
         from rich.console import Console
 
         from capcard_sched.reports.explain import render
 
-        workload = workload_of(job)
-        if workload:
-            explanation = msgspec.structs.replace(explanation, name=f"{workload} ({job.name})")
-        Console(soft_wrap=not sys.stdout.isatty()).print(render(explanation))
-    return found.report()
-
-
-def _find(core: Core, namespace: str, name: str) -> Job | None:
-    """The job of that name; if a workload has several, a pending one, else the newest."""
-    from capcard_sched.framework.explain import find_job
-    from capcard_sched.model.workload import workload_of
-
-    kind, _, plain = name.rpartition("/")
-    exact = core.state.jobs.get(f"{namespace}/{plain}")
-    if exact is not None and not kind:
-        return exact
-    named = []
-    for job in core.state.jobs.values():
-        own_kind, _, own_name = workload_of(job).partition("/")
-        if job.namespace == namespace and own_name == plain and kind in ("", own_kind):
-            named.append(job)
-    if named:
-        return max(named, key=lambda job: (bool(job.pending), job.created, job.key))
-    return find_job(core, namespace, plain)
+        Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(render(found))
+    return cluster.report()
 
 
 def _suggestions(core: Core, namespace: str, name: str) -> str:

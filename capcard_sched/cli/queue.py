@@ -38,7 +38,7 @@ def list_queues(
         found = load_cluster(source, read_only=True)
     except BadInputError as error:
         return usage_error(str(error))
-    from capcard_sched.framework.explain import queue_uses
+    from capcard_sched.framework.explain.queue_uses import queue_uses
 
     uses = queue_uses(found.core)
     existing = {use.name for use in uses}

@@ -1,12 +1,10 @@
-"""The result of `explain` as data: why a job or pod is pending. Reports render it."""
+"""Figures of queues, victims and charges, for diagnoses and reports."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.refusal import Figures
 
 
 class CardUse(msgspec.Struct, frozen=True):
@@ -42,41 +40,7 @@ class QueueUse(msgspec.Struct, frozen=True):
     parent: str = ""
 
 
-class NodeReason(msgspec.Struct, frozen=True):
-    """One filter reason and the number of nodes it applies to."""
-
-    reason: str
-    nodes: int
-    plugin: str
-    hook: str
-
-
-class NodeDetail(msgspec.Struct, frozen=True):
-    """Figures behind the rejection of one node by one plugin."""
-
-    node: str
-    plugin: str
-    #: One sentence per device.
-    texts: tuple[str, ...]
-
-
-class TaskExplanation(msgspec.Struct, frozen=True):
-    """Why pods of one template are pending. `names` share all other fields."""
-
-    names: tuple[str, ...]
-    #: Result of the last attempt: refused (mostly by a quota), no node fits, a node fits, nominated, not tried.
-    outcome: Literal["refused", "unfit", "schedulable", "pipelined", "untried"]
-    message: str
-    refusal: Refusal | None = None
-    node: str = ""
-    nodes: tuple[NodeReason, ...] = ()
-    #: The rejected nodes that come nearest to fitting.
-    details: tuple[NodeDetail, ...] = ()
-    #: Nodes on which preemption might help.
-    evictable_nodes: int = 0
-
-
-class VictimsConsidered(msgspec.Struct, frozen=True):
+class VictimsConsidered(msgspec.Struct, frozen=True, rename="camel"):
     """Result of one search for preemption victims for a pending pod."""
 
     #: The action: `preempt` or `reclaim`.
@@ -109,30 +73,23 @@ class EvictedPod(msgspec.Struct, frozen=True):
     at: float
 
 
-class Explanation(msgspec.Struct, frozen=True):
-    """Why a job is pending, or that it is not."""
+class PodCards(msgspec.Struct, frozen=True):
+    """The cards that a pod accepts, and the amount that its queue is charged, in thousandths."""
 
-    namespace: str
-    name: str
-    queue: str
-    queue_state: str
-    phase: str
-    placed: int
-    minimum: int
-    tasks: int
-    waiting_seconds: float
-    #: Summary in one line.
-    summary: str
-    #: Refusals of the job itself (enqueue, validity, plugin errors).
-    refusals: tuple[Refusal, ...] = ()
-    pending: tuple[TaskExplanation, ...] = ()
-    #: Cards of its queue, then those of ancestors with a card quota, nearest first.
-    cards: tuple[CardUse, ...] = ()
-    #: Pending jobs of the same queue that are ordered before it.
-    ahead: tuple[str, ...] = ()
-    #: Searches for preemption victims.
-    victims: tuple[VictimsConsidered, ...] = ()
-    #: Recently evicted pods of the job, oldest first.
-    evicted: tuple[EvictedPod, ...] = ()
-    #: Messages of `Evict` events of the PodGroup on a live cluster, oldest first.
-    eviction_events: tuple[str, ...] = ()
+    #: As written, preferred first; inferred from the resource for a pod without a card name.
+    names: tuple[str, ...]
+    #: Those of them that some node provides.
+    alternatives: tuple[str, ...]
+    amount: int
+    #: Why the charge cannot be computed, "" when it can.
+    error: str = ""
+
+
+class JobCards(msgspec.Struct, frozen=True):
+    """The amounts of one job in the accounts of its queue: thousandths of cards, by card or `A|B`."""
+
+    held: dict[str, int]
+    #: Reserved for its pods without a node.
+    reserved: dict[str, int]
+    #: The limit of a queue that its minimum exceeds, whatever the usage; None for no such limit.
+    impossible: Figures | None = None

@@ -99,6 +99,8 @@ class Inventory:
         #: Resources that count cards on a node.
         self.resources: set[str] = set()
         self.has_nodes = False
+        #: Pods without a card name are charged by the resource they request.
+        self.charges_unnamed = False
         for obj in objects:
             if obj.get("kind") == "Queue":
                 text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
@@ -305,8 +307,9 @@ def _template(template: Template, obj: Json, inventory: Inventory) -> Iterator[F
         return
     yield from check_scoring(annotations, at=template.metadata_path)
     yield from check_cooldown(texts(template.body, "metadata", "labels"), annotations, at=template.metadata_path)
-    findings = check_card_name(annotations, template.requests(), known=inventory.resources, at=template.metadata_path)
-    yield from findings
+    if keys.CARD_NAME in annotations or keys.CARD_NAME_ALIAS in annotations or not inventory.charges_unnamed:
+        at, requests = template.metadata_path, template.requests()
+        yield from check_card_name(annotations, requests, known=inventory.resources, at=at)
     cards, _ = _cards(template, inventory)
     if cards:
         queue, _ = _queue(obj, [template])

@@ -269,6 +269,11 @@ def format_binary(amount: int) -> str:
     return _suffixed(amount, 1024, _BINARY_SUFFIXES)
 
 
+def in_units(resource: str, amount: int) -> float:
+    """A base-unit amount as a plain number: cores, cards and devices, pods, bytes."""
+    return float(amount) if is_in_bytes(resource) or resource == PODS else amount / 1000
+
+
 def format_amount(resource: str, amount: int) -> str:
     """A base-unit amount as Kubernetes prints that resource; parsing it again gives the same amount."""
     if is_in_bytes(resource):

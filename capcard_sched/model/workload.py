@@ -19,6 +19,11 @@ _BATCH_JOB: Final = ("batch.kubernetes.io/job-name", "job-name")
 _ONE_PART_MORE: Final = frozenset({"DaemonSet", "ReplicaSet", "StatefulSet"})
 
 
+def display_name(job: Job) -> str:
+    """`namespace/kind/name` of the workload, or of the PodGroup where the pods name none."""
+    return f"{job.namespace}/{workload_of(job) or f'podgroup/{job.name}'}"
+
+
 def workload_of(job: Job) -> str:
     """`deployment/chat`, `job/train`, `pod/notebook`; "" when the PodGroup's own name applies or the pods have no clue.
 

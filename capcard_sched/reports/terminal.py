@@ -26,6 +26,11 @@ def format_base_amount(resource: str, amount: int) -> str:
     return str(amount) if resource == PODS else _plain(amount / 1000)
 
 
+def format_amount(resource: str, amount: float) -> str:
+    """An amount in cores, cards, devices or bytes; bytes in Gi or Mi."""
+    return format_base_amount(resource, round(amount if is_in_bytes(resource) or resource == PODS else amount * 1000))
+
+
 def _plain(number: float) -> str:
     """At most three decimals, never an exponent."""
     return f"{number:.3f}".rstrip("0").rstrip(".")

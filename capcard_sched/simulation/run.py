@@ -84,6 +84,8 @@ class SimulationOutcome(NamedTuple):
     sessions: int
     evictions: tuple[PendingEviction, ...]
     warnings: tuple[str, ...]
+    #: Changes since the last session, which the scheduler has not received.
+    deltas: tuple[Delta, ...] = ()
 
 
 #: Called with the virtual time and the time of the last known event.
@@ -158,7 +160,9 @@ class _Run:
         self._warnings += [f"PriorityClass {name} does not exist: its pods get priority 0" for name in missing]
         self._warnings += self._cluster.warnings
         store, evictions = self._cluster.store, tuple(self._effects.evictions)
-        return SimulationOutcome(store, self._clock.now, self._sessions, evictions, tuple(self._warnings))
+        return SimulationOutcome(
+            store, self._clock.now, self._sessions, evictions, tuple(self._warnings), tuple(self._feed.drain())
+        )
 
     def _session(self) -> tuple[bool, bool, bool]:
         """Run one step. Returns whether the cluster changed before or by it, whether it decided, whether it was idle.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
 from capcard_sched.model.annotations import CARD_ASSIGNED
+from capcard_sched.model.explanation import JobCards, PodCards
 from capcard_sched.model.reasons import CAN_NEVER_START
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity_card import metrics
@@ -108,6 +109,20 @@ class CapacityCard(Plugin):
 
     def metrics(self) -> Iterator[Sample]:
         return metrics.samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
+
+    # --- diagnoses --------------------------------------------------------------------------------------------------
+
+    def job_cards(self, job: Job) -> JobCards | None:
+        account = self.ledger.jobs.get(job.key)
+        if account is None:
+            return None
+        found = self.ledger.impossible(account)
+        held, reserved = dict(account.allocated.cards), dict(account.reserved.cards)
+        return JobCards(held, reserved, found.figures if found is not None else None)
+
+    def pod_cards(self, cls: TaskClass) -> PodCards | None:
+        demand = self.demands.of(cls)
+        return PodCards(demand.names, demand.alternatives, demand.amount, demand.error)
 
     # --- quotas -----------------------------------------------------------------------------------------------------
 

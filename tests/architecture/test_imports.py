@@ -28,6 +28,7 @@ THIRD_PARTY = {
     "reports": {"msgspec", "rich"},
     "cli": {"cyclopts", "msgspec", "rich", "yaml"},
     "config": set(),
+    "insight": {"msgspec"},
     "daemon": {
         "aiohttp",
         "cryptography",

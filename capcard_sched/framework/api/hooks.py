@@ -65,6 +65,20 @@ HOOKS: tuple[Hook, ...] = (
         "never",
     ),
     Hook("metrics", "() -> iterable of Sample", None, Combine.MERGE, "no series"),
+    Hook(
+        "job_cards",
+        "(job) -> JobCards | None: what the job holds and reserves of card quotas; for diagnoses",
+        None,
+        Combine.FIRST,
+        "no card quotas",
+    ),
+    Hook(
+        "pod_cards",
+        "(cls) -> PodCards | None: the cards that pods of a class accept, and their charge; for diagnoses",
+        None,
+        Combine.FIRST,
+        "no card quotas",
+    ),
     # orders: smaller keys first
     Hook("job_order", "(job) -> sort key", "enableJobOrder", Combine.KEYS, "creation time, then key"),
     Hook("queue_order", "(queue) -> sort key", "enableQueueOrder", Combine.KEYS, "creation time, then name"),

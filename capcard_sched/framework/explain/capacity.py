@@ -1,0 +1,141 @@
+"""Free and used amounts of a card, or of a resource, on the nodes that provide it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.model.cards import discover_cards
+from capcard_sched.model.diagnosis import CardCapacity, FreeBlocks, HolderUse, NodeUse
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.selectors import untolerated_taint
+from capcard_sched.model.workload import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.job import Node, Task
+    from capcard_sched.model.task_class import TaskClass
+
+#: Nodes, and holders, listed per card; numbers count all of them.
+_MOST_LISTED: Final = 32
+#: Holders listed per node.
+_MOST_HOLDERS: Final = 8
+
+
+class NodeCard(NamedTuple):
+    """A node that provides a card: amounts in base units."""
+
+    node: Node
+    resource: str
+    total: int
+    free: int
+
+
+def workload_name(task: Task) -> str:
+    """`namespace/kind/name` of the workload of a pod; the pod itself outside of any job."""
+    return display_name(task.job) if task.job is not None else f"{task.namespace}/pod/{task.name}"
+
+
+def holders(amounts: Iterable[tuple[str, str, float]], most: int = _MOST_LISTED) -> tuple[HolderUse, ...]:
+    """Sums of (workload, its queue, amount), the largest first."""
+    sums: dict[tuple[str, str], float] = {}
+    for workload, queue, amount in amounts:
+        if amount:
+            sums[workload, queue] = sums.get((workload, queue), 0.0) + amount
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return tuple(HolderUse(workload=workload, queue=queue, amount=amount) for (workload, queue), amount in ordered)
+
+
+def _held_on(offer: NodeCard) -> Iterable[tuple[str, str, float]]:
+    """(workload, queue, amount) of each pod on a node."""
+    resource = offer.resource
+    for task in offer.node.tasks.values():
+        amount = task.cls.requests.get(resource, 0)
+        if amount:
+            yield workload_name(task), task.job.queue if task.job is not None else "", in_units(resource, amount)
+
+
+class CapacityReader:
+    """Capacity of one state. The cards of the nodes are discovered once: O(nodes)."""
+
+    def __init__(self, core: Core) -> None:
+        self._table, self._columns = core.state.nodes, core.state.columns
+        self._cards: dict[str, list[NodeCard]] = {}
+        self._nodes = [node for _, node in sorted(self._table.by_name.items())]
+        for node in self._nodes:
+            for card, (_, resource) in discover_cards(node.labels, node.allocatable).cards.items():
+                self._cards.setdefault(card, []).append(self._amounts(node, resource))
+
+    @property
+    def cards(self) -> Mapping[str, list[NodeCard]]:
+        """Every card to the nodes that provide it, in order of name."""
+        return self._cards
+
+    def card_on(self, node: Node, cls: TaskClass) -> str:
+        """The card of a node whose resource pods of a class request; "" for none."""
+        cards = discover_cards(node.labels, node.allocatable).cards
+        return next((card for card, (_, resource) in cards.items() if cls.requests.get(resource)), "")
+
+    def nodes_with(self, card: str) -> list[NodeCard]:
+        """The nodes that provide a card; for a resource those that have any of it."""
+        if card in self._cards:
+            return self._cards[card]
+        return [self._amounts(node, card) for node in self._nodes if node.allocatable.get(card)]
+
+    def capacity(self, card: str, cls: TaskClass, per_pod: int) -> CardCapacity:
+        """The capacity of a card (or resource) for pods of a class that request `per_pod`, in base units, each."""
+        offers = self.nodes_with(card)
+        resource = offers[0].resource if offers else card
+        candidates: list[NodeCard] = []
+        cordoned: list[NodeCard] = []
+        tainted: list[tuple[NodeCard, str]] = []
+        for offer in offers:
+            taint = untolerated_taint(offer.node.taints, cls.tolerations)
+            if offer.node.unschedulable:
+                cordoned.append(offer)
+            elif taint is not None:
+                value = f"={taint.value}" if taint.value else ""
+                tainted.append((offer, f"{taint.key}{value}:{taint.effect}"))
+            else:
+                candidates.append(offer)
+        bars: dict[int, int] = {}
+        for offer in candidates:
+            bars[max(0, offer.free)] = bars.get(max(0, offer.free), 0) + 1
+        ordered = sorted(candidates, key=lambda offer: (-offer.free, offer.node.name))
+        return CardCapacity(
+            card=card,
+            resource=resource,
+            per_pod=in_units(resource, per_pod),
+            nodes=len(offers),
+            total=in_units(resource, sum(offer.total for offer in offers)),
+            free=in_units(resource, sum(max(0, offer.free) for offer in candidates)),
+            histogram=tuple(FreeBlocks(free=in_units(resource, free), nodes=bars[free]) for free in sorted(bars)[::-1]),
+            largest_free=in_units(resource, max(bars, default=0)),
+            largest_node=in_units(resource, max((offer.total for offer in offers), default=0)),
+            fits_now=sum(max(0, offer.free) // per_pod for offer in candidates) if per_pod else 0,
+            fits_when_empty=sum(offer.total // per_pod for offer in offers) if per_pod else 0,
+            cordoned_nodes=len(cordoned),
+            tainted_nodes=len(tainted),
+            cordoned=tuple(self._use(offer, "cordoned") for offer in cordoned[:_MOST_LISTED]),
+            tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:_MOST_LISTED]),
+            candidates=tuple(self._use(offer) for offer in ordered[:_MOST_LISTED]),
+            holders=holders(held for offer in candidates for held in _held_on(offer)),
+        )
+
+    def _amounts(self, node: Node, resource: str) -> NodeCard:
+        total = node.allocatable.get(resource, 0)
+        if node.row < 0 or resource not in self._columns.names:
+            return NodeCard(node, resource, total, total)
+        used = int(self._table.used[node.row, self._columns.column(resource)])
+        return NodeCard(node, resource, total, total - used)
+
+    def _use(self, offer: NodeCard, excluded: str = "") -> NodeUse:
+        resource = offer.resource
+        return NodeUse(
+            name=offer.node.name,
+            total=in_units(resource, offer.total),
+            free=in_units(resource, max(0, offer.free)),
+            excluded=excluded,
+            holders=holders(_held_on(offer), _MOST_HOLDERS),
+        )

@@ -1,0 +1,189 @@
+"""Limits of a queue and its ancestors, with the workloads that use them and those that reserve them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from capcard_sched.framework.explain.capacity import holders
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
+from capcard_sched.model.diagnosis import LimitUse
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.workload import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.framework.explain.capacity import CapacityReader
+    from capcard_sched.model.explanation import JobCards
+    from capcard_sched.model.job import Job
+    from capcard_sched.model.queue import Queue
+
+#: Metrics of quota plugins with the charged amount of a resource.
+_CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
+
+
+class LimitReader:
+    """Limits and usage of one state."""
+
+    def __init__(self, core: Core, capacity: CapacityReader) -> None:
+        self._core = core
+        self._capacity = capacity
+        self._queues = core.state.queues
+        self._jobs: dict[str, JobCards | None] = {}
+        self._below: dict[str, list[str]] = {}
+        for name, queue in sorted(self._queues.items()):
+            self._below.setdefault(queue.parent, []).append(name)
+        self._charged: dict[tuple[str, str], float] = {}
+        for _, call in core.dispatch.entries("metrics"):
+            for sample in call():
+                if sample.name in _CHARGED:
+                    self._charged[sample.labels["queue_name"], _CHARGED[sample.name]] = sample.value
+
+    def cards_of(self, job: Job) -> JobCards | None:
+        """The amounts of a job in the accounts of its queue; None without card quotas."""
+        if job.key not in self._jobs:
+            self._jobs[job.key] = self._core.dispatch.first("job_cards", job)
+        return self._jobs[job.key]
+
+    def chain(self, name: str) -> list[Queue]:
+        """The queue and its ancestors, nearest first; a missing or repeated parent ends the list."""
+        found: list[Queue] = []
+        queue = self._queues.get(name)
+        while queue is not None and queue not in found:
+            found.append(queue)
+            queue = self._queues.get(queue.parent)
+        return found
+
+    def quota(self, queue: Queue | None) -> dict[str, int]:
+        """The card quota in thousandths; none of a malformed annotation."""
+        try:
+            return {} if queue is None else parse_card_quota(queue.annotations.get(CARD_QUOTA))
+        except CardSyntaxError:
+            return {}
+
+    def quota_problem(self, queue: Queue | None) -> str:
+        """Why the card quota is malformed, "" for a valid one."""
+        try:
+            parse_card_quota(None if queue is None else queue.annotations.get(CARD_QUOTA))
+        except CardSyntaxError as error:
+            return str(error)
+        return ""
+
+    def limits(self, name: str, requested: Mapping[str, tuple[int, int]]) -> tuple[LimitUse, ...]:
+        """The limits of a queue, then those of its ancestors.
+
+        `requested`: card, `A|B` or resource to (amount of one pod, amount of all pending pods), in base units.
+        """
+        rows: list[LimitUse] = []
+        wanted = {card for key in requested for card in key.split("|")}
+        chain = self.chain(name)
+        for depth, queue in enumerate(chain):
+            quota = self.quota(queue)
+            if depth and not quota:
+                continue
+            jobs = self._subtree_jobs(queue) if depth or queue.name in self._below else list(queue.jobs.values())
+            held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")
+            cards = {*quota, *held, *reserved, *(card for card in wanted if card in self._capacity.cards)}
+            rows += [
+                self._card_row(queue, card, quota, held, reserved, requested)
+                for card in sorted(cards)
+                if not depth or card in wanted or not wanted
+            ]
+            if not depth:
+                rows += self._resource_rows(queue, requested)
+        return tuple(self._with_usable(rows))
+
+    def _with_usable(self, rows: list[LimitUse]) -> Iterable[LimitUse]:
+        """The rows; those of the queue itself with what its ancestors leave."""
+        for row in rows:
+            frees = [other.free for other in rows if other.resource == row.resource and other.free is not None]
+            own = row.queue == rows[0].queue
+            yield msgspec.structs.replace(
+                row, usable=min(frees, default=None) if own and row.free is not None else row.free
+            )
+
+    def _card_row(
+        self,
+        queue: Queue,
+        card: str,
+        quota: Mapping[str, int],
+        held: Mapping[str, list[tuple[str, str, float]]],
+        reserved: Mapping[str, list[tuple[str, str, float]]],
+        requested: Mapping[str, tuple[int, int]],
+    ) -> LimitUse:
+        users, waiting = held.get(card, []), reserved.get(card, [])
+        used = sum(amount for *_, amount in users)
+        several = "|" in card
+        limit = None if several else quota.get(card, 0) / 1000
+        per_pod, total = next((amounts for key, amounts in requested.items() if card in (key, *key.split("|"))), (0, 0))
+        return LimitUse(
+            queue=queue.name,
+            resource=card,
+            quota=limit,
+            used=used,
+            reserved=sum(amount for *_, amount in waiting),
+            free=None if limit is None else max(0.0, limit - used),
+            usable=None,
+            over=0.0 if limit is None else max(0.0, used - limit),
+            cluster_total=None if several else sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000,
+            requested_per_pod=per_pod / 1000,
+            requested=total / 1000,
+            users=holders(users),
+            reservations=holders(waiting),
+        )
+
+    def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
+        columns = self._core.state.columns
+        for resource, limit in sorted((queue.capability or {}).items()):
+            if resource not in (CPU, MEMORY):
+                continue
+            column = columns.column(resource)
+            charged = self._charged.get((queue.name, resource), float(queue.allocated[column]))
+            used, quota = in_units(resource, int(charged)), in_units(resource, limit)
+            per_pod, total = requested.get(resource, (0, 0))
+            users = [
+                (display_name(job), queue.name, in_units(resource, int(job.allocated[column])))
+                for job in queue.jobs.values()
+            ]
+            yield LimitUse(
+                queue=queue.name,
+                resource=resource,
+                quota=quota,
+                used=used,
+                reserved=0.0,
+                free=max(0.0, quota - used),
+                usable=None,
+                over=max(0.0, used - quota),
+                cluster_total=None,
+                requested_per_pod=in_units(resource, per_pod),
+                requested=in_units(resource, total),
+                users=holders(users),
+            )
+
+    def _sums(self, jobs: Iterable[Job], field: str) -> dict[str, list[tuple[str, str, float]]]:
+        """Card to the amounts of each job, in cards."""
+        found: dict[str, list[tuple[str, str, float]]] = {}
+        for job in jobs:
+            cards = self.cards_of(job)
+            if cards is None:
+                continue
+            amounts: Mapping[str, int] = getattr(cards, field)
+            for card, amount in amounts.items():
+                if amount:
+                    found.setdefault(card, []).append((display_name(job), job.queue, amount / 1000))
+        return found
+
+    def _subtree_jobs(self, queue: Queue) -> list[Job]:
+        found, names, seen = list(queue.jobs.values()), [queue.name], {queue.name}
+        while names:
+            for child in self._below.get(names.pop(), ()):
+                if child not in seen:
+                    seen.add(child)
+                    names.append(child)
+                    found += self._queues[child].jobs.values()
+        return found

@@ -1,0 +1,95 @@
+"""Quotas and usage of queues, from the state and the figures of the quota plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.cards import is_card_quota
+from capcard_sched.model.explanation import CardUse, QueueUse
+from capcard_sched.model.queue import ancestors
+from capcard_sched.model.resources import CPU, MEMORY, PODS
+from capcard_sched.model.status import PodGroupPhase
+from capcard_sched.model.unenforced_limits import unenforced_limits
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+
+
+def queue_uses(core: Core) -> tuple[QueueUse, ...]:
+    """Quotas and usage of all queues, in order of name."""
+    uses = card_uses(core)
+    columns, queues = core.state.columns, {**core.state.deleted_queues, **core.state.queues}
+    usage = {name: queue.allocated.copy() for name, queue in queues.items()}
+    for queue in queues.values():
+        for above in ancestors(queue, queues):
+            usage[above.name] += queue.allocated
+    found: list[QueueUse] = []
+    plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
+    # A deleted queue with live pods stays visible.
+    for name, queue in sorted(queues.items()):
+        limits = queue.capability or {}
+        allocated = columns.amounts(usage[name])
+        cards = uses.get(name, ())
+        wanted = dict.fromkeys([*limits, *allocated])
+        resources = {
+            resource: (limits.get(resource), allocated.get(resource, 0))
+            for resource in sorted(wanted)
+            if resource != PODS and (resource in (CPU, MEMORY) or not cards)
+        }
+        jobs = queue.jobs.values()
+        waiting = sum(1 for job in jobs if job.pending or job.phase is PodGroupPhase.PENDING)
+        fields = {
+            "capability": limits,
+            "deserved": queue.deserved or {},
+            "guarantee": queue.guarantee or {},
+        }
+        warnings = tuple(
+            f"{finding.field}: {finding.message}" for finding in unenforced_limits(fields, queue.annotations, plugins)
+        )
+        state = queue.state or "Open"
+        found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
+    return tuple(found)
+
+
+def card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
+    """Per queue and card: the figures that the quota plugin publishes."""
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    totals: dict[str, float] = {}
+    for _, call in core.dispatch.entries("metrics"):
+        for sample in call():
+            if sample.name == "card_total":
+                totals[sample.labels["card"]] = sample.value
+            elif sample.name.startswith("queue_card_"):
+                cards = figures.setdefault(sample.labels["queue_name"], {})
+                cards.setdefault(sample.labels["card"], {})[sample.name.removeprefix("queue_card_")] = sample.value
+    queues = core.state.queues
+    free = {
+        (queue, card): max(0.0, values["capacity"] - values.get("allocated", 0.0))
+        for queue, cards in figures.items()
+        for card, values in cards.items()
+        if "capacity" in values
+    }
+    limiting = {
+        queue: [one.name for one in ancestors(queues[queue], queues) if is_card_quota(one.annotations.get(CARD_QUOTA))]
+        for queue in figures
+        if queue in queues
+    }
+    return {
+        queue: tuple(
+            CardUse(
+                card,
+                values.get("capacity"),
+                values.get("allocated", 0.0),
+                values.get("inqueue", 0.0),
+                totals.get(card, 0.0),
+                queue,
+                min(free.get((one, card), 0.0) for one in (queue, *limiting.get(queue, ())))
+                if "capacity" in values
+                else None,
+            )
+            for card, values in sorted(cards.items())
+            if "|" not in card or any(values.values())
+        )
+        for queue, cards in figures.items()
+    }

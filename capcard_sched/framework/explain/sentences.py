@@ -1,0 +1,182 @@
+"""Sentences of a diagnosis: amounts, lists of names, and the reasons why no node fits."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.model.diagnosis import LimitUse
+from capcard_sched.model.quantity import is_in_bytes
+from capcard_sched.model.selectors import BLOCKING_EFFECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.framework.explain.stages import DiagnosisInput
+    from capcard_sched.model.diagnosis import CardCapacity, HolderUse, NodeUse
+
+#: Names listed before "and N more".
+_MOST_NAMES: Final = 4
+#: Nodes that get a sentence each.
+_MOST_NODES: Final = 3
+#: Similarity above which a name is suggested.
+_CLOSE: Final = 0.6
+_MEBI, _GIBI = 2**20, 2**30
+_BRACKETS = re.compile(r"<([^<>]*)>")
+
+
+def number(value: float) -> str:
+    """At most three decimals, never an exponent."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") if value else "0"
+
+
+def amount_of(resource: str, value: float | None) -> str:
+    """An amount without its resource; bytes with their unit."""
+    if value is None:
+        return "no limit"
+    if is_in_bytes(resource):
+        whole = value % _GIBI == 0
+        return f"{number(value / (_GIBI if whole else _MEBI))}{'Gi' if whole else 'Mi'}"
+    return number(value)
+
+
+def quantity(resource: str, value: float | None) -> str:
+    """`8 NVIDIA-H200`, `12 cpu`, `16Gi memory`."""
+    return f"{amount_of(resource, value)} {resource}"
+
+
+def amounts(resource: str, used: float, quota: float | None) -> str:
+    """`4 of 8 NVIDIA-H200`."""
+    if quota is None:
+        return quantity(resource, used)
+    return f"{amount_of(resource, used)} of {quantity(resource, quota)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 pod`, `3 pods`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def names(found: Sequence[str]) -> str:
+    """The first names of a list and the number of the others."""
+    shown = ", ".join(found[:_MOST_NAMES])
+    more = len(found) - _MOST_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
+    """`default/job/hog of queue a (16), ...`, the largest first; without the queue in a row of that queue."""
+    resource, own = (row.resource, row.queue) if isinstance(row, LimitUse) else (row.card, "")
+    return names(
+        [
+            f"{one.workload}{f' of queue {one.queue}' if one.queue not in {'', own} else ''} "
+            f"({amount_of(resource, one.amount)})"
+            for one in found
+        ]
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The most similar known name, regardless of case; "" when none is similar."""
+    folded = {other.casefold(): other for other in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_CLOSE)
+    return folded[close[0]] if close else ""
+
+
+def plain(text: str) -> str:
+    """An event's text without the angle brackets of its values."""
+    return _BRACKETS.sub(r"\1", _BRACKETS.sub(r"\1", text)).rstrip(".")
+
+
+def capital(text: str) -> str:
+    """With an upper-case first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def lower(text: str) -> str:
+    """With a lower-case first letter."""
+    return text[:1].lower() + text[1:]
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def no_node(data: DiagnosisInput) -> tuple[str, list[str]]:
+    """Summary and facts of pods that no node fits."""
+    message = plain(next(pods.message for pods in data.pending if pods.outcome == "unfit"))
+    rows = data.capacity
+    facts = [*nodes(data), *_quota_is_free(data)]
+    if not rows:
+        return f"No node fits: {message}", facts
+    cards = " or ".join(row.card for row in rows)
+    if not any(row.histogram for row in rows):
+        return _no_candidates(rows, cards), facts
+    if all(row.largest_free < row.per_pod for row in rows):
+        largest = max(rows, key=lambda row: row.largest_free)
+        on = sum(bar.nodes for row in rows for bar in row.histogram if bar.free == largest.largest_free)
+        listed = [node.name for row in rows for node in row.candidates if node.free == largest.largest_free]
+        if not largest.largest_free:
+            rest = f"none is free on {plural(sum(bar.nodes for row in rows for bar in row.histogram), 'node')}"
+        else:
+            block = amount_of(largest.card, largest.largest_free)
+            rest = f"the largest free block is {block}, on {plural(on, 'node')} ({names(listed)})"
+        return f"No node has {quantity(cards, largest.per_pod)} free: {rest}", facts
+    return f"No node fits: {message}", facts
+
+
+def _no_candidates(rows: Sequence[CardCapacity], cards: str) -> str:
+    """No node may be used: all are cordoned or have a taint."""
+    excluded = [node for row in rows for node in (*row.cordoned, *row.tainted)]
+    causes = [
+        f"{node.name} is cordoned" if node.excluded == "cordoned" else f"{node.name} has taint {node.excluded}"
+        for node in excluded[:_MOST_NAMES]
+    ]
+    more = f" and {len(excluded) - _MOST_NAMES} more" if len(excluded) > _MOST_NAMES else ""
+    tolerated = ", which the pods do not tolerate" if any(row.tainted for row in rows) else ""
+    return f"No node with {cards} accepts the pods: {', '.join(causes)}{more}{tolerated}"
+
+
+def nodes(data: DiagnosisInput) -> list[str]:
+    """Free blocks, the nodes that lack least, excluded nodes, and the holders of the cards."""
+    facts: list[str] = []
+    for row in data.capacity:
+        if row.histogram:
+            bars = ", ".join(f"{amount_of(row.card, bar.free)} on {plural(bar.nodes, 'node')}" for bar in row.histogram)
+            facts.append(
+                f"Free {row.card}: {amount_of(row.card, row.free)} of {amount_of(row.card, row.total)} ({bars})"
+            )
+        short = [node for node in row.candidates if node.free < row.per_pod <= node.total][:_MOST_NODES]
+        facts += [_missing(row, node) for node in short if node.holders]
+        for node in (*row.cordoned[:_MOST_NODES], *row.tainted[:_MOST_NODES]):
+            how = "cordoned" if node.excluded == "cordoned" else f"tainted {node.excluded}"
+            facts.append(
+                f"{node.name} is {how} ({amount_of(row.card, node.free)} of {amount_of(row.card, node.total)} free)"
+            )
+        facts += [f"Toleration for {node.name}: {_toleration(node.excluded)}" for node in row.tainted[:1]]
+    return facts
+
+
+def _missing(row: CardCapacity, node: NodeUse) -> str:
+    lacks = quantity(row.card, row.per_pod - node.free)
+    return f"{node.name} lacks {lacks}: {holders(row, node.holders)}"
+
+
+def _toleration(taint: str) -> str:
+    """The toleration of a taint `key=value:effect`."""
+    plain_taint, _, effect = taint.rpartition(":")
+    key, equals, value = plain_taint.partition("=")
+    assert effect in BLOCKING_EFFECTS
+    operator = f"operator: Equal, value: {value}" if equals else "operator: Exists"
+    return f"{{key: {key}, {operator}, effect: {effect}}}"
+
+
+def _quota_is_free(data: DiagnosisInput) -> list[str]:
+    facts = []
+    for row in data.limits:
+        if row.quota and row.cluster_total is not None and 0 < row.requested_per_pod <= (row.free or 0):
+            free = amount_of(row.resource, row.free)
+            facts.append(
+                f"Quota is not the reason: queue {row.queue} has {free} of {quantity(row.resource, row.quota)} free"
+            )
+    return facts

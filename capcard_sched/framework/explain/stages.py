@@ -1,0 +1,375 @@
+"""The stage of a job and the sentences that explain it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.framework.close.missing_groups import refusal_of
+from capcard_sched.framework.explain import sentences
+from capcard_sched.framework.explain.sentences import amount_of, amounts, nearest, plural, quantity
+from capcard_sched.model import reasons
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.model.diagnosis import CardCapacity, LimitUse, PendingPods, QueuePosition, Stage
+    from capcard_sched.model.explanation import PodCards
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.refusal import Figures, Refusal
+
+
+class DiagnosisInput(NamedTuple):
+    """The data of one job that its stage follows from."""
+
+    job: Job
+    #: The pod that the diagnosis is about; None for all.
+    pod: Task | None
+    tasks: Sequence[Task]
+    #: Bound by the last session, not yet on the cluster.
+    coming: Sequence[Task]
+    waiting: Sequence[Task]
+    pending: Sequence[PendingPods]
+    refusals: Sequence[Refusal]
+    #: The first refusal with figures.
+    quota_refusal: Refusal | None
+    queue: QueuePosition
+    limits: Sequence[LimitUse]
+    queues: Sequence[str]
+    capacity: Sequence[CardCapacity]
+    known_cards: Sequence[str]
+    #: Of each template of pending pods.
+    pod_cards: Sequence[PodCards]
+    impossible: Figures | None
+    #: The card quota of the queue in thousandths, and why the annotation is invalid.
+    quota: Mapping[str, int]
+    quota_problem: str
+    #: Cards that `card.request` declares, and those that the pods request; in thousandths.
+    declared: Mapping[str, int]
+    counted: Mapping[str, int]
+
+
+class StageResult(NamedTuple):
+    """The stage, its answer in one sentence, and further sentences."""
+
+    stage: Stage
+    summary: str
+    facts: Sequence[str] = ()
+
+
+def decide(data: DiagnosisInput) -> StageResult:
+    """The stage of a job: what can never start comes first."""
+    if not data.waiting and (data.tasks or data.job.phase is not PodGroupPhase.PENDING):
+        return _without_pending(data)
+    if data.job.pending and not data.job.uid:
+        return StageResult("NotProcessed", refusal_of(data.job).message)
+    return _never(data) or _not_admitted(data) or _not_placed(data)
+
+
+# --- no pending pods ----------------------------------------------------------------------------------------------
+
+
+def _without_pending(data: DiagnosisInput) -> StageResult:
+    tasks = data.tasks
+    if data.coming:
+        nodes = sorted({task.node.name for task in data.coming if task.node is not None})
+        return StageResult(
+            "Schedulable", f"The next session binds {plural(len(data.coming), 'pod')} to {sentences.names(nodes)}"
+        )
+    if not tasks:
+        return StageResult("NoPods", "The PodGroup is admitted, and its controller has not created any pods yet")
+    held = [task for task in tasks if task.held]
+    if held:
+        return StageResult(
+            "BindBackoff",
+            f"Binding {sentences.names([task.name for task in held])} failed; it is retried after a backoff",
+        )
+    gated = [task for task in tasks if task.gated and task.status is TaskStatus.PENDING]
+    if gated:
+        if data.pod is not None:
+            return StageResult("Gated", f"Pod {data.pod.name} has scheduling gates")
+        return StageResult("Gated", f"{len(gated)} of {plural(len(tasks), 'pod')} have scheduling gates")
+    leaving = sum(task.status is TaskStatus.RELEASING for task in tasks)
+    if data.pod is not None:
+        status = "Terminating" if leaving else data.pod.status.title
+        on = f" on {data.pod.node.name}" if data.pod.node is not None else ""
+        stage: Stage = "Terminating" if leaving else "Scheduled"
+        if data.pod.status in COMPLETED_STATUSES:
+            stage = "Finished"
+        return StageResult(stage, f"Not pending: pod {data.pod.name} is {status}{on}")
+    if leaving:
+        return StageResult("Terminating", f"Not pending: {leaving} of {plural(len(tasks), 'pod')} are terminating")
+    if all(task.status in COMPLETED_STATUSES for task in tasks):
+        return StageResult("Finished", "Not pending: all pods have finished")
+    return StageResult("Scheduled", "Not pending: all pods are scheduled", _shares(data))
+
+
+def _shares(data: DiagnosisInput) -> list[str]:
+    """The limits of the queue and what it can still use, and the users of its ancestors."""
+    facts = []
+    for row in data.limits:
+        if row.queue != data.queue.name:
+            used = amounts(row.resource, row.used, row.quota)
+            facts.append(f"Queue {row.queue}, its ancestor, uses {used}: {sentences.holders(row, row.users)}")
+        elif row.quota and row.usable is not None:
+            used, more = amounts(row.resource, row.used, row.quota), amount_of(row.resource, row.usable)
+            facts.append(f"Queue {row.queue} uses {used} and can use {more} more")
+    return facts
+
+
+# --- jobs that can never start --------------------------------------------------------------------------------------
+
+
+def _never(data: DiagnosisInput) -> StageResult | None:
+    causes = [*_unusable_cards(data), *_over_every_limit(data), *_larger_than_nodes(data)]
+    if not causes:
+        return None
+    facts = [*map(sentences.capital, causes[1:]), *_declared(data)]
+    return StageResult("CannotStart", f"Can never start: {causes[0]}", facts)
+
+
+def _declared(data: DiagnosisInput) -> list[str]:
+    """Differences between `card.request` and the pods, and which of them counts."""
+    if not data.declared or data.declared == data.counted:
+        return []
+    declared = " and ".join(quantity(card, amount / 1000) for card, amount in data.declared.items())
+    if not data.tasks:
+        return [f"volcano.sh/card.request declares {declared}; it counts until the pods are created"]
+    counted = " and ".join(quantity(card, amount / 1000) for card, amount in data.counted.items()) or "no cards"
+    return [f"volcano.sh/card.request declares {declared}, and the pods request {counted}; the pods count"]
+
+
+def _unusable_cards(data: DiagnosisInput) -> list[str]:
+    causes = []
+    for cards in data.pod_cards:
+        if cards.names and not cards.alternatives and not any(name in data.known_cards for name in cards.names):
+            text = f"no node provides card {' or '.join(cards.names)}"
+            close = [found for name in cards.names if (found := nearest(name, data.known_cards))]
+            meant = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+            known = "" if close else f"; the nodes provide {sentences.names(data.known_cards) or 'no cards'}"
+            causes.append(text + meant + known)
+        elif cards.error:
+            causes.append(sentences.plain(cards.error))
+    return list(dict.fromkeys(causes))
+
+
+def _over_every_limit(data: DiagnosisInput) -> list[str]:
+    found = data.impossible
+    if found is None:
+        return []
+    needed, limit = in_units(found.resource, found.requested), in_units(found.resource, found.limit)
+    resource = found.resource.replace("|", " or ")
+    minimum = (
+        f"the minimum of {plural(data.job.min_available, 'pod')} needs" if data.job.min_available > 1 else "it needs"
+    )
+    owner = next((row.queue for row in data.limits if row.resource == found.resource and row.quota == limit), "")
+    queue = owner or data.queue.name
+    if not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
+        return [f"queue {queue} has no quota for {resource}: {cause}"]
+    return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]
+
+
+def _without_quota(data: DiagnosisInput, card: str) -> str:
+    """Why the quota of a card is 0; "" for a quota that sets it to 0."""
+    if data.quota_problem:
+        return f"its card quota is invalid ({sentences.plain(data.quota_problem)}), so all its card quotas are 0"
+    if card in data.quota:
+        return ""
+    close = [name for name in data.quota if name not in data.known_cards and nearest(name, data.known_cards) == card]
+    if close:
+        return f"its quota names {close[0]}, which no node provides; did you mean {card}?"
+    return f"its quota names {sentences.names(sorted(data.quota))}" if data.quota else "it has no card quota"
+
+
+def _larger_than_nodes(data: DiagnosisInput) -> list[str]:
+    """Pods that exceed the largest node, and gangs that exceed all nodes together, when these are empty."""
+    rows = [row for row in data.capacity if row.per_pod]
+    cards = [cards for cards in data.pod_cards if cards.amount]
+    for single in data.pod_cards:
+        own = [row for row in rows if row.card in single.alternatives] if single.amount else rows
+        if own and all(row.largest_node < row.per_pod for row in own):
+            row = max(own, key=lambda row: row.largest_node)
+            names = " or ".join(row.card for row in own)
+            largest = amount_of(row.card, row.largest_node)
+            return [f"each pod needs {quantity(names, row.per_pod)}, and the largest node has {largest}"]
+    job = data.job
+    if len(data.pod_cards) != 1 or job.is_ready() or not rows:
+        return []
+    own = [row for row in rows if row.card in data.pod_cards[0].alternatives] if cards else rows[:1]
+    if own and sum(row.fits_when_empty for row in own) < job.min_available:
+        names = " or ".join(row.card for row in own)
+        needed = own[0].per_pod * job.min_available
+        total = sum(row.total for row in own)
+        has = f"the cluster has {amount_of(names, total)}"
+        if needed <= total:
+            has = f"its nodes have space for {plural(sum(row.fits_when_empty for row in own), 'pod')}"
+        return [f"minAvailable {job.min_available} needs {quantity(names, needed)}, and {has}"]
+    return []
+
+
+# --- admission ------------------------------------------------------------------------------------------------------
+
+
+def _not_admitted(data: DiagnosisInput) -> StageResult | None:
+    if not data.refusals:
+        return None if data.pending else StageResult("NotAdmitted", "The PodGroup waits for admission (action enqueue)")
+    first = data.refusals[0]
+    queue = data.queue.name
+    if data.queue.state == "missing":
+        close = nearest(queue, data.queues)
+        meant = f"; did you mean {close}?" if close else f"; existing queues: {sentences.names(data.queues)}"
+        return StageResult("NotAdmitted", f"Queue {queue} does not exist{meant}")
+    if first.reason == reasons.QUEUE_NOT_OPEN.code:
+        return StageResult("NotAdmitted", f"Queue {queue} is {data.queue.state}: it admits no jobs")
+    figures = first.figures
+    if figures is None:
+        return StageResult("NotAdmitted", f"The PodGroup is not admitted: {sentences.plain(first.message)}")
+    return StageResult("NotAdmitted", *_admission_shortage(data, figures))
+
+
+def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, list[str]]:
+    resource = figures.resource
+    needed, limit = in_units(resource, figures.requested), in_units(resource, figures.limit)
+    row = _limiting_row(data, resource, limit)
+    taken = max(0.0, in_units(resource, figures.total) - needed)
+    used = min(row.used, taken) if row is not None else taken
+    split = f"{amount_of(resource, used)} used"
+    if taken > used:
+        split += f", {amount_of(resource, taken - used)} reserved"
+    where = f"queue {row.queue if row is not None else data.queue.name}"
+    left = quantity(resource, max(0.0, limit - taken))
+    summary = (
+        f"The PodGroup is not admitted: it needs {quantity(resource.replace('|', ' or '), needed)}, and {where} has "
+        f"{left} left of its quota of {amount_of(resource, limit)} ({split})"
+    )
+    missing = quantity(resource, needed - max(0.0, limit - taken))
+    quota = amount_of(resource, taken + needed)
+    facts = [f"It is admitted when {missing} of {where} are released, or with a quota of {quota}"]
+    facts += _users(row)
+    if resource in (CPU, MEMORY):
+        facts += [
+            f"Cards are not the reason: queue {other.queue} has {amount_of(other.resource, other.free)} of "
+            f"{quantity(other.resource, other.quota)} free"
+            for other in data.limits
+            if other.quota and other.resource not in (CPU, MEMORY) and (other.free or 0) >= other.requested
+        ]
+    return summary, facts
+
+
+def _limiting_row(data: DiagnosisInput, resource: str, limit: float) -> LimitUse | None:
+    rows = [row for row in data.limits if row.resource in (resource, *resource.split("|"))]
+    return next((row for row in rows if row.resource == resource and row.quota == limit), rows[0] if rows else None)
+
+
+def _users(row: LimitUse | None) -> list[str]:
+    if row is None:
+        return []
+    facts = []
+    if row.users:
+        facts.append(f"{row.resource} used in queue {row.queue}: {sentences.holders(row, row.users)}")
+    if row.reservations:
+        facts.append(
+            f"{row.resource} reserved in queue {row.queue} (limits admission only): "
+            f"{sentences.holders(row, row.reservations)}"
+        )
+    return facts
+
+
+# --- placement ------------------------------------------------------------------------------------------------------
+
+
+def _not_placed(data: DiagnosisInput) -> StageResult:
+    counts = {
+        kind: sum(len(pods.names) for pods in data.pending if pods.outcome == kind)
+        for kind in ("refused", "unfit", "schedulable", "pipelined")
+    }
+    if counts["pipelined"]:
+        node = next((pods.node for pods in data.pending if pods.outcome == "pipelined" and pods.node), "")
+        to = f" to {node}" if node else ""
+        return StageResult(
+            "VictimsTerminating",
+            f"{plural(counts['pipelined'], 'pod')} nominated{to}; waiting for the victims to terminate",
+        )
+    if counts["schedulable"]:
+        return StageResult("GangWaiting", *_gang(data, counts["schedulable"]))
+    if counts["refused"]:
+        if data.quota_refusal is not None:
+            return StageResult("OverQuota", *_over_quota(data))
+        message = next(pods.message for pods in data.pending if pods.outcome == "refused")
+        return StageResult("OverQuota", f"Rejected: {sentences.plain(message)}")
+    if counts["unfit"]:
+        summary, facts = sentences.no_node(data)
+        return StageResult("NoNodeFits", summary, facts)
+    held = [task.name for task in data.tasks if task.held]
+    if held:
+        return StageResult("BindBackoff", f"Binding {sentences.names(held)} failed; it is retried after a backoff")
+    return StageResult("NoNodeFits", "The pods were not tried in the last session")
+
+
+def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
+    job = data.job
+    verb = "fits" if fitting == 1 else "fit"
+    placed = f" beside {job.ready_tasks} scheduled" if job.ready_tasks else ""
+    summary = f"{fitting} of {plural(len(data.waiting), 'pending pod')} {verb} now{placed}"
+    summary += f", and the gang starts with {job.min_available}"
+    facts = []
+    if any(pods.outcome == "refused" for pods in data.pending) and data.quota_refusal is not None:
+        over, more = _over_quota(data)
+        return f"{summary}: {sentences.lower(over)}", more
+    for row in data.capacity:
+        enough = [node for node in row.candidates if node.free >= row.per_pod]
+        count = sum(bar.nodes for bar in row.histogram if bar.free >= row.per_pod)
+        has = f"{plural(count, 'node')} {'has' if count == 1 else 'have'} them"
+        listed = f" ({sentences.names([node.name for node in enough])})" if enough else ""
+        facts.append(f"Each pod needs {quantity(row.card, row.per_pod)} free on one node; {has}{listed}")
+    if facts:
+        summary += f": {sentences.lower(facts.pop(0))}"
+    return summary, [*facts, *sentences.nodes(data)]
+
+
+def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
+    assert data.quota_refusal is not None
+    figures = data.quota_refusal.figures
+    assert figures is not None
+    keys = figures.resource.split("|")
+    own = [row for row in data.limits if row.resource in keys and row.queue == data.queue.name]
+    above = [row for row in data.limits if row.resource in keys and row.queue != data.queue.name]
+    short = [row for row in above if row.free is not None and row.free < row.requested_per_pod]
+    rows = own
+    if len(keys) == 1 and short and not (own and (own[0].free or 0) < own[0].requested_per_pod):
+        rows = short[:1]
+    if not rows:
+        return sentences.plain(data.quota_refusal.message), []
+    queue = rows[0].queue
+    of = f"Queue {queue}" if queue == data.queue.name else f"Queue {queue}, an ancestor of {data.queue.name},"
+    pods = sum(len(pods.names) for pods in data.pending if pods.outcome == "refused")
+    per_pod = rows[0].requested_per_pod or in_units(figures.resource, figures.requested)
+    names = " or ".join(row.resource for row in rows)
+    verb, each = ("needs", "") if pods == 1 else ("need", " each")
+    needs = f"{plural(pods, 'pending pod')} {verb} {quantity(names, per_pod)}{each}"
+    used = " and ".join(amounts(row.resource, row.used, row.quota) for row in rows)
+    if any(row.over for row in rows):
+        over = sum(row.over for row in rows)
+        summary = f"{of} is over its quota by {amount_of(names, over)}: {used} used; {needs}"
+    elif not any(row.free for row in rows):
+        quota = "has no quota for" if not any(row.quota for row in rows) else "has no quota left:"
+        shown = names if not any(row.quota for row in rows) else f"{used} used"
+        summary = f"{of} {quota} {shown}; {needs}"
+    else:
+        summary = f"{of} has too little quota left: {used} used; {needs}"
+    facts = []
+    if len(rows) == 1 and rows[0].quota is not None:
+        row = rows[0]
+        quota = row.quota or 0.0
+        missing = row.used + per_pod - quota
+        facts.append(
+            f"The next pod starts when {quantity(row.resource, missing)} of queue {row.queue} are released, or with "
+            f"a quota of {amount_of(row.resource, row.used + per_pod)}"
+        )
+    elif len(rows) > 1:
+        facts.append(f"All {pods} start with {amount_of(names, pods * per_pod)} more of either card")
+    for row in rows:
+        facts += _users(row)
+    return summary, facts

@@ -1,0 +1,127 @@
+"""The diagnosis of whatever a name stands for: a job of the core, or an object that the core does not schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.find import find_workload
+from capcard_sched.insight.preemption import preemption_trial
+from capcard_sched.insight.problems import problems_of
+from capcard_sched.insight.unscheduled import diagnose_unscheduled
+from capcard_sched.model.annotations import CLOSED_BY_PARENT, JOB_NAME
+from capcard_sched.model.reasons import GROUP_EVICTED
+from capcard_sched.model.workload import workload_of
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.diagnosis import JobDiagnosis
+    from capcard_sched.model.job import Job
+
+#: Kind of a workload, as in `deployment/chat`, to the kind of its object in a view.
+WORKLOAD_KINDS: Final = {
+    "job": "Job",
+    "deployment": "Deployment",
+    "statefulset": "StatefulSet",
+    "replicaset": "ReplicaSet",
+    "pod": "Pod",
+    "podgroup": "PodGroup",
+}
+#: Stages in which evictions might help.
+_MAY_PREEMPT: Final = frozenset({"OverQuota", "NoNodeFits", "GangWaiting"})
+#: Events: the most recent evictions that are shown.
+_SHOWN_EVENTS: Final = 5
+
+
+class Subject(NamedTuple):
+    """The job of a name, or an object without one."""
+
+    job: Job | None
+    object: Json | None
+    #: "" unless the name is that of a pod.
+    pod: str = ""
+
+
+def find(core: Core, objects: ObjectView, namespace: str, name: str) -> Subject | None:
+    """The subject of `NAME`, `kind/NAME` or `namespace/kind/NAME`; None for an unknown name."""
+    found = _find_in(core, objects, namespace, name)
+    if found is None and "/" in name:
+        first, _, rest = name.partition("/")
+        found = _find_in(core, objects, first, rest)
+    return found
+
+
+def _find_in(core: Core, objects: ObjectView, namespace: str, name: str) -> Subject | None:
+    kind, _, plain = name.rpartition("/")
+    job = find_workload(core, namespace, name)
+    if job is not None:
+        pod = plain if kind in {"", "pod"} and any(task.name == plain for task in job.tasks.values()) else ""
+        return Subject(job, _owner(objects, job), pod)
+    for word, known in WORKLOAD_KINDS.items():
+        if kind in {"", word}:
+            obj = objects.get(known, namespace, plain)
+            if obj is not None:
+                return Subject(None, obj)
+    return None
+
+
+def _owner(objects: ObjectView, job: Job) -> Json | None:
+    """The object that the pods or the PodGroup of a job are made from; None when it is not readable."""
+    kind, _, name = workload_of(job).partition("/")
+    if not name:
+        return objects.get("PodGroup", job.namespace, job.name)
+    known = WORKLOAD_KINDS.get(kind)
+    if known == "Job" and not job.owner_job and not any(JOB_NAME in task.labels for task in job.tasks.values()):
+        return None  # a batch/v1 Job
+    return objects.get(known, job.namespace, name) if known is not None else None
+
+
+def explain(
+    core: Core, objects: ObjectView, subject: Subject, now: float, *, is_live: bool, trials: bool = True
+) -> JobDiagnosis:
+    """The diagnosis of a subject. `now` in Unix seconds; `trials`: also with actions that the scheduler-conf lacks."""
+    other = diagnose_unscheduled(core, objects, subject.job, subject.object)
+    if other is not None:
+        return msgspec.structs.replace(other, problems=problems_of(core, objects, subject.job, subject.object))
+    assert subject.job is not None
+    job = subject.job
+    found = diagnose_job(core, job, pod=subject.pod, now=now)
+    trial = None
+    if trials and found.stage in _MAY_PREEMPT:
+        trial = preemption_trial(core, job, now)
+    facts = [*found.facts, *(trial.facts if trial is not None else ()), *_closed_by(objects, found)]
+    return msgspec.structs.replace(
+        found,
+        facts=tuple(facts),
+        problems=problems_of(core, objects, job, subject.object),
+        preemption=trial.result if trial is not None else None,
+        eviction_events=_eviction_events(objects, job) if is_live and not job.implicit else (),
+    )
+
+
+def _closed_by(objects: ObjectView, found: JobDiagnosis) -> list[str]:
+    """The origin of the state of a queue that is not open."""
+    if found.queue is None or found.queue.state in {"Open", "missing", "Deleted"} or found.stage != "NotAdmitted":
+        return []
+    queue = objects.get("Queue", "", found.queue.name) or {}
+    annotations = (queue.get("metadata") or {}).get("annotations") or {}
+    if annotations.get(CLOSED_BY_PARENT) == "true":
+        return [
+            f"Queue {found.queue.name} was closed with its parent {(queue.get('spec') or {}).get('parent', 'root')}"
+        ]
+    closed = [event for event in objects.events("Queue", "", found.queue.name) if event.get("reason") == "CloseQueue"]
+    at = f" at {closed[-1].get('lastTimestamp')}" if closed else ""
+    how = "by a Command CloseQueue" if closed else "by its status; no event about it is left"
+    return [f"Queue {found.queue.name} was closed {how}{at}; `capcard-sched queue open {found.queue.name}` opens it"]
+
+
+def _eviction_events(objects: ObjectView, job: Job) -> tuple[str, ...]:
+    found = [
+        event
+        for event in objects.events("PodGroup", job.namespace, job.name)
+        if event.get("reason") == GROUP_EVICTED.code
+    ]
+    return tuple(f"{event.get('message')} ({event.get('lastTimestamp')})" for event in found[-_SHOWN_EVENTS:])

@@ -1,0 +1,57 @@
+"""Runs a function on a copy of the process: a fork shares the memory until one side writes to it.
+
+A copy of a core with 50,000 pods costs milliseconds this way, and nothing that the function changes reaches the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+#: First byte of the reply: a result, or the text of an exception.
+_RESULT, _ERROR = b"+", b"-"
+
+
+class ForkedCopyError(RuntimeError):
+    """The function raised an exception in the copy, or the copy ended without a result."""
+
+
+def in_copy(function: Callable[[], T], kind: type[T]) -> T:
+    """The result of `function`, a `kind`, computed in a copy of this process. Raises ForkedCopyError."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Other threads do not exist in the copy; it takes no lock of theirs: the core has none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        _reply(function, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        reply = stream.read()
+    os.waitpid(child, 0)
+    if reply[:1] == _RESULT:
+        return msgspec.msgpack.decode(reply[1:], type=kind)
+    raise ForkedCopyError(reply[1:].decode() or "the copy ended without a result")
+
+
+def _reply(function: Callable[[], msgspec.Struct], writer: int) -> None:
+    """Write the result and end this process, without the exit handlers of its parent."""
+    status = 1
+    try:
+        try:
+            reply = _RESULT + msgspec.msgpack.encode(function())
+            status = 0
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything; the parent reports it
+            reply = _ERROR + f"{type(error).__name__}: {error}".encode()
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(reply)
+    finally:
+        os._exit(status)

@@ -1,0 +1,113 @@
+"""Objects of a cluster as Kubernetes writes them: what the core does not keep, such as workloads and foreign pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from capcard_sched.model import deltas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.simulation.store import Store
+
+Json: TypeAlias = dict[str, Any]
+
+#: Delta to the kind of its object and the field that holds it.
+_OBJECTS: Final[dict[type, tuple[str, str, str]]] = {
+    deltas.PodChanged: ("Pod", "v1", "pod"),
+    deltas.PodGroupChanged: ("PodGroup", "scheduling.volcano.sh/v1beta1", "group"),
+    deltas.QueueChanged: ("Queue", "scheduling.volcano.sh/v1beta1", "queue"),
+}
+_GONE: Final[dict[type, str]] = {deltas.PodGone: "Pod", deltas.PodGroupGone: "PodGroup", deltas.QueueGone: "Queue"}
+
+
+class ObjectView(Protocol):
+    """Read access to the objects of one state."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """An object; None when it does not exist or is not readable. "" is the namespace of cluster-scoped kinds."""
+
+    def pods(self, namespace: str) -> Iterable[Json]:
+        """The pods of a namespace, of all schedulers."""
+
+    def events(self, kind: str, namespace: str, name: str) -> list[Json]:
+        """The events about an object, oldest first."""
+
+
+class StoreObjects:
+    """The objects of a simulated cluster."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """An object, or None."""
+        return self._store.get(kind, namespace, name)
+
+    def pods(self, namespace: str) -> Iterable[Json]:
+        """The pods of a namespace."""
+        return [pod for pod in self._store.list("Pod") if pod["metadata"].get("namespace") == namespace]
+
+    def events(self, kind: str, namespace: str, name: str) -> list[Json]:
+        """The events about an object, oldest first."""
+        about = {"kind": kind, "name": name}
+        found = []
+        for event in self._store.list("Event"):
+            involved = event.get("involvedObject") or {}
+            if about.items() <= involved.items() and (involved.get("namespace") or "") in {"", namespace}:
+                found.append(event)
+        return sorted(found, key=lambda event: str(event.get("lastTimestamp") or ""))
+
+
+class DeltaObjects:
+    """The last version of each object in deltas: of a recording, or of the lists of a live cluster."""
+
+    def __init__(
+        self,
+        found: Iterable[Delta],
+        fetch: Callable[[str, str, str], Json | None] | None = None,
+        fetch_events: Callable[[str, str, str], list[Json]] | None = None,
+    ) -> None:
+        """`fetch` reads kinds that deltas do not have; None: there are none."""
+        self._fetch, self._fetch_events = fetch, fetch_events
+        self._kept: dict[tuple[str, str, str], msgspec.Struct] = {}
+        for delta in found:
+            self._apply(delta)
+
+    def _apply(self, delta: Delta) -> None:
+        row = _OBJECTS.get(type(delta))
+        if row is not None:
+            obj = getattr(delta, row[2])
+            namespace = "" if row[0] == "Queue" else obj.metadata.namespace or "default"
+            self._kept[row[0], namespace, obj.metadata.name] = obj
+        elif (kind := _GONE.get(type(delta))) is not None:
+            gone: Any = delta
+            self._kept.pop((kind, getattr(gone, "namespace", ""), gone.name), None)
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """An object, or None."""
+        found = self._kept.get((kind, namespace, name))
+        if found is not None:
+            return _written(kind, found)
+        known = any(kind == row[0] for row in _OBJECTS.values())
+        return None if known or self._fetch is None else self._fetch(kind, namespace, name)
+
+    def pods(self, namespace: str) -> Iterator[Json]:
+        """The pods of a namespace."""
+        for (kind, of, _), pod in self._kept.items():
+            if kind == "Pod" and of == namespace:
+                yield _written(kind, pod)
+
+    def events(self, kind: str, namespace: str, name: str) -> list[Json]:
+        """The events about an object, oldest first; none in a recording."""
+        return [] if self._fetch_events is None else self._fetch_events(kind, namespace, name)
+
+
+def _written(kind: str, obj: msgspec.Struct) -> Json:
+    version = next(row[1] for row in _OBJECTS.values() if row[0] == kind)
+    fields: Json = msgspec.to_builtins(obj)
+    return {"apiVersion": version, "kind": kind, **fields}

@@ -1,0 +1,67 @@
+"""Whether evictions would start a job: a trial with the evicting actions that the scheduler-conf does not have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.insight.trial import run_trial, with_actions
+from capcard_sched.model.diagnosis import PreemptionTrial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.diagnosis import EvictedInTrial
+    from capcard_sched.model.explanation import VictimsConsidered
+    from capcard_sched.model.job import Job
+
+#: Actions that evict pods for others: first within a queue, then across queues.
+EVICTING_ACTIONS: Final = ("preempt", "reclaim")
+#: Sessions of the trial: evictions, and the placement after them.
+_SESSIONS: Final = 8
+_MOST_NAMES: Final = 4
+
+
+class PreemptionFinding(NamedTuple):
+    """The trial as data and as sentences."""
+
+    result: PreemptionTrial
+    facts: Sequence[str]
+
+
+def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | None:
+    """The result for a pending job; None when the scheduler-conf has both actions: sessions try them already."""
+    missing = tuple(action for action in EVICTING_ACTIONS if action not in core.conf.actions)
+    if not missing:
+        return None
+    found = run_trial(core, now, conf=with_actions(core.conf, missing), max_sessions=_SESSIONS)
+    own = {task.key for task in job.tasks.values()}
+    evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
+    starts = job.key in found.started and bool(evicted)
+    searches = found.searches.get(job.key, ())
+    result = PreemptionTrial(actions=missing, starts=starts, evicted=evicted, searches=searches)
+    return PreemptionFinding(result, _sentences(result))
+
+
+def _sentences(found: PreemptionTrial) -> list[str]:
+    if found.starts:
+        by_action: dict[str, list[EvictedInTrial]] = {}
+        for one in found.evicted:
+            by_action.setdefault(one.action, []).append(one)
+        actions = " and ".join(sorted(by_action))
+        verb = "is" if len(by_action) == 1 else "are"
+        workloads = list(dict.fromkeys(one.workload for one in found.evicted))
+        shown = ", ".join(workloads[:_MOST_NAMES])
+        more = f" and {len(workloads) - _MOST_NAMES} more" if len(workloads) > _MOST_NAMES else ""
+        pods = f"{len(found.evicted)} pod{'' if len(found.evicted) == 1 else 's'}"
+        text = f"{actions} {verb} not in `actions` of the scheduler-conf"
+        return [f"{text}; with it, {pods} of {shown}{more} would be evicted and the job starts"]
+    actions = " and ".join(found.actions)
+    verb = "is" if len(found.actions) == 1 else "are"
+    text = f"{actions} {verb} not in `actions` of the scheduler-conf and would not help"
+    protected = "; ".join(_search(search) for search in found.searches if search.kept or search.not_enough)
+    return [f"{text}: {protected}" if protected else text]
+
+
+def _search(search: VictimsConsidered) -> str:
+    return f"{search.action} finds no victims ({search.text})"

@@ -1,0 +1,54 @@
+"""Mistakes in the objects that a job depends on: its workload and its queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.model.diagnosis import ObjectProblem
+from capcard_sched.model.object_checks import Inventory, check_object
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.job import Job
+
+
+def problems_of(core: Core, objects: ObjectView, job: Job | None, workload: Json | None) -> tuple[ObjectProblem, ...]:
+    """The findings of `validate` about the queue of a job, its workload and, without it, one of its pods."""
+    plugins = frozenset(option.name for tier in core.conf.tiers for option in tier)
+    inventory = Inventory(())  # without quotas and nodes: their limits are part of the diagnosis itself
+    inventory.resources.update(offer.resource for offers in CapacityReader(core).cards.values() for offer in offers)
+    inventory.charges_unnamed = _charges_unnamed(core, job)
+    checked = [objects.get("Queue", "", job.queue)] if job is not None and job.queue else []
+    if workload is not None:
+        checked.append(workload)
+    elif job is not None and job.tasks:
+        task = min(job.tasks.values(), key=lambda task: task.name)
+        checked.append(objects.get("Pod", task.namespace, task.name))
+    found = [
+        ObjectProblem(
+            object=_name(obj),
+            field=finding.field,
+            severity=finding.severity,
+            message=finding.message,
+            accepted=finding.accepted,
+        )
+        for obj in checked
+        if obj is not None
+        for finding in check_object(obj, inventory, plugins)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _charges_unnamed(core: Core, job: Job | None) -> bool:
+    """Whether pods without a card name are charged all the same."""
+    classes = {task.cls for task in job.tasks.values()} if job is not None else set()
+    found = [core.dispatch.first("pod_cards", cls) for cls in classes]
+    return any(cards is not None and cards.amount for cards in found)
+
+
+def _name(obj: Json | None) -> str:
+    meta = (obj or {}).get("metadata") or {}
+    namespace = meta.get("namespace")
+    return f"{(obj or {}).get('kind')} {namespace + '/' if namespace else ''}{meta.get('name')}"

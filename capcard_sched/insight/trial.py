@@ -1,0 +1,144 @@
+"""Trials: hypothetical changes on a copy of the state, sessions until nothing happens, and the difference.
+
+A trial is a forked copy of the core (`forked_copy`), so it starts from exactly the state that a diagnosis shows, and
+costs its sessions only. In it bound pods stay assumed and evicted pods end at once; no controller replaces them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from capcard_sched.framework.explain.queue_uses import card_uses
+from capcard_sched.insight.forked_copy import in_copy
+from capcard_sched.model.deltas import PodGone
+from capcard_sched.model.diagnosis import ChangedUsage, EvictedInTrial, StateDifference
+from capcard_sched.model.intents import Evict
+from capcard_sched.model.quantity import in_units
+from capcard_sched.model.resources import PODS
+from capcard_sched.model.workload import display_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.framework.core import Core
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.explanation import VictimsConsidered
+
+#: Sessions of one trial.
+MAX_SESSIONS: Final = 64
+#: Seconds of virtual time between two sessions.
+PERIOD: Final = 1.0
+#: Sessions without a decision after which nothing more happens.
+_QUIET_SESSIONS: Final = 2
+
+
+class _JobState(NamedTuple):
+    placed: int
+    ready: bool
+    pending: bool
+
+
+class _State(NamedTuple):
+    """The part of a state that a difference compares."""
+
+    jobs: dict[str, _JobState]
+    #: (queue, card or resource) to the amount in use.
+    usage: dict[tuple[str, str], float]
+
+
+def run_trial(
+    core: Core,
+    now: float,
+    changes: Sequence[Delta] = (),
+    *,
+    conf: Conf | None = None,
+    max_sessions: int = MAX_SESSIONS,
+) -> StateDifference:
+    """The difference that `changes` and another scheduler-conf make, from `now` (Unix seconds) on.
+
+    The state of `core` stays as it is. Raises ForkedCopyError. Cost: the sessions; the copy takes milliseconds.
+    """
+    return in_copy(lambda: advance(core, now, changes, conf=conf, max_sessions=max_sessions), StateDifference)
+
+
+def with_actions(conf: Conf, actions: Sequence[str]) -> Conf:
+    """The same scheduler-conf with further actions, last."""
+    more = tuple(name for name in actions if name not in conf.actions)
+    return msgspec.structs.replace(conf, actions=(*conf.actions, *more))
+
+
+def advance(
+    core: Core, now: float, changes: Sequence[Delta] = (), *, conf: Conf | None = None, max_sessions: int = MAX_SESSIONS
+) -> StateDifference:
+    """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else."""
+    before = _state(core)
+    if conf is not None:
+        core.reconfigure(conf)
+    deltas, sessions, quiet = list(changes), 0, 0
+    evicted: list[EvictedInTrial] = []
+    searches: Mapping[str, Mapping[str, VictimsConsidered]] = {}
+    while sessions < max_sessions and quiet < _QUIET_SESSIONS:
+        result = core.step(deltas, now)
+        evictions = [intent for intent in result.intents if isinstance(intent, Evict)]
+        evicted += [_evicted(core, eviction) for eviction in evictions]
+        if not sessions and core.last_session is not None:
+            searches = core.last_session.preemption_reports
+        deltas = [PodGone(eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
+        quiet = 0 if evictions or result.report.decided else quiet + 1
+        sessions, now = sessions + 1, now + PERIOD
+    after = _state(core)
+    return StateDifference(
+        started=tuple(sorted(key for key, job in after.jobs.items() if _starts(before.jobs.get(key), job))),
+        pending=tuple(sorted(key for key, job in after.jobs.items() if job.pending and not job.ready)),
+        evicted=tuple(evicted),
+        usage=tuple(
+            ChangedUsage(
+                queue=queue,
+                resource=resource,
+                before=before.usage.get((queue, resource), 0.0),
+                after=after.usage.get((queue, resource), 0.0),
+            )
+            for queue, resource in sorted(before.usage.keys() | after.usage.keys())
+            if before.usage.get((queue, resource), 0.0) != after.usage.get((queue, resource), 0.0)
+        ),
+        sessions=sessions,
+        settled=quiet >= _QUIET_SESSIONS,
+        searches={key: tuple(found[action] for action in sorted(found)) for key, found in sorted(searches.items())},
+    )
+
+
+def _starts(before: _JobState | None, after: _JobState) -> bool:
+    """Whether a job is ready with more pods than before."""
+    return after.ready and after.placed > (before.placed if before is not None else 0)
+
+
+def _evicted(core: Core, eviction: Evict) -> EvictedInTrial:
+    task = core.state.tasks.get(eviction.uid)
+    workload = display_name(task.job) if task is not None and task.job is not None else ""
+    return EvictedInTrial(
+        pod=f"{eviction.namespace}/{eviction.name}",
+        workload=workload or f"{eviction.namespace}/pod/{eviction.name}",
+        node=eviction.node,
+        action=eviction.reason,
+        by=eviction.by,
+    )
+
+
+def _state(core: Core) -> _State:
+    state = core.state
+    jobs = {
+        key: _JobState(job.ready_tasks, job.is_ready(), bool(job.pending) or job.ready_tasks < job.min_available)
+        for key, job in state.jobs.items()
+    }
+    usage: dict[tuple[str, str], float] = {}
+    for name, queue in state.queues.items():
+        for resource, amount in state.columns.amounts(queue.allocated).items():
+            if resource != PODS:
+                usage[name, resource] = in_units(resource, amount)
+    for name, uses in card_uses(core).items():
+        for use in uses:
+            usage[name, use.card] = use.allocated
+    return _State(jobs, usage)

@@ -1,0 +1,108 @@
+"""Diagnoses of objects without pods in the core: of other schedulers, suspended Jobs, Jobs without a PodGroup."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.framework.explain.sentences import names
+from capcard_sched.model.diagnosis import JobDiagnosis
+from capcard_sched.model.object_checks import templates_of
+
+if TYPE_CHECKING:
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.object_view import Json, ObjectView
+    from capcard_sched.model.job import Job
+
+_SUSPENDED: Final = frozenset({"Aborted", "Aborting"})
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def diagnose_unscheduled(core: Core, objects: ObjectView, job: Job | None, obj: Json | None) -> JobDiagnosis | None:
+    """The diagnosis of an object without pods in the core, and of a suspended Job; None: the core schedules it."""
+    if obj is None:
+        return None
+    kind, meta = str(obj.get("kind")), obj["metadata"]
+    phase = str((((obj.get("status") or {}).get("state")) or {}).get("phase") or "") if kind == "Job" else ""
+    if phase in _SUSPENDED:
+        return _diagnosis(
+            obj, job, "Suspended", f"Job {meta['name']} is suspended (phase {phase})", _RESUME.format(meta["name"])
+        )
+    foreign = sorted(
+        {template.scheduler or "default-scheduler" for template in templates_of(obj)} - core.state.scheduler_names
+    )
+    templates = list(templates_of(obj))
+    if templates and len(foreign) == len({template.scheduler or "default-scheduler" for template in templates}):
+        pods = _pods_of(objects, obj)
+        ours = " and ".join(sorted(core.state.scheduler_names))
+        what = f"{kind} {meta['name']} is scheduled by {' and '.join(foreign)}"
+        facts = f"This scheduler serves pods with schedulerName {ours}"
+        return _diagnosis(obj, job, "NotProcessed", what, facts, pods=pods)
+    if job is not None:
+        return None
+    if kind == "Job":
+        return _diagnosis(
+            obj,
+            None,
+            "NotProcessed",
+            f"Job {meta['name']} has no PodGroup: no controller has processed it",
+            _CONTROLLER,
+        )
+    if kind == "Pod":
+        return _diagnosis(obj, None, "NotProcessed", f"Pod {meta['name']} is not in the cache of the scheduler")
+    replicas = (obj.get("spec") or {}).get("replicas", 1)
+    if replicas == 0:
+        return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has 0 replicas")
+    return _diagnosis(obj, None, "NoPods", f"{kind} {meta['name']} has no pods: its controller has not created any")
+
+
+_RESUME: Final = "`capcard-sched job resume {0}` resumes it"
+_CONTROLLER: Final = (
+    "The controllers of capcard-sched or of Volcano create PodGroups; `capcard-sched controllers` runs ours"
+)
+
+
+def _diagnosis(
+    obj: Json, job: Job | None, stage: str, summary: str, *facts: str, pods: list[Json] | None = None
+) -> JobDiagnosis:
+    meta = obj["metadata"]
+    scheduled = [pod for pod in pods or () if (pod.get("spec") or {}).get("nodeName")]
+    if pods:
+        summary += f"; {len(scheduled)} of {len(pods)} pods are scheduled"
+        waiting = [pod["metadata"]["name"] for pod in pods if pod not in scheduled]
+        facts = (*facts, f"Pending: {names(waiting)}") if waiting else facts
+    return JobDiagnosis(
+        namespace=meta.get("namespace") or "default",
+        workload=f"{str(obj.get('kind')).lower()}/{meta['name']}",
+        pod_group=job.name if job is not None and not job.implicit else "",
+        phase=job.phase.value if job is not None else "",
+        stage=stage,  # type: ignore[arg-type]
+        summary=summary,
+        facts=facts,
+        scheduled=len(scheduled),
+        pods=len(pods or ()),
+        min_available=job.min_available if job is not None else 0,
+    )
+
+
+def _pods_of(objects: ObjectView, obj: Json) -> list[Json]:
+    """The unfinished pods of a workload: owned by it, or named after it."""
+    meta = obj["metadata"]
+    if obj.get("kind") == "Pod":
+        return [obj]
+    found = []
+    for pod in objects.pods(meta.get("namespace") or "default"):
+        owners = pod["metadata"].get("ownerReferences") or ()
+        prefix = f"{meta['name']}-"
+        owned = any(
+            owner.get("uid") == meta.get("uid") or (owner.get("kind") == "ReplicaSet" and _is_of(owner, prefix))
+            for owner in owners
+        )
+        if owned and (pod.get("status") or {}).get("phase") not in _ENDED:
+            found.append(pod)
+    return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _is_of(owner: Json, prefix: str) -> bool:
+    """Whether a ReplicaSet is named after a Deployment: its name and the hash of its template."""
+    name = str(owner.get("name"))
+    return name.startswith(prefix) and "-" not in name[len(prefix) :]

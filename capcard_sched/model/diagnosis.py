@@ -1,0 +1,319 @@
+"""The diagnosis of a job as data: its stage, the reason, and figures of one state. CLI, JSON and events render it.
+
+Amounts of cards, cores and devices are plain numbers (4, 0.5); memory and storage are bytes. Names are those of
+`kubectl get`. `docs/diagnosis.md` and `docs/diagnosis.schema.json` are generated from these classes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
+
+#: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
+API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
+
+Stage: TypeAlias = Literal[
+    "NotProcessed",
+    "Suspended",
+    "CannotStart",
+    "NotAdmitted",
+    "OverQuota",
+    "NoNodeFits",
+    "GangWaiting",
+    "VictimsTerminating",
+    "BindBackoff",
+    "Gated",
+    "NoPods",
+    "Schedulable",
+    "Scheduled",
+    "Terminating",
+    "Finished",
+]
+
+#: Stage to its text.
+STAGES: Final[dict[Stage, str]] = {
+    "NotProcessed": "not processed by this scheduler or its controllers",
+    "Suspended": "suspended",
+    "CannotStart": "can never start",
+    "NotAdmitted": "not admitted",
+    "OverQuota": "over quota",
+    "NoNodeFits": "no node fits",
+    "GangWaiting": "gang waiting",
+    "VictimsTerminating": "victims terminating",
+    "BindBackoff": "bind backoff",
+    "Gated": "scheduling gates",
+    "NoPods": "no pods created",
+    "Schedulable": "the next session schedules it",
+    "Scheduled": "scheduled",
+    "Terminating": "terminating",
+    "Finished": "finished",
+}
+
+
+class _Record(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all parts: camelCase in JSON, as in Kubernetes."""
+
+
+class ObjectProblem(_Record, frozen=True, kw_only=True):
+    """A mistake in an object that this job depends on."""
+
+    #: `Queue q`, `Job default/train`.
+    object: str
+    #: Path inside the object.
+    field: str
+    severity: Literal["error", "warning", "note"]
+    message: str
+    #: The accepted form or the nearest valid name, "" for none.
+    accepted: str = ""
+
+
+class HolderUse(_Record, frozen=True, kw_only=True):
+    """One workload and the amount of a card or resource that it holds or reserves."""
+
+    #: `namespace/kind/name`.
+    workload: str
+    #: "" for pods of other schedulers.
+    queue: str
+    amount: float
+
+
+class LimitUse(_Record, frozen=True, kw_only=True):
+    """One limit of a queue: the card, or the resource, and its usage in the same state."""
+
+    queue: str
+    #: A card, or a resource such as cpu.
+    resource: str
+    #: None without a limit.
+    quota: float | None
+    #: Held by pods on nodes.
+    used: float
+    #: Reserved by admitted jobs for pods without a node. Reservations limit admission, not pods.
+    reserved: float
+    #: `max(0, quota - used)`; None without a limit.
+    free: float | None
+    #: What the queue can still use: the smallest `free` of itself and its ancestors.
+    usable: float | None
+    #: The amount by which the usage exceeds the quota.
+    over: float
+    #: In the cluster; None for resources that are not counted in cards.
+    cluster_total: float | None
+    #: What one pending pod of the job requests of it, and all of them; 0 when the job requests none.
+    requested_per_pod: float = 0
+    requested: float = 0
+    users: tuple[HolderUse, ...] = ()
+    reservations: tuple[HolderUse, ...] = ()
+
+
+class NodeUse(_Record, frozen=True, kw_only=True):
+    """One node of a `CardCapacity`."""
+
+    name: str
+    total: float
+    free: float
+    #: Why no pending pod of the job may use it: `cordoned`, a taint `key=value:effect`; "" for a candidate.
+    excluded: str = ""
+    holders: tuple[HolderUse, ...] = ()
+
+
+class FreeBlocks(_Record, frozen=True, kw_only=True):
+    """A bar of the histogram: the number of candidate nodes with this many free cards."""
+
+    free: float
+    nodes: int
+
+
+class CardCapacity(_Record, frozen=True, kw_only=True):
+    """One card, or one resource, on the nodes that provide it."""
+
+    #: The card, or the resource for pods without a card.
+    card: str
+    resource: str
+    #: What one pod requests.
+    per_pod: float
+    nodes: int
+    total: float
+    free: float
+    #: Free amounts of the candidates: neither cordoned nor with a taint that the pods do not tolerate.
+    histogram: tuple[FreeBlocks, ...]
+    largest_free: float
+    #: Total of the largest node.
+    largest_node: float
+    #: Pods that fit now, counting this card alone, and that would fit on empty nodes, excluded ones included.
+    fits_now: int
+    fits_when_empty: int
+    cordoned_nodes: int
+    tainted_nodes: int
+    #: Up to a limit, as all lists of nodes and holders.
+    cordoned: tuple[NodeUse, ...] = ()
+    tainted: tuple[NodeUse, ...] = ()
+    #: Candidates, those with the most free cards first.
+    candidates: tuple[NodeUse, ...] = ()
+    holders: tuple[HolderUse, ...] = ()
+
+
+class RejectedNodes(_Record, frozen=True, kw_only=True):
+    """One filter reason and the number of nodes it applies to."""
+
+    reason: str
+    nodes: int
+    plugin: str
+    hook: str
+
+
+class NearestNode(_Record, frozen=True, kw_only=True):
+    """Figures behind the rejection of one node by one plugin."""
+
+    node: str
+    plugin: str
+    #: One sentence per device.
+    texts: tuple[str, ...]
+
+
+class QuotaCheck(_Record, frozen=True, kw_only=True):
+    """The arithmetic of one refusal, in the units of the diagnosis."""
+
+    resource: str
+    requested: float
+    total: float
+    limit: float
+
+
+class PodRefusal(_Record, frozen=True, kw_only=True):
+    """A refusal, with the text of its event."""
+
+    plugin: str
+    hook: str
+    reason: str
+    message: str
+    checks: tuple[QuotaCheck, ...] = ()
+
+
+class PendingPods(_Record, frozen=True, kw_only=True):
+    """Pending pods of one template with one outcome. `names` share all other fields."""
+
+    names: tuple[str, ...]
+    #: Result of the last attempt: rejected (mostly by a quota), no node fits, a node fits, nominated, not tried.
+    outcome: Literal["refused", "unfit", "schedulable", "pipelined", "untried"]
+    #: The text of the pod's condition.
+    message: str
+    node: str = ""
+    refusal: PodRefusal | None = None
+    nodes: tuple[RejectedNodes, ...] = ()
+    #: The rejected nodes that come nearest to fitting.
+    nearest: tuple[NearestNode, ...] = ()
+
+
+class PlacedPods(_Record, frozen=True, kw_only=True):
+    """Pods of the job on one node, with one card and status."""
+
+    node: str
+    #: "" for pods without cards.
+    card: str
+    status: str
+    names: tuple[str, ...]
+
+
+class QueuePosition(_Record, frozen=True, kw_only=True):
+    """The queue of a job, its limits, and the jobs before it."""
+
+    name: str
+    #: `Open`, `Closed`, `Closing`; `missing` when the Queue does not exist.
+    state: str
+    limits: tuple[LimitUse, ...] = ()
+    #: From 1 among the pending jobs of the queue; 0 for a job that is not pending.
+    position: int = 0
+    #: Pending jobs before it, in order: `namespace/kind/name`.
+    ahead: tuple[str, ...] = ()
+
+
+class EvictedInTrial(_Record, frozen=True, kw_only=True):
+    """A pod that a trial evicts."""
+
+    #: `namespace/name`, and its workload as `namespace/kind/name`.
+    pod: str
+    workload: str
+    node: str
+    action: str
+    #: The preemptor.
+    by: str
+
+
+class ChangedUsage(_Record, frozen=True, kw_only=True):
+    """The usage of a card or resource by a queue before and after."""
+
+    queue: str
+    resource: str
+    before: float
+    after: float
+
+
+class StateDifference(_Record, frozen=True, kw_only=True):
+    """The difference between two states: before a trial, and after it."""
+
+    #: Keys of PodGroups (`namespace/name`) that reach their minimum, or get further pods.
+    started: tuple[str, ...]
+    #: Keys of PodGroups below their minimum at the end.
+    pending: tuple[str, ...]
+    evicted: tuple[EvictedInTrial, ...]
+    usage: tuple[ChangedUsage, ...]
+    sessions: int
+    #: False: the bound of sessions was reached before the decisions ended.
+    settled: bool
+    #: Searches for victims without a result, by key of a PodGroup.
+    searches: dict[str, tuple[VictimsConsidered, ...]] = {}
+
+
+class PreemptionTrial(_Record, frozen=True, kw_only=True):
+    """A trial with actions that the scheduler-conf does not have."""
+
+    actions: tuple[str, ...]
+    #: Whether the pods of this job start.
+    starts: bool
+    evicted: tuple[EvictedInTrial, ...]
+    searches: tuple[VictimsConsidered, ...] = ()
+
+
+class JobDiagnosis(_Record, frozen=True, kw_only=True):
+    """Why a job is pending, or that it is not."""
+
+    api_version: str = API_VERSION
+    kind: Literal["JobDiagnosis"] = "JobDiagnosis"
+    namespace: str
+    #: `job/train`, `deployment/chat`, `pod/notebook`, `podgroup/g`.
+    workload: str
+    #: Name of its PodGroup; "" without one.
+    pod_group: str = ""
+    #: Phase of the PodGroup.
+    phase: str = ""
+    stage: Stage
+    #: The answer in one sentence.
+    summary: str
+    #: Further sentences, the most important first.
+    facts: tuple[str, ...] = ()
+    problems: tuple[ObjectProblem, ...] = ()
+    scheduled: int = 0
+    pods: int = 0
+    min_available: int = 0
+    waiting_seconds: float = 0
+    queue: QueuePosition | None = None
+    #: Refusals of the job itself.
+    refusals: tuple[PodRefusal, ...] = ()
+    pending: tuple[PendingPods, ...] = ()
+    placed: tuple[PlacedPods, ...] = ()
+    capacity: tuple[CardCapacity, ...] = ()
+    preemption: PreemptionTrial | None = None
+    #: Searches for preemption victims in the last session.
+    victims: tuple[VictimsConsidered, ...] = ()
+    #: Recently evicted pods of the job, oldest first.
+    evicted: tuple[EvictedPod, ...] = ()
+    #: Messages of `Evict` events of the PodGroup, oldest first.
+    eviction_events: tuple[str, ...] = ()
+
+
+def schema() -> dict[str, object]:
+    """The JSON Schema of `JobDiagnosis`."""
+    found: dict[str, object] = msgspec.json.schema(JobDiagnosis)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "JobDiagnosis", **found}
