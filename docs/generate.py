@@ -22,6 +22,7 @@ from capcard_sched.framework.api.arguments import accepted_form
 from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
+from capcard_sched.model.diagnosis import schema
 
 if TYPE_CHECKING:
     from cyclopts import Argument
@@ -245,7 +246,13 @@ def _title(rule: Combine) -> str:
     return rule.name.lower().replace("_", " ")
 
 
+def diagnosis_schema() -> str:
+    """The JSON Schema of `explain -o json`."""
+    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
+
+
 PAGES = {
+    "diagnosis.schema.json": diagnosis_schema,
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,
     "plugins.md": plugins_page,

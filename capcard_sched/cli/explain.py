@@ -55,11 +55,9 @@ def explain(
     if output == "json":
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
-        from rich.console import Console
+        from capcard_sched.reports.explain import print_diagnosis
 
-        from capcard_sched.reports.explain import render
-
-        Console(soft_wrap=not sys.stdout.isatty(), highlight=False).print(render(found))
+        print_diagnosis(found)
     return cluster.report()
 
 

@@ -30,9 +30,12 @@ class PreemptionFinding(NamedTuple):
 
 
 def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | None:
-    """The result for a pending job; None when the scheduler-conf has both actions: sessions try them already."""
+    """The result for a pending job; None when the scheduler-conf has both actions: sessions try them already.
+
+    None with an extender, too: sessions of a trial would call its webhook.
+    """
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.conf.actions)
-    if not missing:
+    if not missing or core.conf.option("extender") is not None:
         return None
     found = run_trial(core, now, conf=with_actions(core.conf, missing), max_sessions=_SESSIONS)
     own = {task.key for task in job.tasks.values()}

@@ -25,7 +25,8 @@ class RecordedState(NamedTuple):
 
 def read_state(reader: RecordingReader) -> RecordedState:
     """Read to the end, or to the last complete line. Raises RecordingError."""
-    conf, found, now = b"", [], reader.header.at
+    conf, now = b"", reader.header.at
+    found: list[Delta] = []
     for record in reader:
         if isinstance(record, ConfUsed):
             conf = msgspec.json.encode(record.document)

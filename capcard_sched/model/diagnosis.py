@@ -1,7 +1,7 @@
 """The diagnosis of a job as data: its stage, the reason, and figures of one state. CLI, JSON and events render it.
 
 Amounts of cards, cores and devices are plain numbers (4, 0.5); memory and storage are bytes. Names are those of
-`kubectl get`. `docs/diagnosis.md` and `docs/diagnosis.schema.json` are generated from these classes.
+`kubectl get`. `docs/diagnosis.schema.json` is generated from these classes.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ STAGES: Final[dict[Stage, str]] = {
 }
 
 
-class _Record(msgspec.Struct, frozen=True, rename="camel"):
+class _DiagnosisPart(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all parts: camelCase in JSON, as in Kubernetes."""
 
 
-class ObjectProblem(_Record, frozen=True, kw_only=True):
+class ObjectProblem(_DiagnosisPart, frozen=True, kw_only=True):
     """A mistake in an object that this job depends on."""
 
     #: `Queue q`, `Job default/train`.
@@ -70,7 +70,7 @@ class ObjectProblem(_Record, frozen=True, kw_only=True):
     accepted: str = ""
 
 
-class HolderUse(_Record, frozen=True, kw_only=True):
+class HolderUse(_DiagnosisPart, frozen=True, kw_only=True):
     """One workload and the amount of a card or resource that it holds or reserves."""
 
     #: `namespace/kind/name`.
@@ -80,7 +80,7 @@ class HolderUse(_Record, frozen=True, kw_only=True):
     amount: float
 
 
-class LimitUse(_Record, frozen=True, kw_only=True):
+class LimitUse(_DiagnosisPart, frozen=True, kw_only=True):
     """One limit of a queue: the card, or the resource, and its usage in the same state."""
 
     queue: str
@@ -107,7 +107,7 @@ class LimitUse(_Record, frozen=True, kw_only=True):
     reservations: tuple[HolderUse, ...] = ()
 
 
-class NodeUse(_Record, frozen=True, kw_only=True):
+class NodeUse(_DiagnosisPart, frozen=True, kw_only=True):
     """One node of a `CardCapacity`."""
 
     name: str
@@ -118,14 +118,14 @@ class NodeUse(_Record, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
-class FreeBlocks(_Record, frozen=True, kw_only=True):
+class FreeBlocks(_DiagnosisPart, frozen=True, kw_only=True):
     """A bar of the histogram: the number of candidate nodes with this many free cards."""
 
     free: float
     nodes: int
 
 
-class CardCapacity(_Record, frozen=True, kw_only=True):
+class CardCapacity(_DiagnosisPart, frozen=True, kw_only=True):
     """One card, or one resource, on the nodes that provide it."""
 
     #: The card, or the resource for pods without a card.
@@ -154,7 +154,7 @@ class CardCapacity(_Record, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
-class RejectedNodes(_Record, frozen=True, kw_only=True):
+class RejectedNodes(_DiagnosisPart, frozen=True, kw_only=True):
     """One filter reason and the number of nodes it applies to."""
 
     reason: str
@@ -163,7 +163,7 @@ class RejectedNodes(_Record, frozen=True, kw_only=True):
     hook: str
 
 
-class NearestNode(_Record, frozen=True, kw_only=True):
+class NearestNode(_DiagnosisPart, frozen=True, kw_only=True):
     """Figures behind the rejection of one node by one plugin."""
 
     node: str
@@ -172,7 +172,7 @@ class NearestNode(_Record, frozen=True, kw_only=True):
     texts: tuple[str, ...]
 
 
-class QuotaCheck(_Record, frozen=True, kw_only=True):
+class QuotaCheck(_DiagnosisPart, frozen=True, kw_only=True):
     """The arithmetic of one refusal, in the units of the diagnosis."""
 
     resource: str
@@ -181,7 +181,7 @@ class QuotaCheck(_Record, frozen=True, kw_only=True):
     limit: float
 
 
-class PodRefusal(_Record, frozen=True, kw_only=True):
+class PodRefusal(_DiagnosisPart, frozen=True, kw_only=True):
     """A refusal, with the text of its event."""
 
     plugin: str
@@ -191,7 +191,7 @@ class PodRefusal(_Record, frozen=True, kw_only=True):
     checks: tuple[QuotaCheck, ...] = ()
 
 
-class PendingPods(_Record, frozen=True, kw_only=True):
+class PendingPods(_DiagnosisPart, frozen=True, kw_only=True):
     """Pending pods of one template with one outcome. `names` share all other fields."""
 
     names: tuple[str, ...]
@@ -206,7 +206,7 @@ class PendingPods(_Record, frozen=True, kw_only=True):
     nearest: tuple[NearestNode, ...] = ()
 
 
-class PlacedPods(_Record, frozen=True, kw_only=True):
+class PlacedPods(_DiagnosisPart, frozen=True, kw_only=True):
     """Pods of the job on one node, with one card and status."""
 
     node: str
@@ -216,7 +216,7 @@ class PlacedPods(_Record, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-class QueuePosition(_Record, frozen=True, kw_only=True):
+class QueuePosition(_DiagnosisPart, frozen=True, kw_only=True):
     """The queue of a job, its limits, and the jobs before it."""
 
     name: str
@@ -229,7 +229,7 @@ class QueuePosition(_Record, frozen=True, kw_only=True):
     ahead: tuple[str, ...] = ()
 
 
-class EvictedInTrial(_Record, frozen=True, kw_only=True):
+class EvictedInTrial(_DiagnosisPart, frozen=True, kw_only=True):
     """A pod that a trial evicts."""
 
     #: `namespace/name`, and its workload as `namespace/kind/name`.
@@ -241,7 +241,7 @@ class EvictedInTrial(_Record, frozen=True, kw_only=True):
     by: str
 
 
-class ChangedUsage(_Record, frozen=True, kw_only=True):
+class ChangedUsage(_DiagnosisPart, frozen=True, kw_only=True):
     """The usage of a card or resource by a queue before and after."""
 
     queue: str
@@ -250,7 +250,7 @@ class ChangedUsage(_Record, frozen=True, kw_only=True):
     after: float
 
 
-class StateDifference(_Record, frozen=True, kw_only=True):
+class StateDifference(_DiagnosisPart, frozen=True, kw_only=True):
     """The difference between two states: before a trial, and after it."""
 
     #: Keys of PodGroups (`namespace/name`) that reach their minimum, or get further pods.
@@ -266,7 +266,7 @@ class StateDifference(_Record, frozen=True, kw_only=True):
     searches: dict[str, tuple[VictimsConsidered, ...]] = {}
 
 
-class PreemptionTrial(_Record, frozen=True, kw_only=True):
+class PreemptionTrial(_DiagnosisPart, frozen=True, kw_only=True):
     """A trial with actions that the scheduler-conf does not have."""
 
     actions: tuple[str, ...]
@@ -276,10 +276,10 @@ class PreemptionTrial(_Record, frozen=True, kw_only=True):
     searches: tuple[VictimsConsidered, ...] = ()
 
 
-class JobDiagnosis(_Record, frozen=True, kw_only=True):
+class JobDiagnosis(_DiagnosisPart, frozen=True, kw_only=True):
     """Why a job is pending, or that it is not."""
 
-    api_version: str = API_VERSION
+    api_version: Literal["insight.capcard-sched.io/v1alpha1"] = API_VERSION
     kind: Literal["JobDiagnosis"] = "JobDiagnosis"
     namespace: str
     #: `job/train`, `deployment/chat`, `pod/notebook`, `podgroup/g`.

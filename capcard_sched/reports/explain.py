@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +33,20 @@ _OUTCOMES: Final = {
 }
 #: Names: pods or jobs listed before "and N more".
 _SHOWN_NAMES: Final = 4
+#: Columns of a line without a terminal: no text is that long.
+_PLAIN_WIDTH: Final = 100_000
 _DONE: Final = frozenset({"Scheduled", "Finished"})
+
+
+def print_diagnosis(found: JobDiagnosis) -> None:
+    """Print a diagnosis on standard output: without line breaks and trailing spaces where it is not a terminal."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(render(found))
+        return
+    text = io.StringIO()
+    Console(file=text, highlight=False, width=_PLAIN_WIDTH).print(render(found))
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
 def render(found: JobDiagnosis) -> RenderableType:

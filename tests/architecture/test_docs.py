@@ -36,7 +36,9 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.parametrize("page", ["flags.md", "hooks.md", "metrics.md", "plugins.md", "reasons.md"])
+@pytest.mark.parametrize(
+    "page", ["diagnosis.schema.json", "flags.md", "hooks.md", "metrics.md", "plugins.md", "reasons.md"]
+)
 def test_a_generated_page_is_current(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
 

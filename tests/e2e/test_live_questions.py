@@ -117,36 +117,37 @@ async def test_explain_says_why_a_job_waits_with_figures(cluster: Cluster, ask: 
     answer = await ask.explain("waits")
     assert (answer.status, answer.err) == (0, _NO_CONF)
     lines = answer.out.splitlines()
-    assert lines[0] == f"{cluster.namespace}/waits  queue q (Open)  phase Pending"
-    assert lines[1].startswith("scheduled 0/2, minAvailable 2, pending for ")
-    assert lines[2] == f"Reason: {_SHORT}"
+    needs = "it needs 2 A10, and queue q has 0 A10 left of its quota of 4 (4 used)"
+    assert lines[0] == f"{cluster.namespace}/podgroup/waits: The PodGroup is not admitted: {needs}."
+    assert f"  A10 used in queue q: {cluster.namespace}/podgroup/runs (4)." in lines
     rows = [line.split() for line in lines]
-    assert ["A10", "2", "6", "4", "2"] in rows, "requested, total, limit, over by"
-    assert ["A10", "4", "4", "0", "0", "8"] in rows, "quota, allocated, in queue, free, in cluster"
-    assert answer.out.count(_SHORT) == 2, "once at the top and once with who says it; not again for every pod"
+    assert ["Pods:", "0/2", "scheduled,", "minAvailable", "2,", "pending", "for"] in [row[:7] for row in rows]
+    assert ["q", "A10", "4", "4", "0", "0", "8"] in rows, "quota, used, reserved, free, in cluster"
+    assert answer.out.count(_SHORT) == 1, "the text of the event, once"
 
 
 @pytest.mark.asyncio
 async def test_explain_as_json_is_the_record(cluster: Cluster, ask: Asking) -> None:
     await _set_the_scene(cluster)
     found = (await ask.explain("waits-1", "-o", "json")).document
-    assert (found["name"], found["queue"], found["phase"], found["summary"]) == ("waits", "q", "Pending", _SHORT)
+    assert (found["podGroup"], found["queue"]["name"], found["phase"]) == ("waits", "q", "Pending")
+    assert (found["stage"], found["refusals"][0]["message"]) == ("NotAdmitted", _SHORT)
     refusal = found["refusals"][0]
     assert (refusal["plugin"], refusal["hook"], refusal["reason"]) == (
         "capacity-card",
         "job_enqueueable",
         "InsufficientScalarQuota",
     )
-    assert refusal["figures"] == {"resource": A10, "requested": 2000, "total": 6000, "limit": 4000}
+    assert refusal["checks"] == [{"resource": A10, "requested": 2, "total": 6, "limit": 4}]
     assert [item["names"] for item in found["pending"]] == [["waits-1"]], "of one pod only"
 
 
 @pytest.mark.asyncio
 async def test_explain_tells_what_does_not_wait_and_what_would_not(cluster: Cluster, ask: Asking) -> None:
     await _set_the_scene(cluster)
-    assert "Reason: not pending: all pods are scheduled\n" in (await ask.explain("runs")).out
+    assert ": Not pending: all pods are scheduled.\n" in (await ask.explain("runs")).out
     answer = await ask.explain("fits")
-    assert answer.err == _NO_CONF + "note: a session over this state would bind 2 of its pods\n"
+    assert ": The next session binds 2 pods to n1.\n" in answer.out
     assert not await cluster.list("events", fieldSelector="involvedObject.name=fits"), "and it does not"
     assert sorted(await cluster.bound()) == [f"runs-{member}" for member in range(4)]
 
@@ -161,7 +162,7 @@ async def test_explain_knows_a_deployment_by_its_name(cluster: Cluster, ask: Ask
         await cluster.create(replica)
     for asked in ("chat", "deployment/chat"):
         head, *rest = (await ask.explain(asked)).out.splitlines()
-        assert head.startswith(f"{cluster.namespace}/deployment/chat (podgroup-")
+        assert head.startswith(f"{cluster.namespace}/deployment/chat: The PodGroup is not admitted: ")
         assert "chat-5d8f-aaaaa: PodGroup not admitted" in rest
     missing = await ask.explain("deployment/chad")
     assert missing.status == 2
@@ -253,13 +254,11 @@ async def test_the_installed_scheduler_conf_decides(cluster: Cluster, ask: Askin
     await _install(cluster, {"scheduler.yaml": deny})
     answer = await ask.explain("unnamed")
     assert answer.err == ""
-    assert "Reason: Get request resource failed, Queue <q>, error: <card resource" in answer.out
+    assert ": Can never start: card resource nvidia.com/gpu requested without annotation" in answer.out
     given = tmp_path / "conf.yaml"
     given.write_text(CARD_CONF)
     answer = await ask.explain("unnamed", f"--scheduler-conf={given}")
-    assert answer.err == "note: a session over this state would bind 1 of its pods\n", (
-        "the conf that is given goes first"
-    )
+    assert ": The next session binds 1 pod to " in answer.out, "the conf that is given goes first"
     answer = await ask.explain("unnamed", "--installed-conf=capcard-system/another")
     assert "ConfigMap capcard-system/another: not found; using the built-in scheduler-conf\n" in answer.err
 

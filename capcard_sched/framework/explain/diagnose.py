@@ -6,8 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.framework.explain.capacity import CapacityReader
+from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
 from capcard_sched.framework.explain.limits import LimitReader
-from capcard_sched.framework.explain.stages import DiagnosisInput, decide
+from capcard_sched.framework.explain.stages import decide
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
 from capcard_sched.model.diagnosis import (
@@ -115,7 +116,7 @@ class _Diagnoser:
         return JobDiagnosis(
             namespace=job.namespace,
             workload=display_name(job).partition("/")[2],
-            pod_group="" if job.implicit else job.name,
+            pod_group=job.name if job.uid and not job.implicit else "",
             phase=job.phase.value,
             stage=found.stage,
             summary=found.summary,

@@ -13,7 +13,7 @@ from capcard_sched.model.selectors import BLOCKING_EFFECTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capcard_sched.framework.explain.stages import DiagnosisInput
+    from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
     from capcard_sched.model.diagnosis import CardCapacity, HolderUse, NodeUse
 
 #: Names listed before "and N more".

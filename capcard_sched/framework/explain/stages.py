@@ -13,42 +13,11 @@ from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from capcard_sched.model.diagnosis import CardCapacity, LimitUse, PendingPods, QueuePosition, Stage
-    from capcard_sched.model.explanation import PodCards
-    from capcard_sched.model.job import Job, Task
-    from capcard_sched.model.refusal import Figures, Refusal
-
-
-class DiagnosisInput(NamedTuple):
-    """The data of one job that its stage follows from."""
-
-    job: Job
-    #: The pod that the diagnosis is about; None for all.
-    pod: Task | None
-    tasks: Sequence[Task]
-    #: Bound by the last session, not yet on the cluster.
-    coming: Sequence[Task]
-    waiting: Sequence[Task]
-    pending: Sequence[PendingPods]
-    refusals: Sequence[Refusal]
-    #: The first refusal with figures.
-    quota_refusal: Refusal | None
-    queue: QueuePosition
-    limits: Sequence[LimitUse]
-    queues: Sequence[str]
-    capacity: Sequence[CardCapacity]
-    known_cards: Sequence[str]
-    #: Of each template of pending pods.
-    pod_cards: Sequence[PodCards]
-    impossible: Figures | None
-    #: The card quota of the queue in thousandths, and why the annotation is invalid.
-    quota: Mapping[str, int]
-    quota_problem: str
-    #: Cards that `card.request` declares, and those that the pods request; in thousandths.
-    declared: Mapping[str, int]
-    counted: Mapping[str, int]
+    from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
+    from capcard_sched.model.diagnosis import LimitUse, Stage
+    from capcard_sched.model.refusal import Figures
 
 
 class StageResult(NamedTuple):
@@ -354,16 +323,14 @@ def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
         over = sum(row.over for row in rows)
         summary = f"{of} is over its quota by {amount_of(names, over)}: {used} used; {needs}"
     elif not any(row.free for row in rows):
-        quota = "has no quota for" if not any(row.quota for row in rows) else "has no quota left:"
-        shown = names if not any(row.quota for row in rows) else f"{used} used"
-        summary = f"{of} {quota} {shown}; {needs}"
+        left = f"left: {used} used" if any(row.quota for row in rows) else f"for {names}"
+        summary = f"{of} has no quota {left}; {needs}"
     else:
         summary = f"{of} has too little quota left: {used} used; {needs}"
     facts = []
     if len(rows) == 1 and rows[0].quota is not None:
         row = rows[0]
-        quota = row.quota or 0.0
-        missing = row.used + per_pod - quota
+        missing = row.used + per_pod - (row.quota or 0.0)
         facts.append(
             f"The next pod starts when {quantity(row.resource, missing)} of queue {row.queue} are released, or with "
             f"a quota of {amount_of(row.resource, row.used + per_pod)}"

@@ -53,7 +53,7 @@ async def test_a_pod_that_gets_no_room_names_what_protected_whom(
         assert re.search(r"^ *1 +not-preemptable *$", said, re.MULTILINE), said
         assert "on 1 node evicting every possible victim frees too little" in said
         found = json.loads(await explain("r", "--output=json"))
-        assert [(item["action"], item["pod"], item["nodes"], item["not_enough"]) for item in found["victims"]] == [
+        assert [(item["action"], item["pod"], item["nodes"], item["notEnough"]) for item in found["victims"]] == [
             ("reclaim", "r-w-0", 2, 1)
         ]
         assert found["victims"][0]["kept"] == [["service-type", 3], ["not-preemptable", 1]]

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from capcard_sched.framework.api.plugin import VETO, Placement, Plugin, VictimDecision
-from capcard_sched.framework.explain import explain_job, find_job
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.find import find_job
 from capcard_sched.model.deltas import EvictFailed, PodChanged
 from capcard_sched.model.intents import Evict, UpdatePodCondition
 from capcard_sched.model.job import Task
@@ -639,7 +640,7 @@ def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
         job = find_job(w.h.core, "default", name)
         assert job is not None
         console = Console(width=200, file=io.StringIO())
-        console.print(render(explain_job(w.h.core, job)))
+        console.print(render(diagnose_job(w.h.core, job)))
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
 
@@ -653,7 +654,7 @@ def test_explain_tells_what_protected_whom_and_who_took_the_place() -> None:
     w = _World()
     w.run("a", 8, "n1").want(4)
     w.h.step()
-    assert [(pod.pod, pod.by, pod.action) for pod in explain_job(w.h.core, w.h.job("a")).evicted] == [
+    assert [(pod.pod, pod.by, pod.action) for pod in diagnose_job(w.h.core, w.h.job("a")).evicted] == [
         ("a-w-0", "default/r-w-0", "reclaim")
     ]
     assert "default/r-w-0" in text("a")

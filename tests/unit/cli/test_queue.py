@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.cli.main import run
-from capcard_sched.framework.explain import queue_uses
+from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.model.deltas import QueueGone
 from capcard_sched.testing import Harness
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.explain import explain_job
+from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.testing import Harness
 
@@ -109,8 +109,8 @@ def test_a_skipped_job_is_explained_by_its_last_attempt() -> None:
     h.pod("late", group="late", requests={"cpu": "1"})
     h.step()
 
-    explanation = explain_job(h.core, h.job("g"))
-    assert explanation.summary == "0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
+    explanation = diagnose_job(h.core, h.job("g"))
+    assert explanation.pending[0].message == "0/2 nodes are unavailable: 2 Insufficient nvidia.com/gpu."
     assert [item.outcome for item in explanation.pending] == ["unfit"]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from capcard_sched.framework.close.missing_groups import GRACE_SECONDS, MissingGroups
-from capcard_sched.framework.explain import explain_job, find_job
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.framework.explain.find import find_job
 from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.testing import Harness
 
@@ -108,7 +109,7 @@ def test_explain_says_so_at_once() -> None:
     h.step()
     job = find_job(h.core, "default", "p")
     assert job is not None
-    assert explain_job(h.core, job).summary == _TOLD[1]
+    assert diagnose_job(h.core, job).summary == _TOLD[1]
 
 
 def test_a_clock_that_is_set_back_makes_nobody_wait_longer() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from capcard_sched.framework.explain import explain_job
+from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.testing import Harness
 from tests.unit.plugins.extender.test_answers import profile_of
 from tests.unit.plugins.extender.webhook import Raw, Webhook, cluster, conf
@@ -135,7 +135,7 @@ def test_explaining_asks_nobody_and_says_what_was_said(webhook: Webhook) -> None
     h = cluster(conf(webhook.url, "predicate"))
     h.step()
     before = len(webhook.asked)
-    (pending,) = explain_job(h.core, h.job("g")).pending
+    (pending,) = diagnose_job(h.core, h.job("g")).pending
     assert [(found.reason, found.nodes, found.plugin) for found in pending.nodes] == [("no", 3, "extender")]
     assert len(webhook.asked) == before
 
@@ -232,7 +232,7 @@ def test_without_a_webhook_that_counts_no_pod_is_placed_and_all_are_told_why(web
         "p"
     )
     assert f"0/3 nodes are unavailable: 3 {unasked}." in h.pod_message("p2")
-    (pending,) = explain_job(h.core, h.job("g2")).pending
+    (pending,) = diagnose_job(h.core, h.job("g2")).pending
     assert [(found.reason, found.nodes, found.plugin) for found in pending.nodes] == [(unasked, 3, "extender")]
 
 

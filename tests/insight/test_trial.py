@@ -1,0 +1,99 @@
+"""Trials: what they change, what they leave alone, and how they end."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.trial import run_trial, with_actions
+from capcard_sched.model.deltas import NodeChanged, QueueChanged
+from capcard_sched.model.diagnosis import StateDifference
+from capcard_sched.model.objects import NodeObject, QueueObject
+from capcard_sched.testing import Harness
+
+H200 = "NVIDIA-H200"
+CONF = """
+actions: "enqueue, allocate"
+tiers:
+- plugins: [{name: priority}, {name: gang, enablePreemptable: false}, {name: predicates}, {name: capacity-card}]
+"""
+
+
+@pytest.fixture
+def h() -> Harness:
+    """`runs` holds all 8 cards of the node and of the quota; `waits` needs 8 with a higher priority."""
+    h = Harness(CONF)
+    h.gpu_node("n1")
+    h.queue("q", cards={H200: 8})
+    h.priority_class("urgent", 1000)
+    h.group("runs", queue="q", phase="Running")
+    h.pod("runs", group="runs", card=H200, cards=8, node="n1", phase="Running")
+    h.group("waits", queue="q", phase="Inqueue", priority_class="urgent")
+    h.pod("waits", group="waits", card=H200, cards=8, priority=1000)
+    h.step()
+    return h
+
+
+def queue(cards: int) -> QueueChanged:
+    notes = {"volcano.sh/card.quota": f'{{"{H200}": {cards}}}'}
+    return QueueChanged(msgspec.convert({"metadata": {"name": "q", "annotations": notes}}, QueueObject))
+
+
+def node(name: str) -> NodeChanged:
+    labels = {"nvidia.com/gpu.product": H200, "nvidia.com/gpu.memory": "143771"}
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    obj = {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts}}
+    return NodeChanged(msgspec.convert(obj, NodeObject))
+
+
+def usage(found: StateDifference) -> dict[tuple[str, str], tuple[float, float]]:
+    return {(row.queue, row.resource): (row.before, row.after) for row in found.usage}
+
+
+def test_a_trial_without_changes_differs_in_nothing(h: Harness) -> None:
+    found = run_trial(h.core, 100.0)
+    assert (found.started, found.evicted, found.usage, found.settled) == ((), (), (), True)
+    assert found.pending == ("default/waits",)
+
+
+def test_changed_objects_start_a_job_together_and_neither_alone(h: Harness) -> None:
+    assert run_trial(h.core, 100.0, [queue(16)]).started == ()
+    assert run_trial(h.core, 100.0, [node("n2")]).started == ()
+    found = run_trial(h.core, 100.0, [queue(16), node("n2")])
+    assert (found.started, found.pending, found.evicted) == (("default/waits",), (), ())
+    assert usage(found)["q", H200] == (8, 16)
+
+
+def test_an_action_that_the_conf_lacks_evicts_and_starts(h: Harness) -> None:
+    found = run_trial(h.core, 100.0, conf=with_actions(h.core.conf, ("preempt",)))
+    (evicted,) = found.evicted
+    assert (evicted.pod, evicted.node, evicted.action, evicted.by) == (
+        "default/runs",
+        "n1",
+        "preempt",
+        "default/waits",
+    )
+    assert found.started == ("default/waits",)
+
+
+def test_a_trial_leaves_the_state_as_it_is(h: Harness) -> None:
+    before = h.core.last_session
+    first = run_trial(h.core, 100.0, [queue(16), node("n2")])
+    assert h.core.last_session is before
+    assert sorted(h.core.state.nodes.by_name) == ["n1"]
+    assert h.core.conf.actions == ("enqueue", "allocate")
+    assert run_trial(h.core, 100.0, [queue(16), node("n2")]) == first, "the same input gives the same result"
+
+
+def test_the_number_of_sessions_is_bounded(h: Harness) -> None:
+    found = run_trial(h.core, 100.0, [queue(16), node("n2")], max_sessions=1)
+    assert (found.sessions, found.settled) == (1, False)
+
+
+def test_an_exception_in_the_copy_reaches_the_caller() -> None:
+    def fail() -> StateDifference:
+        raise ValueError("no such thing")
+
+    with pytest.raises(ForkedCopyError, match="ValueError: no such thing"):
+        in_copy(fail, StateDifference)
