@@ -8,9 +8,10 @@ import msgspec
 
 from capcard_sched.framework.explain.capacity import holders
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
+from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
 from capcard_sched.model.diagnosis import LimitUse
 from capcard_sched.model.quantity import in_units
+from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.workload import display_name
 
@@ -52,12 +53,8 @@ class LimitReader:
 
     def chain(self, name: str) -> list[Queue]:
         """The queue and its ancestors, nearest first; a missing or repeated parent ends the list."""
-        found: list[Queue] = []
         queue = self._queues.get(name)
-        while queue is not None and queue not in found:
-            found.append(queue)
-            queue = self._queues.get(queue.parent)
-        return found
+        return [] if queue is None else [queue, *ancestors(queue, self._queues)]
 
     def quota(self, queue: Queue | None) -> dict[str, int]:
         """The card quota in thousandths; none of a malformed annotation."""
@@ -84,7 +81,7 @@ class LimitReader:
         chain = self.chain(name)
         for depth, queue in enumerate(chain):
             quota = self.quota(queue)
-            if depth and not quota:
+            if depth and not is_card_quota(queue.annotations.get(CARD_QUOTA)):
                 continue
             jobs = self._subtree_jobs(queue) if depth or queue.name in self._below else list(queue.jobs.values())
             held, reserved = self._sums(jobs, "held"), self._sums(jobs, "reserved")

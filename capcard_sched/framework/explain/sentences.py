@@ -172,11 +172,16 @@ def _toleration(taint: str) -> str:
 
 
 def _quota_is_free(data: DiagnosisInput) -> list[str]:
+    """Whether the quotas of the queue and its ancestors cover one pod, or the rest of the gang."""
     facts = []
     for row in data.limits:
-        if row.quota and row.cluster_total is not None and 0 < row.requested_per_pod <= (row.free or 0):
-            free = amount_of(row.resource, row.free)
-            facts.append(
-                f"Quota is not the reason: queue {row.queue} has {free} of {quantity(row.resource, row.quota)} free"
-            )
+        if not row.quota or row.cluster_total is None or not row.requested_per_pod:
+            continue
+        missing = 1 if data.job.is_ready() else max(1, data.job.min_available - data.job.ready_tasks)
+        needed = min(row.requested, missing * row.requested_per_pod)
+        free = f"queue {row.queue} has {amount_of(row.resource, row.free)} of {quantity(row.resource, row.quota)} free"
+        if (row.free or 0) >= needed:
+            facts.append(f"Quota is not the reason: {free}")
+        else:
+            facts.append(f"Quota is too small as well: {free}, and {amount_of(row.resource, needed)} are needed")
     return facts
