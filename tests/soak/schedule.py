@@ -67,6 +67,10 @@ KINDS: Final[dict[str, tuple[int, float, float]]] = {
     "impossible-gang": (2, 0.0, 0.0),
     "affinity-terms": (1, 0.0, 0.0),
 }
+#: Kinds that end a process.
+ENDING: Final = frozenset({"kill-leader", "kill-standby", "terminate-leader"})
+#: Seconds: in the second half of each period no process ends, so that its memory is measured over a quarter of an hour.
+PERIOD: Final = 1800.0
 #: Seconds: mean time between two faults.
 MEAN_GAP: Final = 2.5
 #: Seconds without faults at the beginning.
@@ -79,14 +83,16 @@ def fault_schedule(seed: int, seconds: float, only: Collection[str] = ()) -> lis
     `only`: kinds to choose from; empty: all.
     """
     rng = random.Random(seed)
-    kinds = [kind for kind in KINDS if not only or kind in only]
-    weights = [KINDS[kind][0] for kind in kinds]
+    chosen = [kind for kind in KINDS if not only or kind in only]
     found: list[ScheduledFault] = []
     at = WARM_UP
     while True:
         at += rng.expovariate(1 / MEAN_GAP)
         if at >= seconds:
             return found
-        kind = rng.choices(kinds, weights)[0]
+        kinds = [kind for kind in chosen if at % PERIOD < PERIOD / 2 or kind not in ENDING]
+        if not kinds:
+            continue
+        kind = rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
         _, shortest, longest = KINDS[kind]
         found.append(ScheduledFault(round(at, 3), kind, round(rng.uniform(shortest, longest), 3), rng.randrange(10**6)))

@@ -14,7 +14,7 @@ from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
 from tests.e2e.history import Change, Moment
 from tests.soak.faults import FaultInjector
 from tests.soak.oracle import Oracle
-from tests.soak.schedule import KINDS, fault_schedule
+from tests.soak.schedule import ENDING, KINDS, fault_schedule
 
 CARD = "NVIDIA-A10"
 
@@ -30,6 +30,20 @@ def test_half_an_hour_has_every_kind_of_fault_and_each_has_an_action() -> None:
     assert {fault.kind for fault in fault_schedule(1, 1800)} == set(KINDS)
     for kind in KINDS:
         assert callable(getattr(FaultInjector, f"_{kind.partition('-')[0]}")), kind
+
+
+def test_in_the_second_quarter_of_an_hour_no_process_ends_so_that_its_memory_is_measured() -> None:
+    ends = [fault.at for fault in fault_schedule(3, 3600) if fault.kind in ENDING]
+    assert len(ends) > 20
+    assert not [at for at in ends if 900 <= at < 1800 or at >= 2700]
+    assert fault_schedule(3, 1800, ["kill-leader"])[-1].at < 900
+
+
+def test_a_schedule_of_chosen_kinds_has_no_other() -> None:
+    assert {fault.kind for fault in fault_schedule(3, 300, ["compact", "move-podgroup"])} == {
+        "compact",
+        "move-podgroup",
+    }
 
 
 class Story:
