@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from capcard_sched.model.in_tree_volumes import InTreeSources
+
 #: An unparsed quantity: a string, or a number in YAML.
 RawQuantity: TypeAlias = str | int | float
 RawAmounts: TypeAlias = dict[str, RawQuantity]
@@ -176,7 +178,7 @@ class EphemeralSource(_Object, frozen=True):
     """A generic ephemeral volume; only its presence is read."""
 
 
-class Volume(_Object, frozen=True):
+class Volume(InTreeSources, frozen=True):
     name: str = ""
     persistent_volume_claim: ClaimSource | None = None
     ephemeral: EphemeralSource | None = None

@@ -17,6 +17,7 @@ from capcard_sched.model.task_class import ContainerAmounts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.objects import Container, PodObject, PodSpec, RawAmounts, Volume
 
 #: milli-CPU and bytes. Defaults of a container without a request in least/most-requested scores.
@@ -83,6 +84,8 @@ class PodTemplate(NamedTuple):
     volumes: tuple[str, ...]
     #: The claims of generic ephemeral volumes among them.
     own_volumes: tuple[str, ...]
+    #: In-tree volumes of the pod itself, in order, without repetition.
+    inline_volumes: tuple[AttachmentKey, ...]
     priority_class_name: str
     preemption_policy: str
     #: `qos.own_cpus`: None unless the pod is Guaranteed.
@@ -268,6 +271,11 @@ def _claims(volumes: tuple[Volume, ...], pod_name: str) -> tuple[tuple[str, ...]
     return tuple(names), tuple(own)
 
 
+def inline_volumes(volumes: Iterable[Volume]) -> tuple[AttachmentKey, ...]:
+    """The in-tree volumes among the volumes of a pod."""
+    return tuple(dict.fromkeys(key for volume in volumes if (key := volume.in_tree()) is not None))
+
+
 def template_of(pod: PodObject) -> PodTemplate:
     """The scheduling-relevant template of a pod. Pods of one workload give equal templates.
 
@@ -298,6 +306,7 @@ def template_of(pod: PodObject) -> PodTemplate:
         else (),
         tuple([container.image for container in (*init, *spec.containers)]),
         *(_claims(volumes, pod.metadata.name) if volumes else ((), ())),
+        inline_volumes(volumes) if volumes else (),
         spec.priority_class_name or "",
         spec.preemption_policy or "",
         own_cpus(spec) if part.limits else None,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, AttachmentKey, in_tree_key
 from capcard_sched.model.objects import LabelSelector, NodeSelector
 from capcard_sched.model.selectors import matches_labels
-from capcard_sched.model.volumes import MIGRATED_PROVISIONERS, NO_PROVISIONER, ClaimReference, TopologySelectorTerm
+from capcard_sched.model.volumes import NO_PROVISIONER, ClaimReference, TopologySelectorTerm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-#: Driver and handle of an attached volume.
-AttachmentKey: TypeAlias = tuple[str, str]
 
 _MANY_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
@@ -70,9 +68,8 @@ class PersistentVolume(msgspec.Struct, frozen=True):
     claim: ClaimReference | None
     #: Phase Available, not being deleted, and valid.
     available: bool
-    #: "" unless it is a CSI volume.
-    driver: str
-    handle: str
+    #: None unless it is a CSI volume, or an in-tree volume with a CSI driver.
+    attachment: AttachmentKey | None
     #: Distinct for every version of every volume: usable as a cache key.
     version: int = 0
 
@@ -158,6 +155,8 @@ class Storage:
         self.classes: dict[str, StorageClass] = {}
         #: Node name to driver to its attachment limit; drivers without a limit are absent.
         self.limits: dict[str, Mapping[str, int]] = {}
+        #: Node name to the in-tree plugins that its CSINode lists as migrated, without MIGRATED_EVERYWHERE.
+        self.migrated: dict[str, frozenset[str]] = {}
         #: Drivers with storage capacity tracking.
         self.tracked_drivers: set[str] = set()
         self.capacities: dict[tuple[str, str], StorageCapacity] = {}
@@ -171,18 +170,21 @@ class Storage:
     def attachment_key(self, volume_name: str) -> AttachmentKey | None:
         """Attachment key of a CSI volume; None for others and for unknown ones."""
         volume = self.volumes.get(volume_name)
-        return (volume.driver, volume.handle) if volume is not None and volume.driver else None
+        return volume.attachment if volume is not None else None
 
     def unprovisioned_key(self, claim: VolumeClaim) -> AttachmentKey | None:
         """Attachment key of the volume to provision for a claim; None without dynamic provisioning."""
         made_by = self.classes.get(claim.class_name)
         if made_by is None or not made_by.provisions:
             return None
-        return MIGRATED_PROVISIONERS.get(made_by.provisioner, made_by.provisioner), f"claim {claim.key}"
+        handle = f"claim {claim.key}"
+        if made_by.provisioner in CSI_DRIVERS:
+            return in_tree_key(made_by.provisioner, handle)
+        return AttachmentKey(made_by.provisioner, handle)
 
     def attached(self, node: str) -> Iterator[AttachmentKey]:
         """Keys of the CSI volumes attached to a node, from VolumeAttachments."""
         for volume in self.attachments.get(node, {}).values():
             key = self.attachment_key(volume)
             if key is not None:
-                yield key
+                yield key._replace(plugin="")  # a driver attached it

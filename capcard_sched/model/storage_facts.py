@@ -61,7 +61,6 @@ def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[st
     if wrong:
         problems.append(f"spec.nodeAffinity.required.{wrong}")
         affinity = _NOWHERE
-    driver, handle = attached_as(spec)
     volume = PersistentVolume(
         name=meta.name,
         class_name=(meta.annotations or {}).get(CLASS_ANNOTATION) or spec.storage_class_name or "",
@@ -72,8 +71,7 @@ def volume_facts(obj: PersistentVolumeObject) -> tuple[PersistentVolume, list[st
         affinity=affinity,
         claim=spec.claim_ref,
         available=obj.status.phase == "Available" and not meta.deletion_timestamp and not problems,
-        driver=driver,
-        handle=handle,
+        attachment=attached_as(spec),
     )
     return volume, problems
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
+    from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.objects import Affinity, HostPort, Toleration, TopologySpreadConstraint
     from capcard_sched.model.resources import Vector
 
@@ -64,6 +65,8 @@ class TaskClass:
     #: The claims among them that belong to one pod (generic ephemeral volumes). Their names contain the pod's name, so
     #: the class has that pod alone.
     own_volumes: tuple[str, ...]
+    #: In-tree volumes of the pod itself, in order, without repetition.
+    inline_volumes: tuple[AttachmentKey, ...]
     #: Template-level annotations that plugins read: `model.annotations.CLASS_ANNOTATIONS`.
     annotations: Mapping[str, str]
     #: Kind of the pod's first owner reference, "" without one.

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from capcard_sched.model.in_tree_volumes import AttachmentKey, InTreeSources
 from capcard_sched.model.objects import LabelSelector, NodeSelector, ObjectMeta, RawAmounts, RawQuantity
 
 #: Annotation of a claim: the node to provision its volume for.
@@ -20,17 +21,6 @@ CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 #: Provisioner of classes with manually created volumes.
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
-#: Provisioners of in-tree volumes to the CSI drivers that replace them.
-MIGRATED_PROVISIONERS: Final = {
-    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
-    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
-    "kubernetes.io/azure-disk": "disk.csi.azure.com",
-    "kubernetes.io/azure-file": "file.csi.azure.com",
-    "kubernetes.io/cinder": "cinder.csi.openstack.org",
-    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
-    "kubernetes.io/portworx-volume": "pxd.portworx.com",
-    "kubernetes.io/rbd": "rbd.csi.ceph.com",
-}
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 IMMEDIATE: Final = "Immediate"
 
@@ -81,49 +71,11 @@ class CSIVolumeSource(_StorageKind, frozen=True):
     volume_handle: str = ""
 
 
-class AwsElasticBlockStore(_StorageKind, frozen=True):
-    volume_id: str = msgspec.field(name="volumeID", default="")
-
-
-class GcePersistentDisk(_StorageKind, frozen=True):
-    pd_name: str = ""
-
-
-class AzureDisk(_StorageKind, frozen=True):
-    disk_uri: str = msgspec.field(name="diskURI", default="")
-
-
-class AzureFile(_StorageKind, frozen=True):
-    share_name: str = ""
-
-
-class Cinder(_StorageKind, frozen=True):
-    volume_id: str = msgspec.field(name="volumeID", default="")
-
-
-class VsphereVolume(_StorageKind, frozen=True):
-    volume_path: str = ""
-
-
-class PortworxVolume(_StorageKind, frozen=True):
-    volume_id: str = msgspec.field(name="volumeID", default="")
-
-
-class Rbd(_StorageKind, frozen=True):
-    image: str = ""
-    pool: str = ""
-
-    @property
-    def handle(self) -> str:
-        """Identifies the image."""
-        return f"{self.pool}/{self.image}"
-
-
 class VolumeNodeAffinity(_StorageKind, frozen=True):
     required: NodeSelector | None = None
 
 
-class PersistentVolumeSpec(_StorageKind, frozen=True):
+class PersistentVolumeSpec(InTreeSources, frozen=True):
     capacity: RawAmounts | None = None
     access_modes: tuple[str, ...] | None = None
     claim_ref: ClaimReference | None = None
@@ -131,37 +83,16 @@ class PersistentVolumeSpec(_StorageKind, frozen=True):
     volume_mode: str | None = None
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSIVolumeSource | None = None
-    aws_elastic_block_store: AwsElasticBlockStore | None = None
-    gce_persistent_disk: GcePersistentDisk | None = None
-    azure_disk: AzureDisk | None = None
-    azure_file: AzureFile | None = None
-    cinder: Cinder | None = None
-    vsphere_volume: VsphereVolume | None = None
-    portworx_volume: PortworxVolume | None = None
-    rbd: Rbd | None = None
 
 
-def attached_as(spec: PersistentVolumeSpec) -> tuple[str, str]:
-    """CSI driver and handle of a volume, by which attachments are counted; empty for volumes that are not attached.
+def attached_as(spec: PersistentVolumeSpec) -> AttachmentKey | None:
+    """The key by which attachments of a volume are counted; None for volumes that are not attached.
 
     An in-tree volume counts as one of the CSI driver that replaces its plugin.
     """
     if spec.csi is not None:
-        return spec.csi.driver, spec.csi.volume_handle
-    sources: tuple[tuple[str, msgspec.Struct | None, str], ...] = (
-        ("aws-ebs", spec.aws_elastic_block_store, "volume_id"),
-        ("gce-pd", spec.gce_persistent_disk, "pd_name"),
-        ("azure-disk", spec.azure_disk, "disk_uri"),
-        ("azure-file", spec.azure_file, "share_name"),
-        ("cinder", spec.cinder, "volume_id"),
-        ("vsphere-volume", spec.vsphere_volume, "volume_path"),
-        ("portworx-volume", spec.portworx_volume, "volume_id"),
-        ("rbd", spec.rbd, "handle"),
-    )
-    for plugin, source, field in sources:
-        if source is not None:
-            return MIGRATED_PROVISIONERS[f"kubernetes.io/{plugin}"], getattr(source, field)
-    return "", ""
+        return AttachmentKey(spec.csi.driver, spec.csi.volume_handle)
+    return spec.in_tree()
 
 
 class PersistentVolumeStatus(_StorageKind, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.model.pod_template import resizes, template_of
+from capcard_sched.model.pod_template import inline_volumes, resizes, template_of
 from capcard_sched.model.task_class import NO_ACCOUNTING, TaskClass
 from capcard_sched.model.term_limits import DEFAULT_TERM_LIMITS, limit_terms
 
@@ -88,6 +88,7 @@ class ClassTable:
             template.images,
             template.volumes,
             template.own_volumes,
+            template.inline_volumes,
             tuple(sorted(annotations.items())),
             owner_kind,
             template.priority_class_name,
@@ -116,6 +117,7 @@ class ClassTable:
                 images=template.images,
                 volumes=template.volumes,
                 own_volumes=template.own_volumes,
+                inline_volumes=template.inline_volumes,
                 annotations=dict(annotations),
                 owner_kind=owner_kind,
                 priority_class_name=template.priority_class_name,
@@ -199,6 +201,7 @@ def _as_written(pod: PodObject, facts: PodFacts, namespace: str) -> bytes | None
                 spec.containers, spec.init_containers, spec.resources, spec.overhead, spec.node_selector, spec.affinity,
                 spec.tolerations, spec.topology_spread_constraints, spec.host_network, spec.priority_class_name,
                 spec.preemption_policy, facts.class_annotations, facts.owner_kind, namespace, resizes(pod),
+                inline_volumes(spec.volumes or ()),
             )
         )  # fmt: skip
     except OverflowError:  # an integer beyond 64 bits

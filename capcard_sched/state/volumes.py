@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model import deltas
+from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, MIGRATED_EVERYWHERE, MIGRATED_PLUGINS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.selectors import label_selector_problem
 from capcard_sched.model.status import TaskStatus
@@ -213,19 +214,23 @@ class VolumeTable:
                 problems.append(f"spec.drivers[{index}].allocatable.count: {count} is negative; it counts as 0")
             limits[driver.name] = max(0, count)
         self._note("CSINode", "", name, problems, obj.metadata.uid)
-        self._set_limits(name, limits)
+        listed = (obj.metadata.annotations or {}).get(MIGRATED_PLUGINS, "").split(",")
+        self._set_csi_node(name, limits, frozenset(CSI_DRIVERS.keys() & listed) - MIGRATED_EVERYWHERE)
 
     def _drop_csi_node(self, name: str) -> None:
         self._invalid.forget("CSINode", "", name)
-        self._set_limits(name, {})
+        self._set_csi_node(name, {}, frozenset())
 
-    def _set_limits(self, node: str, limits: Mapping[str, int]) -> None:
-        if self.storage.limits.get(node, {}) == limits:
+    def _set_csi_node(self, node: str, limits: Mapping[str, int], migrated: frozenset[str]) -> None:
+        storage = self.storage
+        if (storage.limits.get(node, {}), storage.migrated.get(node, frozenset())) == (limits, migrated):
             return
+        storage.limits.pop(node, None)
+        storage.migrated.pop(node, None)
         if limits:
-            self.storage.limits[node] = limits
-        else:
-            del self.storage.limits[node]
+            storage.limits[node] = limits
+        if migrated:
+            storage.migrated[node] = migrated
         self._changes.nodes.add(node)
 
     def _apply_attachment(self, obj: VolumeAttachmentObject) -> None:

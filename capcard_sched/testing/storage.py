@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model import deltas
+from capcard_sched.model.in_tree_volumes import MIGRATED_PLUGINS
 from capcard_sched.model.volumes import (
     BIND_COMPLETED,
     WAIT_FOR_CONSUMER,
@@ -158,13 +159,17 @@ class StorageObjects:
         self._volumes.pop(name, None)
         self._deltas.append(deltas.PersistentVolumeGone(name))
 
-    def csi_node(self, node: str, **limits: int | None) -> None:
-        """Set the drivers of a node and their volume limits; `_` in a name stands for a dot."""
+    def csi_node(self, node: str, *, migrated: Iterable[str] = (), **limits: int | None) -> None:
+        """Set the drivers of a node and their volume limits; `_` in a name stands for a dot.
+
+        `migrated`: in-tree plugins in its annotation.
+        """
         drivers = [
             {"name": name.replace("_", "."), **({} if count is None else {"allocatable": {"count": count}})}
             for name, count in limits.items()
         ]
-        body = {"metadata": {"name": node}, "spec": {"drivers": drivers}}
+        meta = {"name": node, "annotations": {MIGRATED_PLUGINS: ",".join(migrated)}}
+        body = {"metadata": meta, "spec": {"drivers": drivers}}
         self._deltas.append(deltas.CSINodeChanged(msgspec.convert(body, CSINodeObject)))
 
     def csi_driver(self, name: str, *, storage_capacity: bool) -> None:

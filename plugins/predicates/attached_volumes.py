@@ -10,20 +10,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, AttachmentKey, in_tree_key
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Task
     from capcard_sched.model.resources import Vector
-    from capcard_sched.model.storage import AttachmentKey, Storage
+    from capcard_sched.model.storage import Storage
 
 TOO_MANY_VOLUMES = "node(s) exceed max volume count"
 
 _NO_LIMIT = np.iinfo(np.int64).max
+
+
+def keys_of_driver(driver: str) -> list[AttachmentKey]:
+    """The keys, with an empty handle, that volumes of a driver have."""
+    plugins = {in_tree_key(plugin, "").plugin for plugin, replaced_by in CSI_DRIVERS.items() if replaced_by == driver}
+    return [AttachmentKey(driver, "", plugin) for plugin in sorted(plugins | {""})]
 
 
 class AttachedVolumes:
@@ -78,7 +85,7 @@ class AttachedVolumes:
                 self._listed[name] = listed
                 self._add(name, listed)
             for task in node.tasks.values():
-                if task.cls.volumes:
+                if task.cls.volumes or task.cls.inline_volumes:
                     self.place(task, name)
         self._touched.clear()
 
@@ -100,7 +107,7 @@ class AttachedVolumes:
         if not self.drivers:
             return
         self._touched.add(node)
-        keys = self._keys_of(task)
+        keys = self._counted(self._keys_of(task), node)
         self._held.setdefault(node, {})[task.uid] = keys
         self._add(node, keys)
 
@@ -115,7 +122,15 @@ class AttachedVolumes:
             del self._held[node]
         self._remove(node, keys)
 
+    def _counted(self, keys: Iterable[AttachmentKey], node: str) -> tuple[AttachmentKey, ...]:
+        """The volumes that count on a node, without their plugin."""
+        migrated = self._storage.migrated.get(node, ())
+        return tuple(
+            key._replace(plugin="") if key.plugin else key for key in keys if not key.plugin or key.plugin in migrated
+        )
+
     def _add(self, node: str, keys: Iterable[AttachmentKey]) -> None:
+        """Add volumes; `_counted` keys."""
         for key in keys:
             nodes = self._on.setdefault(key, {})
             nodes[node] = nodes.get(node, 0) + 1
@@ -174,27 +189,38 @@ class AttachedVolumes:
         return counts, self._limit_arrays[driver]
 
     def reject(
-        self, keys: Sequence[AttachmentKey], more: Sequence[tuple[str, Vector]], rows: NodeView, result: FilterResult
+        self,
+        keys: Sequence[AttachmentKey],
+        more: Sequence[tuple[AttachmentKey, Mask]],
+        rows: NodeView,
+        result: FilterResult,
     ) -> None:
         """Reject nodes where the pod would exceed a limit.
 
-        `keys`: volumes that the pod attaches on every node. `more`: drivers with the number of further new volumes on
-        each node (int64 [nodes]).
+        `keys`: volumes that the pod attaches on every node. `more`: driver and plugin of further new volumes, with the
+        nodes where each is attached.
         """
         wanted: dict[str, Vector] = {}
-        for driver, number in more:
-            if driver in self.drivers:
-                wanted[driver] = wanted[driver] + number if driver in wanted else number
+
+        def add(key: AttachmentKey, new: Vector) -> None:
+            if key.plugin:
+                for name, node in self._by_name.items():
+                    if key.plugin not in self._storage.migrated.get(name, ()):
+                        new[node.row] = 0
+            wanted[key.driver] = wanted[key.driver] + new if key.driver in wanted else new
+
+        for key, nodes in more:
+            if key.driver in self.drivers:
+                add(key, nodes.astype(np.int64))
         for key in keys:
-            driver = key[0]
-            if driver not in self.drivers:
+            if key.driver not in self.drivers:
                 continue
             new = np.ones(len(self._by_name), dtype=np.int64)
-            for name in self._on.get(key, ()):
+            for name in self._on.get(key._replace(plugin=""), ()):
                 node = self._by_name.get(name)
                 if node is not None:
                     new[node.row] = 0
-            wanted[driver] = wanted[driver] + new if driver in wanted else new
+            add(key, new)
         full = np.zeros(len(self._by_name), dtype=bool)
         for driver, new in wanted.items():
             counts, limits = self._arrays(driver)

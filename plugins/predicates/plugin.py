@@ -92,7 +92,7 @@ class Predicates(Plugin):
 
     def task_context(self, task: Task) -> PodContext | None:
         rules = self._rules.rules(task)
-        volumes = self._volumes.of(task) if task.cls.volumes else None
+        volumes = self._volumes.of(task)
         return None if rules is None and volumes is None else PodContext(rules, volumes)
 
     def _context(self, signature: PodSignature) -> PodContext:

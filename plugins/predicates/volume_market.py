@@ -109,7 +109,7 @@ class VolumeMarket:
         self.generation = storage.generation
         self._candidates: dict[object, _Candidates] = {}
         self._made: dict[tuple[str, int], tuple[Mask, Mask]] = {}
-        self._versions_of: dict[str, Vector] = {}
+        self._versions_of: dict[tuple[str, str], Vector] = {}
         #: Version to volume.
         self.volumes = {volume.version: volume for volume in storage.volumes.values()}
 
@@ -139,12 +139,16 @@ class VolumeMarket:
             found = self._candidates[need] = _Candidates(claim, of_class.values(), self.reach)
         return found
 
-    def versions_of(self, driver: str) -> Vector:
-        """Versions of the volumes of a driver: int64 [volumes]."""
-        found = self._versions_of.get(driver)
+    def versions_of(self, driver: str, plugin: str) -> Vector:
+        """Versions of the volumes with this driver and plugin in their attachment key: int64 [volumes]."""
+        found = self._versions_of.get((driver, plugin))
         if found is None:
-            versions = [volume.version for volume in self._storage.volumes.values() if volume.driver == driver]
-            found = self._versions_of[driver] = np.array(versions, dtype=np.int64)
+            versions = [
+                volume.version
+                for volume in self._storage.volumes.values()
+                if (key := volume.attachment) is not None and (key.driver, key.plugin) == (driver, plugin)
+            ]
+            found = self._versions_of[driver, plugin] = np.array(versions, dtype=np.int64)
         return found
 
     # --- provisioning -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
 from capcard_sched.model.storage import Assumption, Decision
 from capcard_sched.plugins.predicates import volume_scoring
-from capcard_sched.plugins.predicates.attached_volumes import AttachedVolumes
+from capcard_sched.plugins.predicates.attached_volumes import AttachedVolumes, keys_of_driver
 from capcard_sched.plugins.predicates.exclusive_claims import READ_WRITE_ONCE_POD, ExclusiveClaims
 from capcard_sched.plugins.predicates.volume_market import NOTHING, TO_BE_MADE, VolumeMarket
 from capcard_sched.plugins.predicates.volume_reach import VolumeReach
@@ -25,13 +25,13 @@ from capcard_sched.plugins.predicates.volume_reach import VolumeReach
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, Scores
+    from capcard_sched.framework.api.node_view import FilterResult, Mask, NodeView, Scores
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.session.session import Session
     from capcard_sched.framework.toolkit.node_index import NodeIndex
+    from capcard_sched.model.in_tree_volumes import AttachmentKey
     from capcard_sched.model.job import Node, Task
-    from capcard_sched.model.resources import Vector
-    from capcard_sched.model.storage import AttachmentKey, Storage, VolumeClaim
+    from capcard_sched.model.storage import Storage, VolumeClaim
     from capcard_sched.plugins.predicates.arguments import PredicatesArguments, ShapePoint
     from capcard_sched.plugins.predicates.volume_market import Offer
 
@@ -104,10 +104,11 @@ class VolumeRules:
     # --- claims of a pod --------------------------------------------------------------------------------------------
 
     def of(self, task: Task) -> PodVolumes | None:
-        """The current claims of a pod; None for a pod without claims."""
+        """The current volumes of a pod; None for a pod without claims and attachable volumes."""
         cls = task.cls
         if not cls.volumes:
-            return None
+            limited = tuple(key for key in cls.inline_volumes if key.driver in self.attached.drivers)
+            return PodVolumes(attached=limited) if limited else None
         storage = self._storage
         bound: list[tuple[str, int]] = []
         reserved: list[tuple[str, int]] = []
@@ -153,7 +154,7 @@ class VolumeRules:
             tuple(nodes),
             tuple(shared),
             tuple(waiting),
-            tuple(key for key in self._attachments(task) if key[0] in self.attached.drivers),
+            tuple(key for key in self._attachments(task) if key.driver in self.attached.drivers),
             tuple(exclusive),
         )
 
@@ -200,7 +201,7 @@ class VolumeRules:
     def _attachments(self, task: Task) -> tuple[AttachmentKey, ...]:
         """The current attachments of a pod's claims; open claims count as volumes to be provisioned."""
         storage = self._storage
-        found: dict[AttachmentKey, None] = {}
+        found: dict[AttachmentKey, None] = dict.fromkeys(task.cls.inline_volumes)
         for name in task.cls.volumes:
             claim = storage.claims.get(f"{task.namespace}/{name}")
             if claim is None:
@@ -255,16 +256,17 @@ class VolumeRules:
 
     def reject_over_limit(self, volumes: PodVolumes, rows: NodeView, result: FilterResult) -> None:
         """Reject nodes where the pod would exceed the limit of a driver."""
-        more: list[tuple[str, Vector]] = []
+        more: list[tuple[AttachmentKey, Mask]] = []
         if volumes.open:
             market, offer = self._current_market(), self.offer(volumes.open)
             for claim, choice in zip(offer.claims, offer.choices, strict=True):
                 made = self._storage.unprovisioned_key(claim)
                 if made is not None:
-                    more.append((made[0], (choice == TO_BE_MADE).astype(np.int64)))
+                    more.append((made, choice == TO_BE_MADE))
                 more += [
-                    (driver, np.isin(choice, market.versions_of(driver)).astype(np.int64))
+                    (key, np.isin(choice, market.versions_of(key.driver, key.plugin)))
                     for driver in sorted(self.attached.drivers)
+                    for key in keys_of_driver(driver)
                 ]
         self.attached.reject(volumes.attached, more, rows, result)
 
@@ -301,7 +303,7 @@ class VolumeRules:
 
     def place(self, placement: Placement) -> None:
         """Add pods that were placed, or whose eviction was undone. Raises VolumesTakenError."""
-        if not placement.cls.volumes:
+        if not (placement.cls.volumes or placement.cls.inline_volumes):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             if self._binding and task.status in _PLACED_NOW:
@@ -311,7 +313,7 @@ class VolumeRules:
 
     def displace(self, placement: Placement) -> None:
         """Remove pods that were unplaced or are being evicted."""
-        if not placement.cls.volumes:
+        if not (placement.cls.volumes or placement.cls.inline_volumes):
             return
         for task, node in zip(placement.tasks, placement.nodes, strict=True):
             self.attached.displace(task, node.name)

@@ -279,6 +279,7 @@ def _compare_storage(mine: Storage, theirs: Storage) -> Iterator[CacheDifference
     yield from _compare_maps("PersistentVolume", _unversioned(mine), _unversioned(theirs))
     yield from _compare_maps("StorageClass", mine.classes, theirs.classes)
     yield from _compare_maps("CSINode", mine.limits, theirs.limits)
+    yield from _compare_maps("CSINode", mine.migrated, theirs.migrated)
     yield from _compare_maps("CSIStorageCapacity", _joined(mine.capacities), _joined(theirs.capacities))
     yield from _compare_maps("VolumeAttachment", mine.attachments, theirs.attachments)
     yield from _sets("Cluster", "", "tracked_drivers", mine.tracked_drivers, theirs.tracked_drivers)

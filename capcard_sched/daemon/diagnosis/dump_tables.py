@@ -102,7 +102,6 @@ def _volume(volume: PersistentVolume) -> Json:
         "bytes": volume.size,
         "claim": f"{owner.namespace}/{owner.name}" if owner is not None else "",
         "available": volume.available,
-        "driver": volume.driver,
-        "handle": volume.handle,
+        **(volume.attachment._asdict() if volume.attachment is not None else {}),
     }
     return {key: value for key, value in found.items() if value}

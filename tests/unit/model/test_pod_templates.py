@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capcard_sched.model.in_tree_volumes import AttachmentKey
 from capcard_sched.model.objects import HostPort, PodObject, Toleration
 from capcard_sched.model.pod_template import DEFAULT_CPU_MILLI, DEFAULT_MEMORY_BYTES, PodTemplate, template_of
 from capcard_sched.model.quantity import MAX_POD_AMOUNT, QuantityError
@@ -311,6 +312,9 @@ def test_a_template_holds_everything_that_decides_placement() -> None:
             {"name": "y", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "z", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+            {"name": "disk", "awsElasticBlockStore": {"volumeID": "aws://zone/vol"}},
+            {"name": "same", "awsElasticBlockStore": {"volumeID": "vol"}},
+            {"name": "block", "portworxVolume": {"volumeID": "id"}},
         ],
         priorityClassName="high",
         preemptionPolicy="Never",
@@ -328,6 +332,10 @@ def test_a_template_holds_everything_that_decides_placement() -> None:
         images=("init:3", "main:1", "side:2"),
         volumes=("data", "-scratch"),
         own_volumes=("-scratch",),
+        inline_volumes=(
+            AttachmentKey("ebs.csi.aws.com", "vol"),
+            AttachmentKey("pxd.portworx.com", "id", "kubernetes.io/portworx-volume"),
+        ),
         priority_class_name="high",
         preemption_policy="Never",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -131,9 +132,9 @@ def test_a_pod_of_higher_priority_preempts_the_holder(priority: int, evicted: li
 # --- limits of CSI drivers --------------------------------------------------------------------------------------------
 
 
-def free_attachments(h: Harness, driver: str = "csi.test", limit: int = 1) -> bool:
+def free_attachments(h: Harness, driver: str = "csi.test", limit: int = 1, migrated: Sequence[str] = ()) -> bool:
     """Whether a node with this limit and the pod `r` attaches one more volume of the driver."""
-    h.csi_node("n1", **{driver.replace(".", "_"): limit})
+    h.csi_node("n1", migrated=migrated, **{driver.replace(".", "_"): limit})
     h.volume("pv-new", claim="new", driver=driver)
     h.claim("new", volume="pv-new")
     pod(h, "p", "new")
@@ -155,25 +156,117 @@ def test_a_claim_bound_to_a_missing_volume_of_no_class_does_not_count() -> None:
     assert free_attachments(h)
 
 
-@pytest.mark.parametrize(
-    ("source", "driver"),
-    [
-        ({"awsElasticBlockStore": {"volumeID": "vol-1"}}, "ebs.csi.aws.com"),
-        ({"gcePersistentDisk": {"pdName": "disk"}}, "pd.csi.storage.gke.io"),
-        ({"azureDisk": {"diskName": "disk", "diskURI": "/uri"}}, "disk.csi.azure.com"),
-        ({"azureFile": {"shareName": "share"}}, "file.csi.azure.com"),
-        ({"cinder": {"volumeID": "id"}}, "cinder.csi.openstack.org"),
-        ({"vsphereVolume": {"volumePath": "[store] path"}}, "csi.vsphere.vmware.com"),
-        ({"portworxVolume": {"volumeID": "id"}}, "pxd.portworx.com"),
-        ({"rbd": {"image": "image"}}, "rbd.csi.ceph.com"),
-    ],
-)
-def test_an_in_tree_volume_counts_as_one_of_its_csi_driver(source: dict[str, Any], driver: str) -> None:
+#: In-tree sources, their plugins, and the CSI drivers that replace them.
+SOURCES: list[tuple[dict[str, Any], str, str]] = [
+    ({"awsElasticBlockStore": {"volumeID": "vol-1"}}, "aws-ebs", "ebs.csi.aws.com"),
+    ({"gcePersistentDisk": {"pdName": "disk"}}, "gce-pd", "pd.csi.storage.gke.io"),
+    ({"azureDisk": {"diskName": "disk", "diskURI": "/uri"}}, "azure-disk", "disk.csi.azure.com"),
+    ({"cinder": {"volumeID": "id"}}, "cinder", "cinder.csi.openstack.org"),
+    ({"azureFile": {"shareName": "share"}}, "azure-file", "file.csi.azure.com"),
+    ({"vsphereVolume": {"volumePath": "[store] path"}}, "vsphere-volume", "csi.vsphere.vmware.com"),
+    ({"portworxVolume": {"volumeID": "id"}}, "portworx-volume", "pxd.portworx.com"),
+    ({"rbd": {"image": "image"}}, "rbd", "rbd.csi.ceph.com"),
+]
+#: Plugins that the scheduler of Kubernetes takes for migrated without a look at the CSINode.
+EVERYWHERE = ("aws-ebs", "gce-pd", "azure-disk", "cinder")
+EBS = "ebs.csi.aws.com"
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed as migrated", "not listed"])
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "PersistentVolume"])
+@pytest.mark.parametrize(("source", "plugin", "driver"), SOURCES, ids=[plugin for _, plugin, _ in SOURCES])
+def test_an_in_tree_volume_counts_as_one_of_its_csi_driver_where_its_plugin_is_migrated(
+    source: dict[str, Any], plugin: str, driver: str, inline: bool, listed: bool
+) -> None:
     h = cluster("n1")
-    h.volume("pv", claim="data", **source)
+    if inline:
+        h.group("g-r", phase="Running")
+        h.pod("r", group="g-r", requests={"cpu": "1"}, node="n1", phase="Running", volumes=[{"name": "v", **source}])
+    else:
+        h.volume("pv", claim="data", **source)
+        h.claim("data", volume="pv")
+        pod(h, "r", node="n1", phase="Running")
+    migrated = [f"kubernetes.io/{plugin}"] if listed else ["kubernetes.io/other"]
+    assert free_attachments(h, driver, migrated=migrated) != (listed or plugin in EVERYWHERE)
+
+
+def ebs(name: str, volume_id: str) -> dict[str, Any]:
+    return {"name": name, "awsElasticBlockStore": {"volumeID": volume_id}}
+
+
+#: Volumes of the pod on the node, volumes of the new pod, limit, whether it fits.
+INLINE: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], int | None, bool]] = {
+    "one more than the limit": ([ebs("a", "1"), ebs("b", "2")], [ebs("c", "3")], 2, False),
+    "as many as the limit": ([ebs("a", "1")], [ebs("c", "3")], 2, True),
+    "no limit": ([ebs("a", "1"), ebs("b", "2")], [ebs("c", "3")], None, True),
+    "the same volume": ([ebs("a", "1"), ebs("b", "2")], [ebs("c", "2")], 2, True),
+    "the same volume, once with its zone": ([ebs("a", "aws://z/1")], [ebs("c", "1")], 1, True),
+    "two new ones, one too many": ([ebs("a", "1")], [ebs("c", "3"), ebs("d", "4")], 2, False),
+    "the same new one twice": ([ebs("a", "1")], [ebs("c", "3"), ebs("d", "3")], 2, True),
+    "a ConfigMap and a Secret": (
+        [ebs("a", "1")],
+        [{"name": "c", "configMap": {"name": "c"}}, {"name": "s", "secret": {"secretName": "s"}}],
+        1,
+        True,
+    ),
+    "a ConfigMap and a volume": ([ebs("a", "1")], [{"name": "c", "configMap": {"name": "c"}}, ebs("d", "2")], 1, False),
+    "a hostPath": ([ebs("a", "1")], [{"name": "h", "hostPath": {"path": "/h"}}], 1, True),
+}
+
+
+@pytest.mark.parametrize(("held", "new", "limit", "fits"), INLINE.values(), ids=list(INLINE))
+def test_inline_volumes_count(
+    held: list[dict[str, Any]], new: list[dict[str, Any]], limit: int | None, fits: bool
+) -> None:
+    h = cluster("n1")
+    h.csi_node("n1", ebs_csi_aws_com=limit)
+    for name, volumes, node, phase in (("r", held, "n1", "Running"), ("p", new, "", "Pending")):
+        h.group(f"g-{name}", phase="Running" if node else "Inqueue")
+        h.pod(name, group=f"g-{name}", requests={"cpu": "1"}, volumes=volumes, node=node, phase=phase)
+    h.step()
+    assert ("p" in h.binds) is fits
+    if not fits:
+        assert "node(s) exceed max volume count" in h.pod_message("p")
+        h.delete_pod("r")
+        h.settle()
+        assert "p" in h.binds
+
+
+def test_inline_volumes_of_one_session_count() -> None:
+    h = cluster("n1", "n2")
+    for name in ("n1", "n2"):
+        h.csi_node(name, ebs_csi_aws_com=1)
+    for name in ("a", "b", "c"):
+        h.group(f"g-{name}", phase="Inqueue")
+        h.pod(name, group=f"g-{name}", requests={"cpu": "1"}, volumes=[ebs("v", name)])
+    h.settle()
+    assert sorted(h.binds.values()) == ["n1", "n2"]
+
+
+def test_an_inline_volume_and_a_claim_of_the_same_disk_count_once() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", ebs_csi_aws_com=1)
+    h.volume("pv", claim="data", driver=EBS, handle="1")
     h.claim("data", volume="pv")
     pod(h, "r", node="n1", phase="Running")
-    assert not free_attachments(h, driver)
+    h.group("g-p", phase="Inqueue")
+    h.pod("p", group="g-p", requests={"cpu": "1"}, volumes=[ebs("v", "1")])
+    h.step()
+    assert "p" in h.binds
+
+
+def test_a_plugin_that_becomes_migrated_counts_from_then_on() -> None:
+    h = cluster("n1")
+    h.csi_node("n1", pxd_portworx_com=1)
+    volumes = [{"name": "v", "portworxVolume": {"volumeID": "a"}}]
+    h.group("g-r", phase="Running")
+    h.pod("r", group="g-r", requests={"cpu": "1"}, node="n1", phase="Running", volumes=volumes)
+    h.step()
+    h.csi_node("n1", migrated=["kubernetes.io/aws-ebs", "kubernetes.io/portworx-volume"], pxd_portworx_com=1)
+    h.group("g-p", phase="Inqueue")
+    h.pod("p", group="g-p", requests={"cpu": "1"}, volumes=[{"name": "v", "portworxVolume": {"volumeID": "b"}}])
+    h.step()
+    assert not h.binds
 
 
 def test_an_in_tree_provisioner_counts_as_its_csi_driver() -> None:

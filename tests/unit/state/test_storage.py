@@ -8,6 +8,7 @@ import pytest
 
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model import deltas
+from capcard_sched.model.in_tree_volumes import AttachmentKey
 from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.storage import Decision
 from capcard_sched.testing import Harness
@@ -89,7 +90,7 @@ def test_an_attachment_is_counted_whichever_is_told_first(h: Harness) -> None:
     assert list(h.state.volumes.attached("n1")) == []
     h.volume("v", driver="csi.test", handle="7")
     assert not h.step().idle
-    assert list(h.state.volumes.attached("n1")) == [("csi.test", "7")]
+    assert list(h.state.volumes.attached("n1")) == [AttachmentKey("csi.test", "7")]
     assert "n1" in h.core.last_session.changed.nodes  # type: ignore[union-attr]
 
 
