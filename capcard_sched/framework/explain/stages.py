@@ -266,15 +266,16 @@ def _not_placed(data: DiagnosisInput) -> StageResult:
     if counts["refused"]:
         if data.quota_refusal is not None:
             return StageResult("OverQuota", *_over_quota(data))
-        message = next(pods.message for pods in data.pending if pods.outcome == "refused")
-        return StageResult("OverQuota", f"Rejected: {sentences.plain(message)}")
+        found = next(pods for pods in data.pending if pods.outcome == "refused")
+        own = found.refusal is not None and not found.refusal.plugin  # of the framework: FIFO queues, deadlines
+        return StageResult("NotTried" if own else "OverQuota", sentences.capital(sentences.plain(found.message)))
     if counts["unfit"]:
         summary, facts = sentences.no_node(data)
         return StageResult("NoNodeFits", summary, facts)
     held = [task.name for task in data.tasks if task.held]
     if held:
         return StageResult("BindBackoff", f"Binding {sentences.names(held)} failed; it is retried after a backoff")
-    return StageResult("NoNodeFits", "The pods were not tried in the last session")
+    return StageResult("NotTried", "The pods were not tried in the last session")
 
 
 def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:

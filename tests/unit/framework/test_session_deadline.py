@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
-from capcard_sched.framework.explain import explain_job
+from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.session.session_deadline import QueueCut, SessionDeadline
 from capcard_sched.model.job import Task
 from capcard_sched.model.queue import Queue
@@ -148,7 +148,8 @@ def test_an_untried_job_has_the_deadline_as_its_reason_until_it_is_tried() -> No
 
     assert world.h.pod_message("h6-0") == text
     assert world.h.pod_message("h0-0") == "0/1 nodes are unavailable: 1 Insufficient cpu."
-    assert explain_job(world.h.core, world.h.job("h6")).summary == text
+    found = diagnose_job(world.h.core, world.h.job("h6"))
+    assert (found.stage, found.pending[0].message) == ("NotTried", text)
     world.step()
     assert world.h.pod_message("h6-0") == "0/1 nodes are unavailable: 1 Insufficient cpu."
 
