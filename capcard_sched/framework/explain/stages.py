@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.framework.close.missing_groups import refusal_of
 from capcard_sched.framework.explain import sentences
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from capcard_sched.framework.explain.diagnosis_input import DiagnosisInput
     from capcard_sched.model.diagnosis import LimitUse, Stage
     from capcard_sched.model.refusal import Figures
+
+
+#: Hooks whose refusal of a job keeps it from being admitted, or from being scheduled at all.
+_ADMISSION_HOOKS: Final = frozenset({"job_enqueueable", "job_valid", "session"})
 
 
 class StageResult(NamedTuple):
@@ -186,6 +190,8 @@ def _not_admitted(data: DiagnosisInput) -> StageResult | None:
         return None if data.pending else StageResult("NotAdmitted", "The PodGroup waits for admission (action enqueue)")
     first = data.refusals[0]
     queue = data.queue.name
+    if first.hook not in _ADMISSION_HOOKS:  # a deadline, or the head of a FIFO queue
+        return StageResult("NotTried", sentences.capital(sentences.plain(first.message)))
     if data.queue.state == "missing":
         close = nearest(queue, data.queues)
         meant = f"; did you mean {close}?" if close else f"; existing queues: {sentences.names(data.queues)}"
