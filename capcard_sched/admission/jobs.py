@@ -112,19 +112,18 @@ def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult
 def check_queue(name: str, view: ClusterView, field: str = "spec.queue") -> Iterator[Finding]:
     """Whether jobs may be submitted to a queue: it exists, is open, and has no queues below it."""
     queue = view.queue(name)
-    open_queues = ", ".join(sorted(entry.name for entry in view.queues() if _takes_jobs(entry.name, view))[:10])
-    accepted = f"an open queue without child queues: {open_queues or 'there is none'}"
     if name == ROOT_QUEUE:
-        yield Finding("error", field, "can not submit job to root queue", accepted)
+        message = "can not submit job to root queue"
     elif queue is None:
-        yield Finding("error", field, f"unable to find job queue: {name}", accepted)
+        message = f"unable to find job queue: {name}"
     elif queue.state not in {"", "Open"}:
         message = f"can only submit job to queue with state `Open`, queue `{name}` status is `{queue.state}`"
-        yield Finding("error", field, message, accepted)
-    elif view.children(name):
-        count = len(view.children(name))
-        message = f"can only submit job to leaf queue, queue `{name}` has {count} child queues"
-        yield Finding("error", field, message, accepted)
+    elif children := view.children(name):
+        message = f"can only submit job to leaf queue, queue `{name}` has {len(children)} child queues"
+    else:
+        return
+    open_queues = ", ".join(sorted(entry.name for entry in view.queues() if _takes_jobs(entry.name, view))[:10])
+    yield Finding("error", field, message, f"an open queue without child queues: {open_queues or 'there is none'}")
 
 
 def _takes_jobs(name: str, view: ClusterView) -> bool:

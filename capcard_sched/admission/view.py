@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
@@ -9,7 +10,7 @@ from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
 from capcard_sched.model.object_checks import Inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from capcard_sched.model.objects import QueueObject
 
@@ -38,6 +39,8 @@ class ClusterView:
         self._queues: dict[str, QueueEntry] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._default_queues: dict[str, str] = {}
+        #: Queues that a check looked up and that are unknown. The caller of the check empties it.
+        self.missing: set[str] = set()
         #: Card quotas of the queues, in the form the shared checks use.
         self.inventory = Inventory(())
 
@@ -77,9 +80,24 @@ class ClusterView:
         """Remove a namespace."""
         self._default_queues.pop(name, None)
 
+    @contextmanager
+    def including(self, queues: Sequence[QueueObject]) -> Iterator[None]:
+        """These queues are known, too, in the context."""
+        added = [queue for queue in queues if queue.metadata.name not in self._queues]
+        for queue in added:
+            self.set_queue(queue)
+        try:
+            yield
+        finally:
+            for queue in added:
+                self.drop_queue(queue.metadata.name)
+
     def queue(self, name: str) -> QueueEntry | None:
         """A queue by name."""
-        return self._queues.get(name)
+        found = self._queues.get(name)
+        if found is None:
+            self.missing.add(name)
+        return found
 
     def queues(self) -> Sequence[QueueEntry]:
         """All queues."""

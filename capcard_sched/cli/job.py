@@ -7,7 +7,16 @@ import cyclopts
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.live_objects import Live, LiveObjects, OutputFlag, print_objects, print_one, with_objects
+from capcard_sched.cli.live_objects import (
+    Live,
+    LiveObjects,
+    OutputFlag,
+    WatchFlag,
+    print_objects,
+    print_one,
+    show_objects,
+    with_objects,
+)
 
 app = cyclopts.App(name="job", help="List, run, suspend, resume and delete Jobs.", result_action="return_value")
 
@@ -45,6 +54,8 @@ def list_jobs(
     all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative=())] = False,
     selector: Annotated[str, Parameter(name=["--selector", "-l"])] = "",
     queue: Annotated[str, Parameter(name=["--queue", "-q"])] = "",
+    scheduler: Annotated[str, Parameter(name=["--scheduler", "-S"])] = "",
+    watch: WatchFlag = False,
     output: OutputFlag = "table",
     live: Live = Live(),  # noqa: B008 - frozen
 ) -> int:
@@ -54,31 +65,55 @@ def list_jobs(
         all_namespaces: List the Jobs of all namespaces.
         selector: Label selector.
         queue: Jobs of this queue only.
+        scheduler: Jobs with this schedulerName only.
+        watch: After the list, print each Job that changes.
         output: Output format.
         live: Flags that select the cluster and the namespace.
     """
+    columns = (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS
+
+    def keep(job: dict[str, Any]) -> bool:
+        spec = job["spec"]
+        return (not queue or spec.get("queue", "default") == queue) and (
+            not scheduler or spec.get("schedulerName", "") == scheduler
+        )
 
     async def work(objects: LiveObjects) -> int:
-        found = await objects.list("Job", namespace=None if all_namespaces else objects.namespace, labels=selector)
-        shown = [job for job in found if not queue or job["spec"].get("queue", "default") == queue]
-        print_objects(shown, (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS, _WIDE, output)
+        namespace = None if all_namespaces else objects.namespace
+        if watch:
+            batches = objects.list_and_watch("Job", namespace=namespace, labels=selector)
+            return await show_objects(batches, columns, _WIDE, output, keep)
+        found = await objects.list("Job", namespace=namespace, labels=selector)
+        print_objects([job for job in found if keep(job)], columns, _WIDE, output)
         return 0
 
     return with_objects(live, work)
 
 
 @app.command(name="get")
-def get_job(name: str, *, output: OutputFlag = "table", live: Live = Live()) -> int:  # noqa: B008 - frozen
+def get_job(
+    name: str,
+    *,
+    watch: WatchFlag = False,
+    output: OutputFlag = "table",
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
     """Show one Job.
 
     Args:
         name: The Job.
+        watch: Print the Job again whenever it changes.
         output: Output format.
         live: Flags that select the cluster and the namespace.
     """
 
     async def work(objects: LiveObjects) -> int:
-        print_one(await objects.get("Job", name), _COLUMNS, _WIDE, output)
+        job = await objects.get("Job", name)
+        if watch:
+            field = f"metadata.name={name}"
+            batches = objects.list_and_watch("Job", namespace=objects.namespace, fields=field)
+            return await show_objects(batches, _COLUMNS, _WIDE, output)
+        print_one(job, _COLUMNS, _WIDE, output)
         return 0
 
     return with_objects(live, work)

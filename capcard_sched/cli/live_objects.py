@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 
 Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
 OutputFlag: TypeAlias = Annotated[Output, Parameter(name=["--output", "-o"])]
+WatchFlag: TypeAlias = Annotated[bool, Parameter(name=["--watch", "-w"], negative=())]
 #: Header and value of each column.
 Columns: TypeAlias = "Sequence[tuple[str, Callable[[JsonObject], object]]]"
 
 _CLUSTER: Final = Group("The cluster", sort_key=2)
 #: Objects per page of a list.
 _PAGE: Final = "500"
+#: Seconds between two attempts to watch.
+_PAUSE: Final = 1.0
 _T = TypeVar("_T")
 
 
@@ -54,21 +58,64 @@ class LiveObjects:
         self._client = client
         self.namespace = namespace
 
-    async def list(self, kind: str, *, namespace: str | None, labels: str = "") -> list[JsonObject]:
+    async def list(self, kind: str, *, namespace: str | None, labels: str = "", fields: str = "") -> list[JsonObject]:
         """All objects of a kind in a namespace; with None in all of them."""
+        found, _ = await self._list(kind, namespace, _selectors(labels, fields))
+        return found
+
+    async def list_and_watch(
+        self, kind: str, *, namespace: str | None, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[list[JsonObject]]:
+        """All objects of a kind, then each one that changes, for ever; all of them again when changes were missed."""
+        import msgspec
+
+        from capcard_sched.kube.client import ApiError, Unreachable
+        from capcard_sched.kube.controllers.records import RESOURCES
+        from capcard_sched.kube.decode import LineBuffer
+
+        selectors = _selectors(labels, fields)
+        found, version = await self._list(kind, namespace, selectors)
+        yield found
+        while True:
+            if not version:
+                found, version = await self._list(kind, namespace, selectors)
+                yield found
+            params = {**selectors, "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
+            buffer = LineBuffer()
+            try:
+                async with self._client.stream(RESOURCES[kind].path(namespace or ""), params) as stream:
+                    while piece := await stream.read():
+                        for event in map(msgspec.json.decode, buffer.feed(piece).splitlines()):
+                            if event["type"] == "ERROR":  # the version is too old
+                                version = ""
+                                break
+                            version = event["object"]["metadata"]["resourceVersion"]
+                            if event["type"] != "BOOKMARK":
+                                yield [event["object"]]
+                        if not version:
+                            break
+            except ApiError as error:
+                if error.status != HTTPStatus.GONE:
+                    raise RequestFailedError(error.message) from None
+                version = ""
+            except (Unreachable, TimeoutError):
+                await asyncio.sleep(_PAUSE)
+
+    async def _list(self, kind: str, namespace: str | None, selectors: dict[str, str]) -> tuple[list[JsonObject], str]:
+        """The objects and the version of the list."""
         from capcard_sched.kube.controllers.records import RESOURCES
 
         path = RESOURCES[kind].path(namespace or "")
-        params = {"limit": _PAGE, **({"labelSelector": labels} if labels else {})}
+        params = {"limit": _PAGE, **selectors}
         found: list[JsonObject] = []
         while True:
             page = await self._request("GET", path, params=params)
             typed = {"apiVersion": RESOURCES[kind].api_version, "kind": kind}
             found += [{**typed, **item} for item in page.get("items") or ()]
-            following = (page.get("metadata") or {}).get("continue")
-            if not following:
-                return found
-            params["continue"] = following
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return found, metadata.get("resourceVersion", "")
+            params["continue"] = metadata["continue"]
 
     async def get(self, kind: str, name: str) -> JsonObject:
         """One object."""
@@ -137,6 +184,11 @@ class LiveObjects:
         return found
 
 
+def _selectors(labels: str, fields: str) -> dict[str, str]:
+    given = {"labelSelector": labels, "fieldSelector": fields}
+    return {name: text for name, text in given.items() if text}
+
+
 def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _T]]) -> _T | int:
     """Run `work` on the cluster; the exit status of an error instead of its result."""
     from capcard_sched.kube.client import Client
@@ -153,6 +205,30 @@ def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _
         return asyncio.run(run())
     except (ConnectionConfigError, RequestFailedError) as error:
         return usage_error(str(error))
+
+
+async def show_objects(
+    batches: AsyncIterator[list[JsonObject]],
+    columns: Columns,
+    wide: Columns,
+    output: Output,
+    keep: Callable[[JsonObject], bool] = lambda _: True,
+) -> int:
+    """Print objects of `list_and_watch` as they come, until the reader is gone: a row or a document each."""
+    shown = [*columns, *(wide if output == "wide" else ())]
+    widths: list[int] = []
+    async for batch in batches:
+        kept = [obj for obj in batch if keep(obj)]
+        if output in {"table", "wide"}:
+            headers = [] if widths else [[header for header, _ in shown]]
+            widths = print_rows([*headers, *([value(obj) for _, value in shown] for obj in kept)], widths)
+        else:
+            for obj in kept:
+                if output == "yaml":
+                    print("---")
+                print_one(obj, columns, wide, output)
+        sys.stdout.flush()
+    return 0
 
 
 def print_objects(objects: Sequence[JsonObject], columns: Columns, wide: Columns, output: Output) -> None:
@@ -181,10 +257,19 @@ def print_one(obj: JsonObject, columns: Columns, wide: Columns, output: Output) 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print left-aligned columns."""
-    texts = [list(headers), *([str(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    print_rows([headers, *rows])
+
+
+def print_rows(rows: Iterable[Sequence[object]], widths: Sequence[int] = ()) -> list[int]:
+    """Print left-aligned columns of at least `widths` characters; returns their widths."""
+    texts = [[str(value) for value in row] for row in rows]
+    least = [[" " * width for width in widths]] if widths else []
+    if not texts:
+        return list(widths)
+    found = [max(map(len, column)) for column in zip(*texts, *least, strict=True)]
     for row in texts:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        print("  ".join(text.ljust(width) for text, width in zip(row, found, strict=True)).rstrip())
+    return found
 
 
 def _print_document(document: JsonObject, output: Output) -> None:

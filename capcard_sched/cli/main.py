@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from pathlib import Path
 
 # The scheduler multiplies no matrices: the thread pool that OpenBLAS starts at import only costs time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -15,8 +16,11 @@ from capcard_sched import __version__
 from capcard_sched.cli.exit_codes import BAD_INPUT, INTERNAL_ERROR
 from capcard_sched.cli.help import whole_flags
 
+#: The name in usages: kubectl runs a program called kubectl-capcard as `kubectl capcard`.
+PROGRAM = "kubectl capcard" if Path(sys.argv[0]).name == "kubectl-capcard" else "capcard-sched"
+
 app = cyclopts.App(
-    name="capcard-sched",
+    name=PROGRAM,
     help="A batch scheduler for Kubernetes GPU clusters with quotas per card model.",
     version=__version__,
     result_action="return_value",

@@ -5,7 +5,15 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.live_objects import Live, LiveObjects, OutputFlag, print_objects, with_objects
+from capcard_sched.cli.live_objects import (
+    Live,
+    LiveObjects,
+    OutputFlag,
+    WatchFlag,
+    print_objects,
+    show_objects,
+    with_objects,
+)
 from capcard_sched.model.annotations import JOB_NAME, QUEUE_NAME
 from capcard_sched.model.timestamps import parse_time, span
 
@@ -43,8 +51,10 @@ _WIDE = (("Node", lambda pod: pod["spec"].get("nodeName", "")),)
 def list_pods(
     *,
     all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative=())] = False,
+    selector: Annotated[str, Parameter(name=["--selector", "-l"])] = "",
     queue: Annotated[str, Parameter(name=["--queue", "-q"])] = "",
     job: Annotated[str, Parameter(name=["--job", "-j"])] = "",
+    watch: WatchFlag = False,
     output: OutputFlag = "table",
     live: Live = Live(),  # noqa: B008 - frozen
 ) -> int:
@@ -52,17 +62,23 @@ def list_pods(
 
     Args:
         all_namespaces: List the pods of all namespaces.
+        selector: Label selector.
         queue: Pods of this queue only.
         job: Pods of this Job only.
+        watch: After the list, print each pod that changes.
         output: Output format.
         live: Flags that select the cluster and the namespace.
     """
-    labels = [f"{JOB_NAME}={job}" if job else JOB_NAME, *([f"{QUEUE_NAME}={queue}"] if queue else [])]
+    terms = [f"{JOB_NAME}={job}" if job else JOB_NAME, f"{QUEUE_NAME}={queue}" if queue else "", selector]
+    labels = ",".join(filter(None, terms))
+    columns = (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS
 
     async def work(objects: LiveObjects) -> int:
         namespace = None if all_namespaces else objects.namespace
-        found = await objects.list("Pod", namespace=namespace, labels=",".join(labels))
-        print_objects(found, (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS, _WIDE, output)
+        if watch:
+            batches = objects.list_and_watch("Pod", namespace=namespace, labels=labels)
+            return await show_objects(batches, columns, _WIDE, output)
+        print_objects(await objects.list("Pod", namespace=namespace, labels=labels), columns, _WIDE, output)
         return 0
 
     return with_objects(live, work)

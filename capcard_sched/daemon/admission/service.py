@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 import uvloop
 from aiohttp import web
@@ -36,20 +37,28 @@ from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
+from capcard_sched.kube.paths import queue_path
 from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone, QueueChanged, QueueGone
+from capcard_sched.model.objects import QueueObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from capcard_sched.admission.webhooks import Webhook
     from capcard_sched.daemon.admission.options import AdmissionOptions
-    from capcard_sched.model.deltas import Delta
+from capcard_sched.model.deltas import Delta
 
 #: Bytes of a review: it holds the new and the old object, each of at most 1.5 MiB in etcd.
 BODY_BYTES: Final = 8 * 2**20
 #: Seconds between two looks at the certificate, its files, the webhook configurations and the admission configuration.
 _REFRESH_SECONDS: Final = 10.0
+_QUEUE: Final = msgspec.json.Decoder(QueueObject)
 _WATCHED: Final = frozenset({"Queue", "Namespace"})
+#: Unknown queues that are looked up per review, and per second: users may create a queue and its first job at once.
+_LOOKUPS_PER_REVIEW: Final = 2
+_LOOKUPS_PER_SECOND: Final = 20
+#: Seconds of one look-up.
+_LOOKUP_SECONDS: Final = 2.0
 #: From this verbosity on, every rejected object is logged.
 _REJECTIONS: Final = 3
 
@@ -139,6 +148,9 @@ class AdmissionService:
         self._tls = ServingContext()
         self._metrics = AdmissionMetrics()
         self._informers: Informers | None = None
+        self._client: Client | None = None
+        #: Start of the present second and look-ups in it.
+        self._lookups = (0.0, 0)
         self._problem = ""
 
     async def run(self) -> None:
@@ -155,6 +167,7 @@ class AdmissionService:
             client = await stack.enter_async_context(
                 Client(self._connection, connections=4, user_agent="capcard-sched")
             )
+            self._client = client
             kinds = [kind for kind in KINDS if kind.name in _WATCHED]
             self._informers = Informers(client, self._deliver, NullObserver(), kinds)
             tasks = [asyncio.create_task(self._informers.run()), asyncio.create_task(self._refresh(client))]
@@ -204,7 +217,11 @@ class AdmissionService:
                 if self._informers is None or not self._informers.synced:
                     return web.Response(status=503, text="queues and namespaces are not listed yet\n")
                 review = decode_review(body)
+                self._view.missing.clear()
                 result = hook.rule(review, self._context)
+                if result.errors and self._view.missing:
+                    with self._view.including(await self._look_up(sorted(self._view.missing))):
+                        result = hook.rule(review, self._context)
                 response = encode_review(review, result)
             except ReviewError as error:
                 self._metrics.reviews.labels(hook.path, "error").inc()
@@ -223,6 +240,21 @@ class AdmissionService:
             return web.Response(body=response, content_type="application/json")
 
         return page
+
+    async def _look_up(self, names: Sequence[str]) -> list[QueueObject]:
+        """Queues that exist although the watch has not delivered them."""
+        found = []
+        for name in names[:_LOOKUPS_PER_REVIEW]:
+            now = time.monotonic()
+            began, count = self._lookups if now - self._lookups[0] < 1.0 else (now, 0)
+            self._lookups = began, count + 1
+            if self._client is None or count >= _LOOKUPS_PER_SECOND:
+                break
+            with contextlib.suppress(ApiError, Unreachable, ValueError, msgspec.DecodeError):
+                found.append(
+                    _QUEUE.decode(await self._client.request("GET", queue_path(name), timeout=_LOOKUP_SECONDS))
+                )
+        return found
 
     # --- facts ------------------------------------------------------------------------------------------------------
 

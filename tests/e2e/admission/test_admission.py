@@ -7,8 +7,6 @@ import base64
 import io
 import json
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,75 +16,9 @@ import pytest
 import pytest_asyncio
 
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
-from tests.controlplane.processes import end, free_port, spawn, tail
-from tests.manifests.documents import MANIFESTS, kustomized
+from tests.e2e.admission.server import NAME, SYSTEM, Admission
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.controlplane]
-
-SYSTEM = "capcard-system"
-NAME = "capcard-sched-admission"
-
-
-class Admission:
-    """One admission server with the rights and flags of the manifests; webhooks reach it by URL."""
-
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster = cluster
-        self.port, self.health = free_port(), free_port()
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-
-    async def install(self) -> None:
-        kubectl = self.cluster.control_plane.programs / "kubectl"
-        for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission"):
-            if manifest["kind"].endswith("WebhookConfiguration"):
-                for hook in manifest["webhooks"]:
-                    path = hook["clientConfig"].pop("service")["path"]
-                    hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
-            await self.cluster.apply(manifest)
-        (self._flags,) = [
-            manifest["spec"]["template"]["spec"]["containers"][0]["args"]
-            for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission")
-            if manifest["kind"] == "Deployment"
-        ]
-
-    async def start(self) -> None:
-        token = await self.cluster.token_of(NAME, namespace=SYSTEM)
-        plane = self.cluster.control_plane
-        kubeconfig = plane.kubeconfig_for(token=token, namespace=SYSTEM, name=NAME)
-        own = ("--port=", "--webhook-namespace=")
-        command = [
-            Path(sys.executable).with_name("capcard-sched"),
-            *(flag for flag in self._flags if not flag.startswith(own)),
-            f"--kubeconfig={kubeconfig}",
-            f"--webhook-namespace={SYSTEM}",
-            "--webhook-host=127.0.0.1",
-            f"--port={self.port}",
-            f"--healthz-address=127.0.0.1:{self.health}",
-        ]
-        self._process = spawn(command, log=self._folder / "admission.log")
-        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=30)
-
-    async def _ready(self) -> bool:
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{self.health}/readyz") as response,
-            ):
-                return response.status == 200
-        except aiohttp.ClientError:
-            assert self._process is not None
-            assert self._process.poll() is None, tail(self._folder / "admission.log")
-            return False
-
-    def stop(self) -> None:
-        if self._process is not None:
-            end(self._process, gently=5)
-            assert self._process.returncode == 0, tail(self._folder / "admission.log")
-
-    def certificate(self) -> str:
-        """The serving certificate that a new connection sees, PEM."""
-        return ssl.get_server_certificate(("127.0.0.1", self.port))
 
 
 @pytest_asyncio.fixture

@@ -1,0 +1,89 @@
+"""The admission server as its manifests install it; webhooks reach it by URL, as no proxy serves the Service here."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.processes import end, free_port, spawn, tail
+from tests.manifests.documents import MANIFESTS, kustomized
+
+SYSTEM = "capcard-system"
+NAME = "capcard-sched-admission"
+
+
+class Admission:
+    """One admission server with the rights and flags of the manifests; webhooks reach it by URL."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.port, self.health = free_port(), free_port()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def install(self) -> None:
+        """Apply manifests/admission."""
+        kubectl = self.cluster.control_plane.programs / "kubectl"
+        for manifest in await asyncio.to_thread(kustomized, kubectl, MANIFESTS / "admission"):
+            self._call_by_url(manifest)
+            await self.cluster.apply(manifest)
+
+    async def redirect(self) -> None:
+        """Call the webhooks that are installed by URL."""
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            for manifest in await self.cluster.list(kind):
+                manifest |= {"kind": kind, "apiVersion": "admissionregistration.k8s.io/v1"}
+                self._call_by_url(manifest)
+                await self.cluster.update(manifest)
+
+    def _call_by_url(self, manifest: Manifest) -> None:
+        if manifest["kind"].endswith("WebhookConfiguration"):
+            for hook in manifest["webhooks"]:
+                path = hook["clientConfig"].pop("service")["path"]
+                hook["clientConfig"]["url"] = f"https://127.0.0.1:{self.port}{path}"
+
+    async def start(self) -> None:
+        token = await self.cluster.token_of(NAME, namespace=SYSTEM)
+        deployment = await self.cluster.get("deployments", NAME, namespace=SYSTEM)
+        flags = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        plane = self.cluster.control_plane
+        kubeconfig = plane.kubeconfig_for(token=token, namespace=SYSTEM, name=NAME)
+        own = ("--port=", "--webhook-namespace=")
+        command = [
+            Path(sys.executable).with_name("capcard-sched"),
+            *(flag for flag in flags if not flag.startswith(own)),
+            f"--kubeconfig={kubeconfig}",
+            f"--webhook-namespace={SYSTEM}",
+            "--webhook-host=127.0.0.1",
+            f"--port={self.port}",
+            f"--healthz-address=127.0.0.1:{self.health}",
+        ]
+        self._process = spawn(command, log=self._folder / "admission.log")
+        await self.cluster.wait_until(self._ready, "the admission server to be ready", within=30)
+
+    async def _ready(self) -> bool:
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.health}/readyz") as response,
+            ):
+                return response.status == 200
+        except aiohttp.ClientError:
+            assert self._process is not None
+            assert self._process.poll() is None, tail(self._folder / "admission.log")
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            end(self._process, gently=5)
+            assert self._process.returncode == 0, tail(self._folder / "admission.log")
+
+    def certificate(self) -> str:
+        """The serving certificate that a new connection sees, PEM."""
+        return ssl.get_server_certificate(("127.0.0.1", self.port))

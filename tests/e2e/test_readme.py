@@ -1,0 +1,195 @@
+"""The cluster section of the README on a bare API server: one manifest, our three programs, and its commands in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import node
+from tests.e2e.admission.server import Admission
+from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.e2e.daemons import QUICK_ELECTION, Daemon
+from tests.e2e.rbac.installed import SYSTEM, Audit, rights_of
+from tests.manifests.documents import INSTALL, ROOT, by_key, read
+
+pytestmark = pytest.mark.asyncio
+
+SCHEDULER_ONLY = ROOT / "tests" / "data" / "install-scheduler-only.yaml"
+_PROGRAMS = Path(sys.executable).parent
+#: Set by the tests, as they have paths and ports in them here.
+_REPLACED = ("--scheduler-conf=", "--enable-healthz=", "--enable-metrics=")
+
+
+def commands() -> list[str]:
+    """The commands of the section that need no image."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("## Cluster\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^    (kubectl .*)$", section, re.MULTILINE)
+    return [line.partition("#")[0].strip() for line in lines]
+
+
+class User:
+    """A shell with kubectl and our programs on its PATH."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        path = os.pathsep.join([str(_PROGRAMS), str(control_plane.programs), os.environ["PATH"]])
+        config = control_plane.kubeconfig_for("admin", namespace=namespace, name="reader")
+        self._environment = {**os.environ, "PATH": path, "KUBECONFIG": str(config)}
+
+    async def run(self, command: str) -> str:
+        """Standard output of a command that must succeed."""
+        done = await asyncio.to_thread(
+            subprocess.run,
+            command.split(),
+            cwd=ROOT,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        """Start a command that runs until it is interrupted."""
+        return subprocess.Popen(command.split(), cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, text=True)
+
+
+async def flags(cluster: Cluster, name: str) -> list[str]:
+    """Arguments of a Deployment that is installed."""
+    deployment = await cluster.get("deployments", name, namespace=SYSTEM)
+    words = deployment["spec"]["template"]["spec"]["containers"][0]["args"][1:]
+    return [word.replace("$(POD_NAMESPACE)", SYSTEM) for word in words if not word.startswith(_REPLACED)]
+
+
+async def account(cluster: Cluster, name: str) -> Path:
+    """The kubeconfig of a ServiceAccount."""
+    token = await cluster.token_of(name, namespace=SYSTEM)
+    return cluster.control_plane.kubeconfig_for(token=token, namespace=SYSTEM, name=name)
+
+
+@pytest_asyncio.fixture
+async def nodes(cluster: Cluster, control_plane: ControlPlane, kubelet: Kubelet) -> AsyncIterator[None]:
+    """Two nodes, and the controllers of Kubernetes."""
+    await cluster.create_all(node(name, cpu="32", memory="64Gi") for name in ("n1", "n2"))
+    names = "garbage-collector-controller,deployment-controller,replicaset-controller"
+    await asyncio.to_thread(control_plane.start_controller_manager, names)
+    yield
+    await asyncio.to_thread(control_plane.stop_controller_manager)
+
+
+def deployment(name: str) -> Manifest:
+    """Two pods of our scheduler."""
+    container = {"name": "main", "image": "serve", "resources": {"requests": {"cpu": "1"}}}
+    labels = {"app": name}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"schedulerName": "capcard-sched", "containers": [container]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+@pytest.mark.timeout(300)
+async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_the_readme_work(
+    cluster: Cluster, control_plane: ControlPlane, nodes: None, tmp_path: Path
+) -> None:
+    user = User(control_plane, cluster.namespace)
+    jobs = Jobs(cluster)
+    await user.run(f"kubectl apply -f {SCHEDULER_ONLY}")
+    conf = by_key(read(INSTALL))[f"ConfigMap {SYSTEM}/capcard-sched-conf"]["data"]["scheduler.yaml"]
+    async with AsyncExitStack() as stack:
+        arguments = [*await flags(cluster, "capcard-sched"), *QUICK_ELECTION]
+        config = await account(cluster, "capcard-sched")
+        scheduler = await stack.enter_async_context(Daemon(config, tmp_path, *arguments, conf=conf))
+        await cluster.create(deployment("before"))
+
+        async def bound() -> dict[str, str]:
+            found = await cluster.bound()
+            return found if len(found) == 2 else {}
+
+        before = await cluster.wait_until(bound, "the pods of the Deployment to be bound", within=60)
+        assert await cluster.list("podgroups") == []
+
+        first, *steps = commands()
+        assert first == "kubectl apply -f manifests/install.yaml"
+        await user.run(first)
+        audit = Audit(control_plane, f"system:serviceaccount:{SYSTEM}:capcard-sched-admission")
+        admission = Admission(cluster, tmp_path)
+        await admission.redirect()
+        arguments = [*await flags(cluster, "capcard-sched-controllers"), *QUICK_ELECTION]
+        config = await account(cluster, "capcard-sched-controllers")
+        controllers = await stack.enter_async_context(Controllers(config, tmp_path, *arguments))
+        await admission.start()
+        stack.callback(admission.stop)
+
+        async def grouped() -> bool:
+            pods = await cluster.list("pods")
+            return all("scheduling.k8s.io/group-name" in (pod["metadata"].get("annotations") or {}) for pod in pods)
+
+        await cluster.wait_until(grouped, "the running pods to get their PodGroup", within=60)
+        assert await cluster.bound() == before
+
+        watch = user.start("kubectl capcard job list -w")
+        stack.callback(watch.kill)
+        outputs = {}
+        for step in steps:
+            outputs[step.removeprefix("kubectl capcard ").split(" -")[0]] = await user.run(step)
+            if step.startswith(("kubectl capcard job run", "kubectl capcard job resume")):
+                await jobs.phase("hello", "Running", within=60)
+            elif step.startswith("kubectl capcard job suspend"):
+                await jobs.phase("hello", "Aborted", within=60)
+                assert await jobs.pods("hello") == {}
+        assert list(outputs) == [
+            "queue create research",
+            "job run hello",
+            "job list",
+            "pod list",
+            "job suspend hello",
+            "job resume hello",
+            "job delete hello",
+        ]
+        assert outputs["job list"].splitlines()[1].split()[2] == "Running"
+        assert {line.split()[2] for line in outputs["pod list"].splitlines()[1:]} == {"Running"}
+
+        async def gone() -> bool:
+            return not await cluster.list("jobs.batch.volcano.sh") and len(await cluster.list("pods")) == 2
+
+        await cluster.wait_until(gone, "everything of the job to be gone", within=60)
+        watch.send_signal(signal.SIGINT)
+        rows = (await asyncio.to_thread(watch.communicate, timeout=20))[0].splitlines()
+        assert watch.returncode == 130
+        assert rows[0].split()[:3] == ["Name", "Creation", "Phase"]
+        phases = [row.split()[2] for row in rows[1:] if len(row.split()) == 12]
+        assert {"Pending", "Running", "Aborting", "Aborted", "Restarting"} <= {*phases}, rows
+        assert await cluster.bound() == before, "nothing of this concerns the Deployment"
+        for program in (scheduler, controllers):
+            assert '"level":"error"' not in program.text, program.text[-3000:]
+
+        assert not audit.denied()
+        granted = {
+            right
+            for name, role in by_key(read(INSTALL)).items()
+            if name.startswith(("ClusterRole capcard-sched-admission", f"Role {SYSTEM}/capcard-sched-admission"))
+            for rule in role["rules"]
+            for right in rights_of(rule)
+        }
+        assert audit.used() <= granted
+        # An update renews the certificate; the API server of the tests lists through the watch.
+        assert {right.verb for right in granted - audit.used()} <= {"update", "list", "get"}
