@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
 OutputFlag: TypeAlias = Annotated[Output, Parameter(name=["--output", "-o"])]
 WatchFlag: TypeAlias = Annotated[bool, Parameter(name=["--watch", "-w"], negative=())]
+Batch: TypeAlias = "list[JsonObject]"
 #: Header and value of each column.
 Columns: TypeAlias = "Sequence[tuple[str, Callable[[JsonObject], object]]]"
 
@@ -65,7 +66,7 @@ class LiveObjects:
 
     async def list_and_watch(
         self, kind: str, *, namespace: str | None, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[list[JsonObject]]:
+    ) -> AsyncIterator[Batch]:
         """All objects of a kind, then each one that changes, for ever; all of them again when changes were missed."""
         import msgspec
 
@@ -101,7 +102,7 @@ class LiveObjects:
             except (Unreachable, TimeoutError):
                 await asyncio.sleep(_PAUSE)
 
-    async def _list(self, kind: str, namespace: str | None, selectors: dict[str, str]) -> tuple[list[JsonObject], str]:
+    async def _list(self, kind: str, namespace: str | None, selectors: dict[str, str]) -> tuple[Batch, str]:
         """The objects and the version of the list."""
         from capcard_sched.kube.controllers.records import RESOURCES
 
@@ -208,7 +209,7 @@ def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _
 
 
 async def show_objects(
-    batches: AsyncIterator[list[JsonObject]],
+    batches: AsyncIterator[Batch],
     columns: Columns,
     wide: Columns,
     output: Output,

@@ -1,4 +1,4 @@
-"""The cluster section of the README on a bare API server: one manifest, our three programs, and its commands in order."""
+"""The cluster section of the README on a bare API server: one manifest, our three programs, its commands in order."""
 
 from __future__ import annotations
 

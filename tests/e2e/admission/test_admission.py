@@ -107,6 +107,14 @@ async def test_malformed_objects_are_rejected_with_field_cause_and_accepted_form
     assert "spec.parent: failed to get parent queue of queue child: nowhere not found" in text
 
 
+async def test_a_queue_and_what_names_it_are_created_at_once(cluster: Cluster, admission: Admission) -> None:
+    for number in range(8):
+        assert await refusal(cluster, queue(f"org-{number}")) == ""
+        assert await refusal(cluster, queue(f"team-{number}", parent=f"org-{number}")) == ""
+        assert await refusal(cluster, job(f"first-{number}", queue=f"team-{number}")) == ""
+    assert "unable to find job queue: absent" in await refusal(cluster, job("late", queue="absent"))
+
+
 async def test_updates_of_a_job_change_only_what_may_change(cluster: Cluster, admission: Admission) -> None:
     await cluster.create(job("train"))
     with pytest.raises(RequestError, match="job updates may not change fields other than"):

@@ -15,7 +15,7 @@ from tests.controlplane.cluster import ALL, Cluster, Manifest, RequestError, pre
 from tests.controlplane.controlplane import ControlPlane
 from tests.controlplane.kubelet import Kubelet
 from tests.controlplane.manifests import node
-from tests.e2e.admission.test_admission import SYSTEM, Admission
+from tests.e2e.admission.server import SYSTEM, Admission
 from tests.e2e.controllers.conftest import WORKLOAD_CONTROLLERS, Controllers
 from tests.e2e.daemons import Daemon
 from tests.scenarios.controllers.scenario_steps import CONF, GRACE, Player, Step, load_scenarios

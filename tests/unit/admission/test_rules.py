@@ -19,6 +19,7 @@ from capcard_sched.admission.pods import (
 )
 from capcard_sched.admission.queues import check_queue_deletion, check_queue_object, default_queue
 from capcard_sched.admission.review import AdmissionResult, finding_text
+from capcard_sched.model.objects import ObjectMeta, QueueObject
 from tests.unit.admission.objects import Json, changed, vectors, view
 
 JOBS = vectors("jobs.yaml")
@@ -353,3 +354,17 @@ def test_a_workload_is_never_rejected() -> None:
     result = check_workload(obj, view())
     assert result.errors == []
     assert len(result.findings) >= 3
+
+
+def test_queues_that_the_watch_has_not_delivered_are_reported_and_may_be_supplied() -> None:
+    known = view()
+    job = changed(JOBS["base"], "spec.queue", "fresh")
+    assert check_new_job(job, known).errors
+    assert known.missing == {"fresh"}
+    fresh = QueueObject(metadata=ObjectMeta(name="fresh"))
+    with known.including([fresh]):
+        assert check_new_job(job, known).errors == []
+    assert check_new_job(job, known).errors, "the watch decides what is known for good"
+    with known.including([QueueObject(metadata=ObjectMeta(name="research"))]):
+        assert known.inventory.quotas["research"], "a queue that is known stays as it is"
+    assert known.queue("research")
