@@ -166,7 +166,7 @@ class Soak:
             "binds": len(oracle.binds),
             "evictions": len(oracle.evictions),
             "incarnations": {replica.user: len(replica.daemons) for replica in replicas},
-            "leaders": sum(len(replica.identities()) for replica in replicas),
+            "terms": {replica.user: len(replica.identities()) for replica in replicas},
             "faults": dict(sorted(self.faults.items())),
             "skippedFaults": dict(sorted(self.skipped.items())),
             "historyGaps": history.gaps,

@@ -38,7 +38,11 @@ class ResourceSampler:
             kibibytes = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
             descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
             sample = ResourceSample(time.monotonic(), kibibytes / 1024, descriptors)
-            self._samples.setdefault(name, []).append(sample)
+            self.add(name, sample)
+
+    def add(self, name: str, sample: ResourceSample) -> None:
+        """Record one reading of a process."""
+        self._samples.setdefault(name, []).append(sample)
 
     def growth(self) -> dict[str, dict[str, float]]:
         """The longest-lived process of each run: medians of the first and last quarter after warm-up, and the peak."""

@@ -14,6 +14,7 @@ from tests.controlplane.manifests import gpu_node, pod, pod_group, queue
 from tests.e2e.history import Change, Moment
 from tests.soak.faults import FaultInjector
 from tests.soak.oracle import Oracle
+from tests.soak.resources import ResourceSample, ResourceSampler
 from tests.soak.schedule import ENDING, KINDS, fault_schedule
 
 CARD = "NVIDIA-A10"
@@ -155,6 +156,38 @@ def _a_lowered_quota_after_the_grace(story: Story) -> list[str]:
     return story.finish(("p", "scheduler-a"))
 
 
+def _a_deleted_podgroup_keeps_its_queue(story: Story) -> list[str]:
+    story.put("queues", queue("q", cards={CARD: 1}))
+    story.now += 10
+    group = gang(story)
+    story.bind("p")
+    story.put("podgroups", None, {**group, "metadata": {**group["metadata"], "uid": "podgroups-g"}})
+    story.put("podgroups", {**pod_group("h", queue="q", namespace="soak")})
+    story.bind("r", group="h")
+    return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
+
+
+def _a_finished_pod_does_not_count(story: Story) -> list[str]:
+    gang(story)
+    bound = story.bind("p", cards=4)
+    story.put("pods", {**bound, "status": {"phase": "Succeeded"}})
+    story.bind("r", cards=4)
+    return story.finish(("p", "scheduler-a"), ("r", "scheduler-a"))
+
+
+def _cpu_beyond_the_node(story: Story) -> list[str]:
+    gang(story)
+    for index in range(9):
+        story.bind(f"p{index}", cards=0)
+    return story.finish(*((f"p{index}", "scheduler-a") for index in range(9)))
+
+
+def _a_missing_node(story: Story) -> list[str]:
+    gang(story)
+    story.bind("p", node="m")
+    return story.finish(("p", "scheduler-a"))
+
+
 def _another_node(story: Story) -> list[str]:
     gang(story)
     bound = story.bind("p")
@@ -221,6 +254,10 @@ STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
     ),
     (_a_lowered_quota_within_the_grace, []),
     (_a_lowered_quota_after_the_grace, [f"queue q has 1 of 0 {CARD}: soak/p"]),
+    (_a_deleted_podgroup_keeps_its_queue, [f"queue q has 2 of 1 {CARD}: soak/p, soak/r"]),
+    (_a_finished_pod_does_not_count, []),
+    (_cpu_beyond_the_node, ["node n has 9 of 8 cpu: " + ", ".join(f"soak/p{index}" for index in range(9))]),
+    (_a_missing_node, ["bind to node m, which does not exist"]),
     (_another_node, ["pod soak/p moved from node n to m"]),
     (_bound_twice, ["pod soak/p: 2 binds succeeded"]),
     (_bound_by_a_former_leader, ["pod soak/p bound by scheduler-a, the leader is scheduler-b"]),
@@ -234,3 +271,20 @@ STORIES: list[tuple[Callable[[Story], list[str]], list[str]]] = [
 @pytest.mark.parametrize("story, violations", STORIES, ids=[story.__name__.strip("_") for story, _ in STORIES])
 def test_the_oracle_finds_what_is_planted(story: Callable[[Story], list[str]], violations: list[str]) -> None:
     assert story(Story()) == violations
+
+
+def _readings(sampler: ResourceSampler, name: str, minutes: int, mebibytes: float, descriptors: float) -> None:
+    """One reading a minute: 100 MiB and 40 descriptors, and this growth per minute."""
+    for minute in range(minutes):
+        reading = ResourceSample(60.0 * minute, 100 + mebibytes * minute, 40 + int(descriptors * minute))
+        sampler.add(name, reading)
+
+
+def test_growth_of_memory_and_descriptors_after_the_warm_up_is_found() -> None:
+    sampler = ResourceSampler()
+    _readings(sampler, "steady", 15, 0.0, 0.0)
+    _readings(sampler, "grows", 15, 5.0, 0.0)
+    _readings(sampler, "opens", 15, 0.0, 5.0)
+    _readings(sampler, "short-lived", 8, 20.0, 20.0)
+    assert [text.partition(":")[0] for text in sampler.leaks()] == ["grows", "opens"]
+    assert sampler.leaks()[1] == "opens: open descriptors grew from 55 to 105"
