@@ -6,6 +6,7 @@ everywhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ MEMORY = "memory"
 PODS = "pods"
 CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN = 0, 1, 2
 
+#: Shares of cards: a queue limits those that it names, as plain amounts, whatever the card model.
+VGPU_RESOURCES: Final = ("volcano.sh/vgpu-cores", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-number")
 #: Amounts by resource name, in base units.
 Amounts = Mapping[str, int]
 #: int64, one entry per resource column.

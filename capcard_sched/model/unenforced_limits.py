@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.checks import Finding, annotation_field, is_card_resource
+from capcard_sched.model.resources import VGPU_RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,9 +30,16 @@ def unenforced_limits(
     if not plugins & _RESOURCE_PLUGINS:
         for field, path in _PATHS.items():
             for resource in sorted(limits.get(field) or ()):
-                if is_card_resource(resource):
+                share = resource in VGPU_RESOURCES
+                if share and field == "capability" and _CARD_PLUGIN in plugins:
+                    continue
+                if share or is_card_resource(resource):
                     message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
                     accepted = f"the annotation {CARD_QUOTA}, or the plugin capacity or proportion"
+                    if share:
+                        accepted = (
+                            f"the field capability with the plugin {_CARD_PLUGIN}, or the plugin capacity or proportion"
+                        )
                     found.append(Finding("warning", f'{path}["{resource}"]', message, accepted))
     if CARD_QUOTA in annotations and _CARD_PLUGIN not in plugins:
         message = f"not enforced: the scheduler-conf has no plugin {_CARD_PLUGIN}"

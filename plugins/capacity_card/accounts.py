@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.queue_sums import awaits_pods
+from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
+from capcard_sched.plugins.capacity_card.quota import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.model.job import Job
     from capcard_sched.plugins.capacity_card.charge import Charge
@@ -74,13 +76,20 @@ class QueueAccount(QueueBook):
         self.books: tuple[QueueBook, ...] = (self,)
         self._share: float | None = None
 
-    def limit(self, card: str) -> int:
-        """The quota of a card, 0 for one that is not listed."""
-        return self.quota.cards.get(card, 0)
+    def limit(self, key: str) -> int:
+        """The limit of a card, 0 for one that is not listed, or of a share, UNLIMITED for one that is not named."""
+        if key in VGPU_RESOURCES:
+            return self.quota.shares.get(key, self.subtree_limit(key))
+        return self.quota.cards.get(key, 0)
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether its cards have a limit: a parent without a card quota has none."""
+    def subtree_limit(self, key: str) -> int:
+        """The limit of the queue and all queues below it, given a card quota: `spec.capability` does not count."""
+        return self.quota.cards.get(key, UNLIMITED if key in VGPU_RESOURCES else 0)
+
+    def is_limited(self, key: str) -> bool:
+        """Whether a card or share has a limit here: a parent without a card quota has none."""
+        if key in VGPU_RESOURCES:
+            return self.limit(key) < UNLIMITED
         return self.quota.limits_subtree or self.subtree is self
 
     @property
@@ -113,6 +122,19 @@ def connect(accounts: Mapping[str, QueueAccount], parents: Mapping[str, Sequence
         for book in sums:
             book.merge(account)
         account.books = (account, *sums)
+
+
+def limit_by_ancestors(accounts: Iterable[QueueAccount], limited: set[str]) -> Iterator[QueueAccount]:
+    """Set the limiting ancestors of all accounts; `limited`: queues whose own limits changed.
+
+    Yields the accounts whose limits differ, their own or those above.
+    """
+    for account in accounts:
+        limiting = tuple([one for one in account.ancestors if one.quota.limits_subtree])
+        if limiting != account.limiting or not limited.isdisjoint((account.name, *(one.name for one in limiting))):
+            account.limiting = limiting
+            account.invalidate()
+            yield account
 
 
 class JobAccount:

@@ -46,7 +46,7 @@ class AllocatableCheck:
         if account is None:
             return (queue.is_open,)
         quota, held = account.quota, account.allocated
-        cards = frozenset(quota.cards.items()), frozenset(held.cards.items())
+        cards = frozenset(quota.cards.items()), frozenset(quota.shares.items()), frozenset(held.cards.items())
         above = [
             (one.name, frozenset(one.quota.cards.items()), frozenset(one.subtree.allocated.cards.items()))
             for one in account.limiting
@@ -87,6 +87,8 @@ class AllocatableCheck:
             if demand.amount:
                 count = min(wanted, self._ledger.free(account, demand.claim.card, own=own) // demand.amount)
         charge, quota, held = demand.claim, account.quota, self._ledger.held(account)
+        for resource, amount in charge.shares:
+            count = min(count, self._ledger.free(account, resource, own=own) // amount)
         if charge.cpu > 0:
             count = min(count, (quota.cpu.limit - held.cpu) // charge.cpu)
         if charge.memory > 0:
@@ -116,6 +118,9 @@ class AllocatableCheck:
         total = held.memory + charge.memory * (ahead + 1)
         if charge.memory > 0 and total > quota.memory.limit:
             return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, charge.memory, total, quota.memory.limit))
+        for resource, amount in charge.shares:
+            if self._ledger.free(account, resource) < amount * (ahead + 1):
+                return self._card_shortage(account, resource, amount, ahead)
         if not demand.several:
             return self._card_shortage(account, charge.card, demand.amount, ahead)
         options = []
@@ -133,5 +138,7 @@ class AllocatableCheck:
             full = self._ledger.full_ancestor(account, card, amount * (ahead + 1))
         limiting = full or account
         held = self._ledger.held(limiting.subtree if full else account).cards.get(card, 0)
-        figures = Figures(card, amount, held + amount * (ahead + 1), limiting.limit(card))
+        figures = Figures(
+            card, amount, held + amount * (ahead + 1), limiting.subtree_limit(card) if full else account.limit(card)
+        )
         return Shortage(INSUFFICIENT_SCALAR_QUOTA, figures, ancestor=full.name if full else "")

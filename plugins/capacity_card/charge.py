@@ -1,7 +1,8 @@
 """Charges of pods and their sums: cpu, memory and cards.
 
-Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. The ledger holds nothing else: RDMA,
-hugepages, `pods` and unknown devices are not charged.
+Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. Shares of cards (`VGPU_RESOURCES`) count
+beside the cards under their resource name. The ledger holds nothing else: RDMA, hugepages, `pods` and unknown devices
+are not charged.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Charge(NamedTuple):
     class_id: int
     #: False when the card part could not be computed and is missing.
     complete: bool = True
+    #: Shares of cards: resource and amount, sorted.
+    shares: tuple[tuple[str, int], ...] = ()
 
 
 class ChargeSum:
-    """A sum of charges. Cards whose sum is zero have no entry."""
+    """A sum of charges. `cards` holds cards, claims and shares; those whose sum is zero have no entry."""
 
     __slots__ = ("cards", "cpu", "memory")
 
@@ -48,6 +51,8 @@ class ChargeSum:
         self.memory += charge.memory * times
         if charge.card:
             self.add_card(charge.card, charge.amount * times)
+        for resource, amount in charge.shares:
+            self.add_card(resource, amount * times)
 
     def add_card(self, card: str, amount: int) -> None:
         """Add to one card or claim."""

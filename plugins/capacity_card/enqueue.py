@@ -66,22 +66,24 @@ class EnqueueCheck:
         counted once. Most jobs hold nothing and share one `QueueUsage`.
         """
         own = account.quantities
-        book = queue if queue is account.queue else queue.subtree
+        mine = queue is account.queue
+        book = queue if mine else queue.subtree
         holds = account.allocated.is_empty and account.reserved.is_empty
         if holds and (own is None or own.elastic.is_empty):
             kept = self._kept.get(queue.name)
             if kept is None or kept[:2] != (book, book.version):
-                kept = self._kept[queue.name] = book, book.version, self._usage_of(queue, _used(book))
+                kept = self._kept[queue.name] = book, book.version, self._usage_of(queue, _used(book), own=mine)
             return kept[2]
         used = _used(book)
         used.merge(account.allocated, -1)
         if own is not None:
             used.merge(own.elastic)
         used.merge(account.reserved, -1)
-        return self._usage_of(queue, used)
+        return self._usage_of(queue, used, own=mine)
 
-    def _usage_of(self, queue: QueueAccount, used: ChargeSum) -> QueueUsage:
-        return QueueUsage(used, lambda card: self._arguments.overcommitted(queue.limit(card)))
+    def _usage_of(self, queue: QueueAccount, used: ChargeSum, *, own: bool) -> QueueUsage:
+        limit = queue.limit if own else queue.subtree_limit
+        return QueueUsage(used, lambda card: self._arguments.overcommitted(limit(card)))
 
     def _shortage(self, account: JobAccount, need: ChargeSum) -> Shortage | None:
         """The first dimension that does not fit: cpu, memory, then cards in sorted order, then cards of ancestors."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.reasons import INSUFFICIENT_CPU_QUOTA, INSUFFICIENT_MEMORY_QUOTA, INSUFFICIENT_SCALAR_QUOTA
@@ -74,12 +73,12 @@ class QueueUsage:
 
 
 def impossible_need(
-    quota: QueueQuota, above: Iterable[tuple[str, QueueQuota]], need: ChargeSum, *, same_card: bool
+    quota: QueueQuota, limits: Iterable[tuple[str, Callable[[str], int]]], need: ChargeSum, *, same_card: bool
 ) -> Shortage | None:
     """The limit that a need exceeds in empty queues: such a job can never start. None for a possible need.
 
-    `above`: names and quotas of the limiting ancestors. cpu and memory count only with a capability of the queue: the
-    total of the cluster may grow.
+    `limits`: the limits of cards of the queue ("") and of its limiting ancestors (by name). cpu and memory count only
+    with a capability of the queue: the total of the cluster may grow.
     """
     cpu, memory = quota.cpu.capability, quota.memory.capability
     if cpu is not None and need.cpu > cpu:
@@ -88,15 +87,11 @@ def impossible_need(
         return Shortage(INSUFFICIENT_MEMORY_QUOTA, Figures(MEMORY, need.memory, need.memory, memory))
     if not need.cards:
         return None
-    for ancestor, cards in (("", quota.cards), *((name, one.cards) for name, one in above)):
-        found = QueueUsage(ChargeSum(), partial(_limit, cards)).card_shortage(need.cards, same_card=same_card)
+    for ancestor, limit in limits:
+        found = QueueUsage(ChargeSum(), limit).card_shortage(need.cards, same_card=same_card)
         if found is not None:
             return found._replace(ancestor=ancestor)
     return None
-
-
-def _limit(cards: Mapping[str, int], card: str) -> int:
-    return cards.get(card, 0)
 
 
 def _of_alternatives(key: str, options: tuple[Figures, ...]) -> Shortage:

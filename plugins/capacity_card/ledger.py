@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, CPU_COLUMN, MEMORY, MEMORY_COLUMN
 from capcard_sched.model.status import PLACED_STATUSES, TaskStatus
-from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, connect
-from capcard_sched.plugins.capacity_card.charge import alternatives_of
+from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount, connect, limit_by_ancestors
 from capcard_sched.plugins.capacity_card.feasibility import impossible_need
 from capcard_sched.plugins.capacity_card.quota import ClusterAmounts, card_quota, guaranteed, queue_quota
 from capcard_sched.plugins.capacity_card.service_type import service_type
@@ -86,7 +85,9 @@ class Ledger:
         names = self.queues.keys() | session.queues.keys() if changed.everything else set(changed.queues)
         keys = self.jobs.keys() | session.jobs.keys() if changed.everything else changed.jobs | self._touched
         if renamed:
-            keys |= {key for key, account in self.jobs.items() if not renamed.isdisjoint(self._names_in(account.job))}
+            keys |= {
+                key for key, account in self.jobs.items() if not renamed.isdisjoint(self._minimum.names_in(account.job))
+            }
         self._touched = set()
         relabeled = {task.uid: task for node in self._inventory.relabeled for task in node.tasks.values()}
         keys |= {task.job.key for task in relabeled.values() if task.job is not None}
@@ -138,17 +139,9 @@ class Ledger:
         if moved:
             connect(self.queues, {name: [one.name for one in ancestors(queues[name], queues)] for name in self.queues})
         if moved or limited:
-            self._update_ancestors(limited)
-        return found
-
-    def _update_ancestors(self, limited: set[str]) -> None:
-        """Recompute the limiting ancestors of all queues; `limited`: queues whose own limits changed."""
-        for account in self.queues.values():
-            limiting = tuple([one for one in account.ancestors if one.quota.limits_subtree])
-            if limiting != account.limiting or not limited.isdisjoint((account.name, *(one.name for one in limiting))):
-                account.limiting = limiting
-                account.invalidate()
+            for account in limit_by_ancestors(self.queues.values(), limited):
                 self._stale |= account.jobs
+        return found
 
     def _update_quota(self, queue: Queue) -> bool:
         """Recompute the quota of a queue from its object and the cluster total. Whether its own limits changed."""
@@ -161,8 +154,8 @@ class Ledger:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota)
         changed = quota.own_limits != account.quota.own_limits
         account.quota = quota
-        account.seen.update(quota.cards)
-        account.subtree.seen.update(quota.cards)
+        account.seen.update(quota.cards, quota.shares)
+        account.subtree.seen.update(quota.cards, quota.shares)
         account.invalidate()
         return changed
 
@@ -183,21 +176,13 @@ class Ledger:
             cls = task.cls
             if task.status in CHARGED_STATUSES and task.node is not None:
                 charge = before.charges.get(uid) if before is not None else None
-                if charge is None or not charge.complete or charge.class_id != cls.id or uid in relabeled:
+                same = cls.id, self._demands.of(cls).claim.shares, True
+                if charge is None or (charge.class_id, charge.shares, charge.complete) != same or uid in relabeled:
                     charge = self._demands.placed(task, task.node, charge)
                 account.charges[uid] = charge
                 self._book(account, cls, charge, 1)
                 if task.status is TaskStatus.RELEASING:
                     self._release(account, uid, charge)
-
-    def _names_in(self, job: Job) -> set[str]:
-        """The cards and resources that the job's quantities depend on."""
-        names = set(job.min_resources or ())
-        for key in self._minimum.request_of(job).cards:
-            names.update(alternatives_of(key))
-        for cls in {task.cls for task in job.tasks.values()}:
-            names.update(self._demands.of(cls).names, cls.requests, cls.limits)
-        return names
 
     def _open_job(self, job: Job) -> JobAccount:
         queue = self.queues[job.queue]
@@ -319,6 +304,7 @@ class Ledger:
             book.remaining.add(charge, times)
             if charge.amount:
                 book.seen.add(charge.card)
+            book.seen.update([resource for resource, _ in charge.shares])
         if charge.amount:
             held = charge.card, service_type(account.job, cls, self._by_owner_kind)
             amount = charge.amount * times
@@ -360,8 +346,8 @@ class Ledger:
     def _assess(self, account: JobAccount) -> None:
         quantities = self._minimum.quantities(account.job, account.charges)
         queue = account.queue
-        above = [(one.name, one.quota) for one in queue.limiting]
-        account.assess(quantities, impossible_need(queue.quota, above, quantities.need, same_card=self._same_card))
+        limits = [("", queue.limit), *((one.name, one.subtree_limit) for one in queue.limiting)]
+        account.assess(quantities, impossible_need(queue.quota, limits, quantities.need, same_card=self._same_card))
 
     def quantities_of(self, job: Job) -> JobQuantities | None:
         """Current quantities of a job; None for a job without a queue."""
@@ -389,15 +375,19 @@ class Ledger:
 
         Negative when a queue holds more than its quota.
         """
-        free = queue.quota.cards.get(card, 0) - self.held(queue).cards.get(card, 0)
+        free = queue.limit(card) - self.held(queue).cards.get(card, 0)
         for one in () if own else queue.limiting:
-            free = min(free, one.quota.cards.get(card, 0) - self.held(one.subtree).cards.get(card, 0))
+            free = min(free, one.subtree_limit(card) - self.held(one.subtree).cards.get(card, 0))
         return free
 
     def full_ancestor(self, queue: QueueAccount, card: str, amount: int) -> QueueAccount | None:
         """The nearest ancestor without `amount` of free quota for a card; None without one."""
         return next(
-            (one for one in queue.limiting if one.limit(card) - self.held(one.subtree).cards.get(card, 0) < amount),
+            (
+                one
+                for one in queue.limiting
+                if one.subtree_limit(card) - self.held(one.subtree).cards.get(card, 0) < amount
+            ),
             None,
         )
 

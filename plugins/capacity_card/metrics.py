@@ -74,7 +74,7 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
         limit, held = account.limit(card), allocated.cards.get(card, 0)
         request = held + pending.cards.get(card, 0)
         by_card = {**queue, "card": card}
-        if account.is_limited:  # a parent without a card quota has no limit, which is not 0
+        if account.is_limited(card):  # a parent without a card quota has no limit, which is not 0
             yield Sample("queue_card_capacity", by_card, limit / CARD)
             yield Sample("queue_card_deserved", by_card, limit / CARD)
         yield Sample("queue_card_allocated", by_card, held / CARD)
@@ -84,7 +84,7 @@ def _of_queue(account: QueueAccount) -> Iterator[Sample]:
         by_resource = {**queue, "resource": card}
         yield Sample("queue_allocated_scalar_resources", by_resource, held)
         yield Sample("queue_request_scalar_resources", by_resource, request)
-        if account.is_limited:
+        if account.is_limited(card):
             yield Sample("queue_deserved_scalar_resources", by_resource, limit)
             yield Sample("queue_capacity_scalar_resources", by_resource, limit)
             yield Sample("queue_real_capacity_scalar_resources", by_resource, limit)

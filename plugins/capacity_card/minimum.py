@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
-from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum, alternatives_of, same_set, total_of
 from capcard_sched.plugins.capacity_card.demand import mixed_resources
@@ -88,6 +88,10 @@ class Minimum:
             # A running job has created its pods, finished or not; before that only live pods count.
             created = job.tasks.values() if members or job.phase is PodGroupPhase.RUNNING else ()
             short = self._not_created_yet(request.cards, created)
+            for name, amount in (job.min_resources or {}).items():
+                if name in VGPU_RESOURCES:
+                    counted = sum(task.cls.requests.get(name, 0) for task in created)
+                    short.add_card(name, max(0, amount - counted))
             want.merge(short)
             need.merge(short)
         minimum = need.cpu, need.memory
@@ -141,8 +145,9 @@ class Minimum:
         if held:
             elastic.cpu = max(0, charge.cpu * count - need.cpu)
             elastic.memory = max(0, charge.memory * count - need.memory)
-            if charge.card:
-                elastic.add_card(charge.card, charge.amount * (count - chosen))
+            elastic.cards = dict(want.cards)
+            for key, amount in need.cards.items():
+                elastic.add_card(key, -amount)
         else:
             pending.add(charge, count)
         error = "" if held or not chosen else self._demands.of(cls).error
@@ -159,6 +164,15 @@ class Minimum:
             if len(sets) > 1 and all(sets) and not frozenset.intersection(*sets):
                 return CardRequest({}, mixed_resources(key, frozenset.union(*sets)))
         return request
+
+    def names_in(self, job: Job) -> set[str]:
+        """The cards and resources that the job's quantities depend on."""
+        names = set(job.min_resources or ())
+        for key in self.request_of(job).cards:
+            names.update(alternatives_of(key))
+        for cls in {task.cls for task in job.tasks.values()}:
+            names.update(self._demands.of(cls).names, cls.requests, cls.limits)
+        return names
 
     def _members(self, job: Job, held: Mapping[str, Charge]) -> list[_Member]:
         demands = self._demands

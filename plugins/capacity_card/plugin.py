@@ -85,7 +85,8 @@ class CapacityCard(Plugin):
         self._queues, self._refusal_of = session.queues, session.refusal_of
         renamed = self.inventory.refresh(session, self.ledger.held_cards())
         self._renames += bool(renamed)
-        if renamed or self.demands.over_capacity:
+        # A change of everything includes a new accounting of shared devices.
+        if renamed or session.changed.everything or self.demands.over_capacity:
             self.demands.forget()
         queues, jobs = self.ledger.refresh(session, renamed)
         self.warnings.report(session, queues, jobs)

@@ -6,17 +6,21 @@ the cluster has: quotas may exceed the cards of the cluster on purpose.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
-from capcard_sched.model.resources import CPU, MEMORY
+from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from capcard_sched.model.queue import Queue
     from capcard_sched.plugins.capacity_card.charge import ChargeSum
+
+
+#: Thousandths. No limit: above any amount.
+UNLIMITED: Final = 2**62
 
 
 class CardQuota(NamedTuple):
@@ -81,18 +85,20 @@ class QueueQuota(NamedTuple):
     problem: str
     #: Whether the cards of queues below it are limited too.
     limits_subtree: bool
+    #: Shares of cards that `spec.capability` names. Others have no limit.
+    shares: Mapping[str, int]
     cpu: Dimension
     memory: Dimension
 
     @property
     def is_empty(self) -> bool:
         """No cpu or memory capability and no valid card quota entry."""
-        return not self.cards and self.cpu.capability is None and self.memory.capability is None
+        return not (self.cards or self.shares) and self.cpu.capability is None and self.memory.capability is None
 
     @property
     def own_limits(self) -> tuple[object, ...]:
         """The limits that do not depend on the cluster."""
-        return self.cards, self.limits_subtree, self.cpu.capability, self.memory.capability
+        return self.cards, self.shares, self.limits_subtree, self.cpu.capability, self.memory.capability
 
     def share(self, allocated: ChargeSum) -> float:
         """The largest allocated/deserved over dimensions that deserve anything; 0 without any."""
@@ -107,4 +113,5 @@ class QueueQuota(NamedTuple):
 def queue_quota(queue: Queue, cards: CardQuota, cpu: ClusterAmounts, memory: ClusterAmounts) -> QueueQuota:
     """The quota of a queue in a cluster."""
     limits = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
-    return QueueQuota(cards.cards, cards.problem, cards.present, *limits)
+    shares = {name: amount for name, amount in (queue.capability or {}).items() if name in VGPU_RESOURCES}
+    return QueueQuota(cards.cards, cards.problem, cards.present, shares, *limits)

@@ -618,7 +618,7 @@ def test_without_the_plugin_amounts_are_charged_as_they_are_written() -> None:
     assert _charged(h)[MEMORY] == 3000
 
 
-@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+@pytest.mark.parametrize("plugin", ["proportion", "capacity", "capacity-card"])
 def test_a_queue_that_names_shares_limits_them(plugin: str) -> None:
     h = VgpuHarness(conf(plugins=f"  - name: {plugin}\n"))
     h.queue("q", capability={"cpu": "64", "memory": "256Gi", NUMBER: 10, MEMORY: 5000, "volcano.sh/vgpu-cores": 100})
