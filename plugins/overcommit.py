@@ -9,16 +9,9 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.plugin import Plugin
-from capcard_sched.framework.quota.queue_sums import (
-    QueueSums,
-    admitted_reservation,
-    excess,
-    listed,
-    reservation,
-    unplaced_minimum,
-)
+from capcard_sched.framework.quota.limits import UNLIMITED, admit, refusal
+from capcard_sched.framework.quota.queue_sums import QueueSums, admitted_reservation, reservation, unplaced_minimum
 from capcard_sched.model.reasons import CLUSTER_OVERUSED
-from capcard_sched.model.refusal import Figures, Refusal
 from capcard_sched.model.status import Vote
 
 if TYPE_CHECKING:
@@ -26,11 +19,10 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
+    from capcard_sched.model.refusal import Refusal
     from capcard_sched.model.resources import ResourceColumns, Vector
 
 DEFAULT_FACTOR = 1.2
-#: Base units. Cap of total x factor: above the request of all jobs together, and within 64 bits.
-_UNLIMITED = 2**62
 
 
 class OvercommitArguments(msgspec.Struct, frozen=True):
@@ -59,31 +51,18 @@ class Overcommit(Plugin):
         self._inqueue.refresh(session)
         factor = Fraction(str(self.arguments.factor))
         total = resources.fit(session.total).tolist()
-        scaled = [min(amount * factor.numerator // factor.denominator, _UNLIMITED) for amount in total]
+        scaled = [min(amount * factor.numerator // factor.denominator, UNLIMITED) for amount in total]
         self._free = np.array(scaled, dtype=np.int64) - resources.fit(session.nodes.total_used)
 
     def job_enqueueable(self, job: Job) -> Vote | Refusal:
         """Only resources in `minResources` count; amounts the job already holds are subtracted."""
         if job.min_resources is None:
             return Vote.PERMIT
-        resources, inqueue, free = self._resources, self._inqueue.total, self._free
-        need = unplaced_minimum(job, resources)
-        names = excess(need, inqueue, free, resources)
-        if not names:
+        need = unplaced_minimum(job, self._resources)
+        found = admit(need, self._inqueue.total, self._free, self._resources)
+        if found is None:
             return Vote.PERMIT
-        first = names[0]
-        column = resources.find(first)
-        reserved, limit = (0, 0) if column is None else (inqueue.item(column), free.item(column))
-        return Refusal(
-            "job_enqueueable",
-            self.name,
-            CLUSTER_OVERUSED.code,
-            CLUSTER_OVERUSED.render(dimensions=listed("overused", names)),
-            queue=job.queue,
-            figures=Figures(first, need[first], need[first] + reserved, limit),
-            event=True,
-            type=CLUSTER_OVERUSED.type,
-        )
+        return refusal(self.name, "job_enqueueable", job.queue, CLUSTER_OVERUSED, "overused", found)
 
     def job_enqueued(self, job: Job) -> None:
         if job.min_resources is not None:

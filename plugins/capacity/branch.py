@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capcard_sched.framework.quota.limits import capability_vector
 from capcard_sched.framework.quota.queue_sums import known_vector
-from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import ResourceColumns, Vector
-
-#: Base units. No limit: above any amount, small enough to add amounts to.
-UNLIMITED = 2**62
 
 
 class Branch:
@@ -65,12 +62,7 @@ class Branch:
 
         #: Kept free for the queue. The tree raises it to the guarantees of the branches below.
         self.guarantee = known_vector((queue and queue.guarantee) or {}, resources)
-        #: UNLIMITED for scalars not named, and for cpu and memory not named or not above 0.
-        self.capability = np.full(resources.width, UNLIMITED, dtype=np.int64)
-        for resource, amount in ((queue and queue.capability) or {}).items():
-            column = resources.find(resource)
-            if column is not None and (amount > 0 or resource not in (CPU, MEMORY)):
-                self.capability[column] = amount
+        self.capability = capability_vector(queue.capability if queue is not None else None, resources)
         #: The largest amount the queue can hold: its capability, without the guarantees of its siblings.
         self.real_capability = self.capability
         written = (queue and queue.deserved) or {}

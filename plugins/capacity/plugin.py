@@ -7,29 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.api.plugin import VETO, Grant, Placement, Plugin, Sample, VictimDecision
-from capcard_sched.framework.quota.queue_sums import (
-    QueueSums,
-    admitted_reservation,
-    excess,
-    holds_resources,
-    known_vector,
-    listed,
-    reservation,
-    unplaced_minimum,
-)
+from capcard_sched.framework.api.plugin import VETO, Sample, VictimDecision
+from capcard_sched.framework.quota.queue_sums import QueueSums, unplaced_minimum
+from capcard_sched.framework.quota.quota_plugin import QuotaPlugin
 from capcard_sched.framework.toolkit.gang_slack import split_slack
-from capcard_sched.model.reasons import (
-    QUEUE_NOT_LEAF,
-    QUEUE_NOT_OPEN,
-    QUEUE_NOT_OPEN_ALLOCATE,
-    QUEUE_QUOTA_INSUFFICIENT,
-)
-from capcard_sched.model.refusal import Figures, Refusal
-from capcard_sched.model.resources import PODS_COLUMN
-from capcard_sched.model.status import TaskStatus, Vote
-from capcard_sched.plugins.capacity.limits import Needs, QuotaBound, allocation_bounds, reclaim_bounds, tightest
-from capcard_sched.plugins.capacity.metrics import samples
+from capcard_sched.model.reasons import QUEUE_NOT_LEAF
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.plugins.capacity.bounds import allocation_bounds, reclaim_bounds
 from capcard_sched.plugins.capacity.reclaim import ReclaimPolicy
 from capcard_sched.plugins.capacity.tree import Tree, depth_in_common
 
@@ -37,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.quota.limits import Needs, QuotaBound
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
-    from capcard_sched.model.resources import ResourceColumns, Vector
-    from capcard_sched.model.task_class import TaskClass
+    from capcard_sched.model.resources import Vector
 
 
 class CapacityArguments(msgspec.Struct, frozen=True):
@@ -56,7 +41,7 @@ class CapacityArguments(msgspec.Struct, frozen=True):
     dra_consumable_capacity: bool = msgspec.field(name="capacity.DRAConsumableCapacityEnable", default=False)
 
 
-class Capacity(Plugin):
+class Capacity(QuotaPlugin):
     """Queues with guarantee, deserved and capability; with `enableHierarchy` they form a tree.
 
     A queue borrows unused resources up to its capability; other queues reclaim its usage beyond deserved.
@@ -68,10 +53,6 @@ class Capacity(Plugin):
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
-        self._requested = QueueSums(_requested)
-        self._inqueue = QueueSums(admitted_reservation)
-        self._elastic = QueueSums(_elastic)
-        self._session: Session
         self._tree: Tree
         #: Number of trees built so far.
         self._trees = 0
@@ -82,13 +63,9 @@ class Capacity(Plugin):
         self._names = 0
         #: Queues whose reservations are recomputed before the next read.
         self._stale: set[str] = set()
-        self._needs: dict[TaskClass, Needs] = {}
 
     def open(self, session: Session) -> None:
-        self._session = session
-        self._needs.clear()
-        for sums in (self._requested, self._inqueue, self._elastic):
-            sums.refresh(session)
+        super().open(session)
         resources, changed, queues = session.resources, session.changed, session.queues
         total = resources.fit(session.total)
         if (
@@ -143,22 +120,28 @@ class Capacity(Plugin):
 
     # --- quotas -----------------------------------------------------------------------------------------------------
 
-    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
-        barred = self._barred(queue, "allocatable")
-        return barred or self._grant(queue, task.cls, 1).refusal
+    def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
+        branch = self._tree.branches[queue.name]
+        if hook == "preemptive":
+            return reclaim_bounds(branch, needs)
+        return allocation_bounds(branch, needs, nominating=self._session.nominating)
 
-    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
-        barred = self._barred(queue, "allocatable")
-        return Grant(0, barred) if barred else self._grant(queue, profile.cls, len(tasks))
+    def _admission_limits(self, queue: Queue) -> Iterator[tuple[str, Vector, Vector]]:
+        """The real capability of the queue and of all above it."""
+        self._update_reservations()
+        for branch in self._tree.branches[queue.name].path:
+            yield branch.name, branch.held + branch.reserved, branch.real_capability
 
-    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
-        """A queue may reclaim up to what it deserves."""
-        barred = self._barred(queue, "preemptive")
-        if barred is not None:
-            return barred
-        needs = self._needs_of(task.cls)
-        _, short = tightest(reclaim_bounds(self._tree.branches[queue.name], needs), 1)
-        return self._insufficient(needs, short, "preemptive") if short else None
+    def _barred(self, queue: Queue, hook: str) -> Refusal | None:
+        """The refusal of a queue that is faulty, closed or not a leaf, whatever the request."""
+        branch = self._tree.branches[queue.name]
+        if branch.fault:
+            code, message = "InvalidQueueHierarchy", branch.fault
+        elif self.hierarchy and not branch.is_leaf:
+            code, message = QUEUE_NOT_LEAF.code, QUEUE_NOT_LEAF.render(queue=queue.name)
+        else:
+            return super()._barred(queue, hook)
+        return Refusal(hook, self.name, code, message, queue=queue.name, event=hook == "job_enqueueable")
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:
         """Candidates while their queue exceeds its deserved amount of a resource both request; guarantees are kept.
@@ -182,30 +165,6 @@ class Capacity(Plugin):
 
     # --- admission --------------------------------------------------------------------------------------------------
 
-    def job_enqueueable(self, job: Job) -> Vote | Refusal:
-        """The unplaced minimum fits the real capability of the queue and of all above it, with reservations counted.
-
-        Elastic amounts of other jobs do not count.
-        """
-        queue = self._session.queues[job.queue]
-        barred = self._barred(queue, "job_enqueueable")
-        if barred is not None:
-            return barred
-        if job.min_resources is None:
-            return Vote.PERMIT
-        self._update_reservations()
-        resources = self._session.resources
-        need = unplaced_minimum(job, resources)
-        for branch in self._tree.branches[queue.name].path:
-            used = branch.held + branch.reserved
-            names = excess(need, used, branch.real_capability, resources)
-            if names:
-                column = resources.find(names[0])
-                before, limit = (0, 0) if column is None else (used.item(column), branch.real_capability.item(column))
-                figures = Figures(names[0], need[names[0]], need[names[0]] + before, limit)
-                return self._quota_refusal(branch.name, names, figures, "job_enqueueable")
-        return Vote.PERMIT
-
     def admission_version(self, job: Job) -> tuple[object, ...]:
         self._update_reservations()
         queue = self._session.queues[job.queue]
@@ -214,33 +173,37 @@ class Capacity(Plugin):
         return (self._trees, queue.name, queue.state, job.min_resources is None, *need.items(), *versions)
 
     def job_enqueued(self, job: Job) -> None:
-        if job.min_resources is not None:
-            self._inqueue.put(job, reservation(job, self._session.resources))
-            self._stale.add(job.queue)
+        super().job_enqueued(job)
+        self._stale.add(job.queue)
 
-    # --- events -----------------------------------------------------------------------------------------------------
-
-    def on_allocate(self, placement: Placement) -> None:
-        self._moved(placement, +1)
-
-    def on_deallocate(self, placement: Placement) -> None:
-        self._moved(placement, -1)
+    # --- metrics ----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Iterator[Sample]:
         requests, inqueue = self._sums(self._requested), self._sums(self._inqueue)
         for name, branch in self._tree.branches.items():
-            if name in self._session.queues:
-                yield from samples(branch, requests[name], inqueue[name], self._session.resources)
+            if name not in self._session.queues:
+                continue
+            kinds = {
+                "allocated": branch.allocated,
+                "request": requests[name],
+                "deserved": branch.deserved,
+                "inqueue": inqueue[name],
+                "real_capacity": branch.real_capability,
+            }
+            if branch.queue is not None and branch.queue.capability:
+                kinds["capacity"] = branch.capability  # only where one is set
+            yield from self._series(name, kinds)
+            share = branch.dominant_share()
+            yield Sample("queue_share", {"queue_name": name}, share)
+            yield Sample("queue_overused", {"queue_name": name}, float(share > 1))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _moved(self, placement: Placement, sign: int) -> None:
+    def _count(self, placement: Placement, sign: int) -> None:
         job, tasks = placement.job, placement.tasks
         branch = self._tree.branches.get(job.queue)
         if branch is None:
             return
-        self._elastic.touch(job)
-        self._inqueue.touch(job)
         self._stale.add(job.queue)
         pipelined = sum(task.status is TaskStatus.PIPELINED for task in tasks)
         request = self._session.resources.fit(placement.cls.request)
@@ -269,82 +232,6 @@ class Capacity(Plugin):
                     totals[above.name] += of_jobs.of(name)
         return totals
 
-    def _needs_of(self, cls: TaskClass) -> Needs:
-        needs = self._needs.get(cls)
-        if needs is None:
-            names = self._session.resources.names
-            needs = self._needs[cls] = [
-                (names[column], column, int(cls.request[column]))
-                for column in np.flatnonzero(cls.request > 0).tolist()
-                if column != PODS_COLUMN
-            ]
-        return needs
-
-    def _grant(self, queue: Queue, cls: TaskClass, wanted: int) -> Grant:
-        needs = self._needs_of(cls)
-        bounds = allocation_bounds(self._tree.branches[queue.name], needs, nominating=self._session.nominating)
-        count, short = tightest(bounds, wanted)
-        return Grant(count, self._insufficient(needs, short, "allocatable", count) if short else None)
-
-    def _barred(self, queue: Queue, hook: str) -> Refusal | None:
-        """The refusal of a queue that is faulty, closed or not a leaf, whatever the request."""
-        enqueue = hook == "job_enqueueable"
-        branch = self._tree.branches[queue.name]
-        if branch.fault:
-            return Refusal(hook, self.name, "InvalidQueueHierarchy", branch.fault, queue=queue.name, event=enqueue)
-        if self.hierarchy and not branch.is_leaf:
-            reason, message = QUEUE_NOT_LEAF, QUEUE_NOT_LEAF.render(queue=queue.name)
-        elif not queue.is_open:
-            reason = QUEUE_NOT_OPEN if enqueue else QUEUE_NOT_OPEN_ALLOCATE
-            message = reason.render(queue=queue.name, state=queue.state)
-        else:
-            return None
-        return Refusal(hook, self.name, reason.code, message, queue=queue.name, event=enqueue)
-
-    def _insufficient(self, needs: Needs, short: Sequence[QuotaBound], hook: str, before: int = 0) -> Refusal:
-        """Refusal of the pod that comes after `before` others of its class."""
-        bounds = {bound.resource: bound for bound in short}
-        names = self._session.resources.sorted_names(bounds)
-        bound = bounds[names[0]]
-        amount = next(amount for name, _, amount in needs if name == names[0])
-        figures = Figures(names[0], amount, bound.held + amount * (before + 1), bound.limit)
-        # The queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
-        return self._quota_refusal(bound.queue, names, figures, hook)
-
-    def _quota_refusal(self, queue: str, names: list[str], figures: Figures, hook: str) -> Refusal:
-        row = QUEUE_QUOTA_INSUFFICIENT
-        return Refusal(
-            hook,
-            self.name,
-            row.code,
-            row.render(dimensions=listed("insufficient", names)),
-            queue=queue,
-            figures=figures,
-            event=hook == "job_enqueueable",
-            type=row.type,
-        )
-
 
 def _shape(queue: Queue) -> tuple[object, ...]:
     return queue.uid, id(queue), queue.parent, queue.capability, queue.deserved, queue.guarantee
-
-
-def _requested(job: Job, resources: ResourceColumns) -> Vector | None:
-    """Requests of the job's allocated and pending tasks: fresh int64 [resource columns]."""
-    if not job.tasks:
-        return None
-    total = resources.fit(job.allocated).copy()
-    if job.counts[TaskStatus.PENDING]:
-        for task in job.tasks.values():
-            if task.status is TaskStatus.PENDING:
-                total += resources.fit(task.cls.request)
-    return total
-
-
-def _elastic(job: Job, resources: ResourceColumns) -> Vector | None:
-    """Allocated amounts beyond `minResources`: fresh int64 [resource columns]."""
-    if not holds_resources(job):
-        return None
-    beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
-    np.maximum(beyond, 0, out=beyond)
-    return beyond

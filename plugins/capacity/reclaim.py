@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity.branch import Branch
-    from capcard_sched.plugins.capacity.limits import Needs
 
 
 class ReclaimPolicy:

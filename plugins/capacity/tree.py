@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capcard_sched.framework.quota.limits import UNLIMITED
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.reasons import (
     QUEUE_CAPABILITY_EXCEEDED,
@@ -21,7 +22,7 @@ from capcard_sched.model.reasons import (
     QUEUE_PARENT_INVALID,
     QUEUE_SHARES_EXCEEDED,
 )
-from capcard_sched.plugins.capacity.branch import UNLIMITED, Branch
+from capcard_sched.plugins.capacity.branch import Branch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,29 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.quota.queue_sums import holds_resources, known_vector
-from capcard_sched.model.resources import CPU, MEMORY, PODS_COLUMN
-from capcard_sched.model.status import TaskStatus
+from capcard_sched.framework.quota.limits import capability_vector
+from capcard_sched.framework.quota.queue_sums import known_vector
+from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.plugins.proportion.filling import fill
 from capcard_sched.plugins.proportion.iteration import EPSILON, iterate
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
-    from capcard_sched.model.job import Job
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
-
-#: Base units. No limit: above any amount, small enough to add amounts to.
-UNLIMITED = 2**62
-#: Statuses whose requests count neither as allocated nor as pending.
-_NEITHER = (
-    TaskStatus.PIPELINED,
-    TaskStatus.RELEASING,
-    TaskStatus.SUCCEEDED,
-    TaskStatus.FAILED,
-    TaskStatus.UNKNOWN,
-)
 
 
 class QueueAttributes:
@@ -52,12 +40,7 @@ class QueueAttributes:
         self.name = queue.name
         self.weight = queue.weight
         self.guarantee = known_vector(queue.guarantee or {}, resources)
-        #: UNLIMITED for scalars not named, and for cpu and memory not named or not above 0.
-        self.capability = np.full(resources.width, UNLIMITED, dtype=np.int64)
-        for name, amount in (queue.capability or {}).items():
-            column = resources.find(name)
-            if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
-                self.capability[column] = amount
+        self.capability = capability_vector(queue.capability, resources)
         #: The largest amount the queue can hold: its capability, without the guarantees of the others.
         self.real_capability = self.capability
         #: Allocated + pending.
@@ -87,29 +70,6 @@ class QueueAttributes:
     def share_of(self, held: Vector) -> float:
         """The largest held/deserved of any deserved resource; 0 when none is deserved."""
         return float((held / self.deserved_or_inf).max())
-
-
-def requested(job: Job, resources: ResourceColumns) -> Vector | None:
-    """Requests of the job's allocated and pending tasks: fresh int64 [resource columns]."""
-    if not job.tasks:
-        return None
-    counts = job.counts
-    if not any(counts[status] for status in _NEITHER):
-        return resources.fit(job.total_request).copy()
-    total = resources.fit(job.allocated).copy()
-    for task in job.tasks.values():
-        if task.status is TaskStatus.PENDING:
-            total += resources.fit(task.cls.request)
-    return total
-
-
-def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
-    """Allocated amounts beyond `minResources`: fresh int64 [resource columns]."""
-    if not holds_resources(job):
-        return None
-    beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
-    np.maximum(beyond, 0, out=beyond)
-    return beyond
 
 
 def share_out(

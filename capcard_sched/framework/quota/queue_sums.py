@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.model.resources import PODS
 from capcard_sched.model.status import PodGroupPhase, TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job
@@ -202,6 +201,39 @@ def awaits_pods(job: Job) -> bool:
     return job.phase is PodGroupPhase.INQUEUE and len(job.tasks) < max(job.min_available, 1)
 
 
+#: Statuses whose requests count neither as allocated nor as pending.
+_NEITHER = (
+    TaskStatus.PIPELINED,
+    TaskStatus.RELEASING,
+    TaskStatus.SUCCEEDED,
+    TaskStatus.FAILED,
+    TaskStatus.UNKNOWN,
+)
+
+
+def requested(job: Job, resources: ResourceColumns) -> Vector | None:
+    """Requests of the job's allocated and pending tasks: fresh int64 [resource columns]."""
+    if not job.tasks:
+        return None
+    counts = job.counts
+    if not any(counts[status] for status in _NEITHER):
+        return resources.fit(job.total_request).copy()
+    total = resources.fit(job.allocated).copy()
+    for task in job.tasks.values():
+        if task.status is TaskStatus.PENDING:
+            total += resources.fit(task.cls.request)
+    return total
+
+
+def elastic(job: Job, resources: ResourceColumns) -> Vector | None:
+    """Allocated amounts beyond `minResources`: fresh int64 [resource columns]."""
+    if not holds_resources(job):
+        return None
+    beyond = resources.fit(job.allocated) - known_vector(job.min_resources or {}, resources)
+    np.maximum(beyond, 0, out=beyond)
+    return beyond
+
+
 def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
     """`reservation` of an admitted job, else None.
 
@@ -215,26 +247,3 @@ def admitted_reservation(job: Job, resources: ResourceColumns) -> Vector | None:
     ):
         return reservation(job, resources)
     return None
-
-
-def excess(need: Amounts, taken: Vector, limit: Vector, resources: ResourceColumns) -> list[str]:
-    """Names of the resources for which `taken` plus `need` exceeds `limit`: cpu, memory, then sorted.
-
-    Only requested resources (> 0) count, `pods` never does. A name without a column has a limit of 0.
-    """
-    names: list[str] | None = None
-    for name, amount in need.items():
-        if amount <= 0 or name == PODS:
-            continue
-        column = resources.find(name)
-        if column is None or amount + taken.item(column) > limit.item(column):
-            if names is None:
-                names = []
-            names.append(name)
-    return resources.sorted_names(names) if names else []
-
-
-def listed(word: str, names: Iterable[str]) -> str:
-    """`: <word> cpu, <word> carry_over` for the tail of a message, "" without names."""
-    text = ", ".join(f"{word} {name}" for name in names)
-    return f": {text}" if text else ""

@@ -9,17 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from capcard_sched.framework.quota.limits import admit
 from capcard_sched.framework.quota.queue_sums import (
     QueueSums,
     admitted_reservation,
-    excess,
-    listed,
     reservation,
     unplaced_minimum,
 )
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.job import Job
+from capcard_sched.model.refusal import Figures
 from capcard_sched.model.resources import ResourceColumns, Vector
 from capcard_sched.testing import Harness
 
@@ -239,15 +239,12 @@ def test_a_contribution_put_by_hand_lasts_until_the_job_changes() -> None:
     assert not sums.of("q").any()
 
 
-def test_excess_names_what_is_needed_and_too_much_in_message_order() -> None:
+def test_admission_names_all_insufficient_resources_in_message_order() -> None:
     resources = ResourceColumns()
     taken = resources.vector({"cpu": 500, "memory": 10, "b": 5, "a": 5, "pods": 100})
     limit = resources.vector({"cpu": 1000, "memory": 10, "b": 5, "a": 5})
     need = {"b": 1, "a": 1, "memory": 1, "cpu": 500, "unknown": 1, "pods": 1, "zero": 0}
-    assert excess(need, taken, limit, resources) == ["memory", "a", "b", "unknown"]
-    assert excess({"cpu": 500}, taken, limit, resources) == []
-
-
-def test_names_are_listed_behind_a_colon_or_not_at_all() -> None:
-    assert listed("overused", ["cpu", "memory"]) == ": overused cpu, overused memory"
-    assert listed("overused", []) == ""
+    found = admit(need, taken, limit, resources)
+    assert found == (["memory", "a", "b", "unknown"], Figures("memory", 1, 11, 10))
+    assert admit({"unknown": 2}, taken, limit, resources) == (["unknown"], Figures("unknown", 2, 2, 0))
+    assert admit({"cpu": 500}, taken, limit, resources) is None

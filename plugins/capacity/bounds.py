@@ -1,28 +1,16 @@
-"""The limits on further pods of a queue."""
+"""The bounds on further pods of a queue of the tree."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from capcard_sched.framework.quota.limits import QuotaBound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
+    from capcard_sched.framework.quota.limits import Needs
     from capcard_sched.plugins.capacity.branch import Branch
-
-#: Request of one pod: (resource, column, amount > 0), without `pods`.
-Needs = list[tuple[str, int, int]]
-
-
-class QuotaBound(NamedTuple):
-    """One limit on one resource."""
-
-    #: Number of further pods that fit; may be negative.
-    fitting: int
-    resource: str
-    #: The queue that has the limit.
-    queue: str
-    held: int
-    limit: int
 
 
 def allocation_bounds(leaf: Branch, needs: Needs, *, nominating: bool) -> Iterator[QuotaBound]:
@@ -70,15 +58,3 @@ def reclaim_bounds(leaf: Branch, needs: Needs) -> Iterator[QuotaBound]:
         if column in leaf.named:
             limit = min(limit, leaf.deserved.item(column))
         yield QuotaBound((limit - held) // amount, name, leaf.name, held, limit)
-
-
-def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:
-    """How many of `wanted` pods fit all bounds, and the bounds that are reached then, one per resource."""
-    count, found = wanted, dict[str, QuotaBound]()
-    for bound in bounds:
-        fitting = max(0, bound.fitting)
-        if fitting < count:
-            count, found = fitting, {bound.resource: bound}
-        elif fitting == count < wanted:
-            found.setdefault(bound.resource, bound)
-    return count, list(found.values())

@@ -1,0 +1,112 @@
+"""Limits of queues by resource: capabilities as vectors, requests that exceed them, and the refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from capcard_sched.model.refusal import Figures, Refusal
+from capcard_sched.model.resources import CPU, MEMORY, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capcard_sched.model.reasons import Reason
+    from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
+
+#: Base units. No limit: above any amount, small enough to add amounts to.
+UNLIMITED: Final = 2**62
+
+#: Request of one pod: (resource, column, amount > 0), without `pods`.
+Needs = list[tuple[str, int, int]]
+
+
+class QuotaBound(NamedTuple):
+    """One limit on one resource."""
+
+    #: Number of further pods that fit; may be negative.
+    fitting: int
+    resource: str
+    #: The queue that has the limit.
+    queue: str
+    held: int
+    limit: int
+
+
+class QuotaShortage(NamedTuple):
+    """A request that does not fit: the insufficient resources in order, and the figures of the first."""
+
+    names: list[str]
+    figures: Figures
+
+
+def capability_vector(capability: Amounts | None, resources: ResourceColumns) -> Vector:
+    """int64 [resource columns]; UNLIMITED for scalars not named, and for cpu and memory not named or not above 0."""
+    vector = np.full(resources.width, UNLIMITED, dtype=np.int64)
+    for name, amount in (capability or {}).items():
+        column = resources.find(name)
+        if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
+            vector[column] = amount
+    return vector
+
+
+def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:
+    """How many of `wanted` pods fit all bounds, and the bounds that are reached then, one per resource."""
+    count, found = wanted, dict[str, QuotaBound]()
+    for bound in bounds:
+        fitting = max(0, bound.fitting)
+        if fitting < count:
+            count, found = fitting, {bound.resource: bound}
+        elif fitting == count < wanted:
+            found.setdefault(bound.resource, bound)
+    return count, list(found.values())
+
+
+def first_bound(bounds: Sequence[QuotaBound], needs: Needs, before: int, resources: ResourceColumns) -> QuotaShortage:
+    """The shortage of the pod that comes after `before` others with these needs. `bounds`: those that are reached."""
+    by_name = {bound.resource: bound for bound in bounds}
+    names = resources.sorted_names(by_name)
+    bound = by_name[names[0]]
+    amount = next(amount for name, _, amount in needs if name == names[0])
+    return QuotaShortage(names, Figures(names[0], amount, bound.held + amount * (before + 1), bound.limit))
+
+
+def admit(need: Amounts, used: Vector, limit: Vector, resources: ResourceColumns) -> QuotaShortage | None:
+    """Whether a request fits a limit beside `used`; None when it does.
+
+    Only requested resources (> 0) count, `pods` never does. A name without a column has a limit of 0.
+    """
+    names = None
+    for name, amount in need.items():
+        if amount <= 0 or name == PODS:
+            continue
+        column = resources.find(name)
+        if column is None or amount + used.item(column) > limit.item(column):
+            names = [*names, name] if names else [name]
+    if names is None:
+        return None
+    names = resources.sorted_names(names)
+    first = names[0]
+    column = resources.find(first)
+    before, most = (0, 0) if column is None else (used.item(column), limit.item(column))
+    return QuotaShortage(names, Figures(first, need[first], need[first] + before, most))
+
+
+def refusal(plugin: str, hook: str, queue: str, row: Reason, word: str, found: QuotaShortage) -> Refusal:
+    """The refusal of a plugin; `word`: that before each resource in the message. An event only at enqueue."""
+    return Refusal(
+        hook,
+        plugin,
+        row.code,
+        row.render(dimensions=_listed(word, found.names)),
+        queue=queue,
+        figures=found.figures,
+        event=hook == "job_enqueueable",
+        type=row.type,
+    )
+
+
+def _listed(word: str, names: Iterable[str]) -> str:
+    """`: <word> cpu, <word> memory`."""
+    return f": {', '.join(f'{word} {name}' for name in names)}"

@@ -1,0 +1,166 @@
+"""The base of plugins that limit queues by resource: admission, allocation and preemption against limits.
+
+A plugin provides the limits; the sums of its queues, the number of pods that fit, refusals and series are common.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capcard_sched.framework.api.plugin import Grant, Plugin, Sample
+from capcard_sched.framework.quota.limits import UNLIMITED, admit, first_bound, refusal, tightest
+from capcard_sched.framework.quota.queue_sums import (
+    QueueSums,
+    admitted_reservation,
+    elastic,
+    requested,
+    reservation,
+    unplaced_minimum,
+)
+from capcard_sched.model.reasons import QUEUE_NOT_OPEN, QUEUE_NOT_OPEN_ALLOCATE, QUEUE_QUOTA_INSUFFICIENT
+from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
+from capcard_sched.model.status import Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from capcard_sched.framework.api.node_view import PodSignature
+    from capcard_sched.framework.api.plugin import Placement
+    from capcard_sched.framework.quota.limits import Needs, QuotaBound
+    from capcard_sched.framework.session.session import Session
+    from capcard_sched.model.job import Job, Task
+    from capcard_sched.model.queue import Queue
+    from capcard_sched.model.resources import Vector
+    from capcard_sched.model.task_class import TaskClass
+
+
+class QuotaPlugin(Plugin):
+    """Limits queues by resource. Subclasses implement `_admission_limits`, `_pod_bounds` and `_count`."""
+
+    def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
+        super().__init__(arguments, hierarchy=hierarchy)
+        self._requested = QueueSums(requested)
+        self._inqueue = QueueSums(admitted_reservation)
+        self._elastic = QueueSums(elastic)
+        self._session: Session
+        self._needs: dict[TaskClass, Needs] = {}
+
+    def open(self, session: Session) -> None:
+        self._session = session
+        self._needs.clear()
+        for sums in (self._requested, self._inqueue, self._elastic):
+            sums.refresh(session)
+
+    # --- limits, by the plugin ----------------------------------------------------------------------------------------
+
+    def _admission_limits(self, queue: Queue) -> Iterable[tuple[str, Vector, Vector]]:
+        """Owner, amounts in use with reservations, and limit, of every limit at enqueue, nearest first."""
+        raise NotImplementedError
+
+    def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterable[QuotaBound]:
+        """The limits on further pods with these needs, for the hook `allocatable` or `preemptive`."""
+        raise NotImplementedError
+
+    def _count(self, placement: Placement, sign: int) -> None:
+        """Add a placement of this session to the usage (1), or subtract it (-1)."""
+        raise NotImplementedError
+
+    def _barred(self, queue: Queue, hook: str) -> Refusal | None:
+        """The refusal of a queue that accepts nothing, whatever the request."""
+        if queue.is_open:
+            return None
+        enqueue = hook == "job_enqueueable"
+        row = QUEUE_NOT_OPEN if enqueue else QUEUE_NOT_OPEN_ALLOCATE
+        message = row.render(queue=queue.name, state=queue.state)
+        return Refusal(hook, self.name, row.code, message, queue=queue.name, event=enqueue)
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def job_enqueueable(self, job: Job) -> Vote | Refusal:
+        """The unplaced minimum fits every limit beside the reservations; elastic amounts of other jobs do not count."""
+        queue = self._session.queues[job.queue]
+        barred = self._barred(queue, "job_enqueueable")
+        if barred is not None:
+            return barred
+        if job.min_resources is None:
+            return Vote.PERMIT
+        resources = self._session.resources
+        need = unplaced_minimum(job, resources)
+        for owner, used, limit in self._admission_limits(queue):
+            found = admit(need, used, limit, resources)
+            if found is not None:
+                return refusal(self.name, "job_enqueueable", owner, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found)
+        return Vote.PERMIT
+
+    def job_enqueued(self, job: Job) -> None:
+        if job.min_resources is not None:
+            self._inqueue.put(job, reservation(job, self._session.resources))
+
+    def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
+        return self._grant(queue, task.cls, 1, "allocatable").refusal
+
+    def allocatable_many(self, queue: Queue, profile: PodSignature, tasks: Sequence[Task]) -> Grant:
+        return self._grant(queue, profile.cls, len(tasks), "allocatable")
+
+    def preemptive(self, queue: Queue, task: Task) -> Refusal | None:
+        """A queue may reclaim up to what it deserves."""
+        return self._grant(queue, task.cls, 1, "preemptive").refusal
+
+    def on_allocate(self, placement: Placement) -> None:
+        self._moved(placement, +1)
+
+    def on_deallocate(self, placement: Placement) -> None:
+        self._moved(placement, -1)
+
+    # --- common -------------------------------------------------------------------------------------------------------
+
+    def _grant(self, queue: Queue, cls: TaskClass, wanted: int, hook: str) -> Grant:
+        """How many of `wanted` pods of the class fit one after the other."""
+        barred = self._barred(queue, hook)
+        if barred is not None:
+            return Grant(0, barred)
+        needs = self._needs_of(cls)
+        count, reached = tightest(self._pod_bounds(queue, needs, hook), wanted)
+        if not reached:
+            return Grant(count)
+        found = first_bound(reached, needs, count, self._session.resources)
+        # The queue itself, an ancestor, or `root` for resources kept for the guarantees of other queues.
+        owner = next(bound.queue for bound in reached if bound.resource == found.names[0])
+        return Grant(count, refusal(self.name, hook, owner, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found))
+
+    def _moved(self, placement: Placement, sign: int) -> None:
+        job = placement.job
+        if job.queue in self._session.queues:
+            self._elastic.touch(job)
+            self._inqueue.touch(job)
+            self._count(placement, sign)
+
+    def _needs_of(self, cls: TaskClass) -> Needs:
+        needs = self._needs.get(cls)
+        if needs is None:
+            names = self._session.resources.names
+            needs = self._needs[cls] = [
+                (names[column], column, int(cls.request[column]))
+                for column in np.flatnonzero(cls.request > 0).tolist()
+                if column != PODS_COLUMN
+            ]
+        return needs
+
+    def _series(self, queue: str, kinds: Mapping[str, Vector]) -> Iterator[Sample]:
+        """The series of quantities by kind, without unlimited amounts. A removed scalar reads 0."""
+        labels = {"queue_name": queue}
+        for kind, vector in kinds.items():
+            for column, resource in enumerate(self._session.resources.names):
+                amount = vector.item(column) if column < len(vector) else 0
+                if amount >= UNLIMITED:
+                    continue
+                if column == CPU_COLUMN:
+                    yield Sample(f"queue_{kind}_milli_cpu", labels, amount)
+                elif column == MEMORY_COLUMN:
+                    yield Sample(f"queue_{kind}_memory_bytes", labels, amount)
+                else:
+                    yield Sample(f"queue_{kind}_scalar_resources", {**labels, "resource": resource}, amount)
