@@ -20,7 +20,7 @@ def openb(
     nodes: Path,
     pods: Path,
     output: Annotated[Path, Parameter(name=["--output", "-o"])],
-    sharing: Literal["whole"] = "whole",
+    sharing: Literal["whole", "vgpu"] = "whole",
     quota_share: float = DEFAULT_QUOTA_SHARE,
 ) -> int:
     """Convert an openb trace (two CSV files) to one scenario file.
@@ -33,13 +33,14 @@ def openb(
         pods: Pod list, CSV with the columns name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos,
             pod_phase, creation_time, deletion_time, scheduled_time.
         output: Scenario file to write: JSON if the name ends in .json, else YAML.
-        sharing: Cards of a pod that requests a fraction of one; `whole`: one card.
+        sharing: Cards of a pod that requests a fraction of one; `whole`: one card; `vgpu`: its part of a card as vGPU
+            cores and memory percentage, on nodes that register their cards. Needs a scheduler-conf with `deviceshare`.
         quota_share: Quota of a class per card model: the size of its largest pod plus this share of the rest of its
             unconstrained peak. Below 1, bursts are queued.
     """
     try:
         trace_pods = read_pods(pods)
-        scenario = make_scenario(read_nodes(nodes), trace_pods, quota_share)
+        scenario = make_scenario(read_nodes(nodes), trace_pods, quota_share, sharing)
     except TraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -16,7 +16,9 @@ from capcard_sched.model.annotations import (
     CARD_NAME_ALIAS,
     GROUP_NAME,
     GROUP_NAME_ALIAS,
+    NODE_VGPU_REGISTER,
     SERVICE_TYPE,
+    VGPU_IDS,
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
 from capcard_sched.model.deltas import (
@@ -31,6 +33,7 @@ from capcard_sched.model.deltas import (
 )
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.quantity import QuantityError, amounts, units
+from capcard_sched.reports.shared_use import SharedUse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,6 +142,7 @@ class Recorder(Generic[_R]):
         self.begin: float | None = None
         self.end = 0.0
         self._nodes: dict[str, NodeCards] = {}
+        self._shared = SharedUse()
         self._open_waits: dict[str, list[QuotaWait]] = {}
         self._objects: dict[str, PodObject] = {}
         self._open_intervals: dict[str, CardInterval] = {}
@@ -152,7 +156,7 @@ class Recorder(Generic[_R]):
         result = self._core.step(deltas, now)
         for intent in result.intents:
             if isinstance(intent, Bind):
-                self._bound(intent.uid, intent.node, now, intent.annotations.get(CARD_ASSIGNED, ""))
+                self._bound(intent.uid, intent.node, now, intent.annotations)
             elif isinstance(intent, Evict):
                 self._evicted(intent, now)
         self._refused(result.report.refusals, now)
@@ -193,6 +197,9 @@ class Recorder(Generic[_R]):
         old = self._nodes.pop(name, None)
         for card, (amount, _) in (old.cards if old is not None else {}).items():
             self.totals[card] -= amount // CARD
+        registration = "" if node is None else (node.metadata.annotations or {}).get(NODE_VGPU_REGISTER, "")
+        for card, change in self._shared.see_node(name, registration).items():
+            self.totals[card] = self.totals.get(card, 0) + change
         if node is None:
             return
         try:
@@ -217,7 +224,7 @@ class Recorder(Generic[_R]):
             self._release(meta.uid, now)
             self._objects.pop(meta.uid)
         elif pod.spec.node_name and record.bound is None:
-            self._bound(meta.uid, pod.spec.node_name, now, notes.get(CARD_ASSIGNED, ""))
+            self._bound(meta.uid, pod.spec.node_name, now, notes)
 
     def _forget_pod(self, uid: str, key: str, now: float) -> None:
         uids = [uid] if uid else [other for other, record in self.pods.items() if record.key == key]
@@ -233,13 +240,15 @@ class Recorder(Generic[_R]):
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
-    def _bound(self, uid: str, node: str, now: float, assigned: str) -> None:
+    def _bound(self, uid: str, node: str, now: float, notes: Mapping[str, str]) -> None:
         record, pod = self.pods.get(uid), self._objects.get(uid)
         if record is None or pod is None or record.bound is not None:
             return
         record.bound = now
         self._end_waits(record.job, now)
-        card, count = self._cards_on(pod, node, assigned)
+        for card, count in self._shared.take(uid, node, notes.get(VGPU_IDS, "")).items():
+            self._change(card, count, now)
+        card, count = self._cards_on(pod, node, notes.get(CARD_ASSIGNED, ""))
         if count:
             record.card, record.cards, record.has_cards = card, count, True
             self._open_intervals[uid] = CardInterval(record.job, card, count, now)
@@ -265,6 +274,8 @@ class Recorder(Generic[_R]):
         return card, count
 
     def _release(self, uid: str, now: float) -> None:
+        for card, count in self._shared.release(uid).items():
+            self._change(card, count, now)
         record = self.pods.get(uid)
         if record is not None and record.has_cards:
             record.has_cards = False

@@ -33,6 +33,7 @@ _GENERATED_GROUP = "podgroup-"
 #: Service types in the order of columns; "" is neither.
 _SERVICES = ("inference", "training", "")
 _NEITHER = "neither"
+_ALL_QUEUES = ""
 
 
 class TimeBucket(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class TimeBucket(msgspec.Struct, frozen=True):
 
 
 class QueueWaits(msgspec.Struct, frozen=True):
-    """Waiting times of a queue's pods from creation to binding, in seconds."""
+    """Waiting times of a queue's pods from creation to binding, in seconds. `queue` is "" for all queues together."""
 
     queue: str
     pods: int
@@ -54,7 +55,8 @@ class QueueWaits(msgspec.Struct, frozen=True):
     pending: int
     mean: float
     median: float
-    percentile_95: float
+    percentile_90: float
+    percentile_99: float
     longest: float
     longest_pod: str
 
@@ -112,6 +114,8 @@ class Timeline(msgspec.Struct, frozen=True):
     #: By service type (inference, training, neither), then card; empty if no PodGroup has a service type.
     services: list[ServiceUse] = []
     evictions: list[EvictionEntry] = []
+    #: Cards of every type together per interval: mean and peak; empty with one type or none.
+    total: list[tuple[float, int]] = []
 
 
 def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
@@ -126,11 +130,31 @@ def timeline_of(recorder: Recorder[Any], buckets: int = _BUCKETS) -> Timeline:
         quota_waits=_quota_waits(recorder),
         services=_services(recorder, begin, seconds, buckets) if seconds > 0 else [],
         evictions=_evictions(recorder, begin),
+        total=_total(recorder, _edges(begin, seconds, buckets)) if seconds > 0 else [],
     )
 
 
+def _edges(begin: float, seconds: float, count: int) -> list[float]:
+    return [begin + seconds * i / count for i in range(count + 1)]
+
+
+def _total(recorder: Recorder[Any], edges: Sequence[float]) -> list[tuple[float, int]]:
+    """Mean and peak per interval over all types of cards."""
+    if len(recorder.use) < 2:
+        return []
+    changes: dict[float, int] = defaultdict(int)
+    for use in recorder.use.values():
+        for (_, before), (moment, now) in pairwise([(0.0, 0), *use]):
+            changes[moment] += now - before
+    used, steps = 0, []
+    for moment, change in sorted(changes.items()):
+        used += change
+        steps.append((moment, used))
+    return _use_between(steps, edges)
+
+
 def _buckets(recorder: Recorder[Any], begin: float, seconds: float, count: int) -> list[TimeBucket]:
-    edges = [begin + seconds * i / count for i in range(count + 1)]
+    edges = _edges(begin, seconds, count)
     per_card = {card: _use_between(changes, edges) for card, changes in sorted(recorder.use.items())}
     return [
         TimeBucket(
@@ -147,7 +171,7 @@ def _services(recorder: Recorder[Any], begin: float, seconds: float, count: int)
     """Cards by service type; a pod has the type of its PodGroup at the end of the run. O(pods with cards)."""
     if not any(recorder.services.values()):
         return []
-    edges = [begin + seconds * i / count for i in range(count + 1)]
+    edges = _edges(begin, seconds, count)
     changes: dict[tuple[str, str], dict[float, int]] = defaultdict(lambda: defaultdict(int))
     hours: dict[tuple[str, str], float] = defaultdict(float)
     for interval in recorder.card_intervals:
@@ -207,8 +231,11 @@ def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
         until = recorder.end if record.bound is None else record.bound
         per_queue[queue].append((until - record.created, record.key))
         pending[queue] += record.bound is None
+    if len(per_queue) > 1:
+        per_queue[_ALL_QUEUES] = [wait for waits in per_queue.values() for wait in waits]
+        pending[_ALL_QUEUES] = sum(pending.values())
     found = []
-    for queue, waits in sorted(per_queue.items()):
+    for queue, waits in sorted(per_queue.items(), key=lambda item: (item[0] == _ALL_QUEUES, item[0])):
         times = sorted(seconds for seconds, _ in waits)
         longest, pod = min(waits, key=lambda wait: (-wait[0], wait[1]))
         found.append(
@@ -218,7 +245,8 @@ def _waits(recorder: Recorder[Any]) -> list[QueueWaits]:
                 pending=pending[queue],
                 mean=statistics.fmean(times),
                 median=statistics.median(times),
-                percentile_95=times[min(len(times) - 1, int(len(times) * 0.95))],
+                percentile_90=times[min(len(times) - 1, int(len(times) * 0.90))],
+                percentile_99=times[min(len(times) - 1, int(len(times) * 0.99))],
                 longest=longest,
                 longest_pod=pod,
             )
@@ -296,8 +324,11 @@ def _use_table(timeline: Timeline) -> RenderableType:
     table.add_column("FROM", justify="right")
     for card in cards:
         table.add_column(f"{card} of {timeline.cards.get(card, 0)}", justify="right")
-    for bucket in timeline.buckets:
-        table.add_row(span(round(bucket.begin)), *(f"{bucket.mean[card]:.1f} ({bucket.peak[card]})" for card in cards))
+    if timeline.total:
+        table.add_column(f"all {sum(timeline.cards.values())}", justify="right")
+    for index, bucket in enumerate(timeline.buckets):
+        figures = [(bucket.mean[card], bucket.peak[card]) for card in cards] + timeline.total[index : index + 1]
+        table.add_row(span(round(bucket.begin)), *(f"{mean:.1f} ({peak})" for mean, peak in figures))
     return table
 
 
@@ -328,11 +359,12 @@ def _waits_table(timeline: Timeline) -> RenderableType:
     if not timeline.waits:
         return Text("No pod waited for a node.")
     table = _table("Waiting times from creation to binding")
-    for header in ("QUEUE", "PODS", "PENDING", "MEAN", "MEDIAN", "P95", "LONGEST", "POD"):
+    for header in ("QUEUE", "PODS", "PENDING", "MEAN", "MEDIAN", "P90", "P99", "LONGEST", "POD"):
         table.add_column(header, justify="left" if header in ("QUEUE", "POD") else "right")
     for wait in timeline.waits:
-        spans = (wait.mean, wait.median, wait.percentile_95, wait.longest)
-        table.add_row(wait.queue, str(wait.pods), str(wait.pending), *map(span, map(round, spans)), wait.longest_pod)
+        spans = (wait.mean, wait.median, wait.percentile_90, wait.percentile_99, wait.longest)
+        queue = wait.queue or "all queues"
+        table.add_row(queue, str(wait.pods), str(wait.pending), *map(span, map(round, spans)), wait.longest_pod)
     return table
 
 

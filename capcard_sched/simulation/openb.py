@@ -4,9 +4,11 @@ Decisions where the trace is silent:
 
 * **Cards.** The trace's model string is the card name (label `nvidia.com/gpu.product`); every model is served as
   `nvidia.com/gpu`. Memory per card comes from `CARD_MEMORY_MIB`.
-* **Sharing.** A pod that requested a part of a card gets a whole one (`sharing="whole"`).
+* **Sharing.** `whole`: a pod that requested a part of a card gets a whole one. `vgpu`: nodes register their cards as a
+  device plugin does, and a pod requests its part as vGPU cores and memory percentage, rounded up to percent.
 * **Models.** A pod that named no model takes any: its alternatives are all models of the cluster, the most numerous
   first, so that quotas apply to it as to other pods.
+* **Quotas of shared cards.** vGPU resources have no model: the quota of a class is the sum over the models, in cores.
 * **Queues.** One per class of service. The trace's cluster has far more cards than its pods ever hold at one time, so
   a quota of that size would block no pod. A class's quota of a model is therefore the largest of its pods,
   and `quota_share` of its peak beyond that without any waiting (a pod with alternatives counts for its
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias
 
 import msgspec
 import yaml
@@ -31,11 +33,14 @@ from capcard_sched.model.annotations import (
     COUNT_SUFFIX,
     HOSTNAME,
     MEMORY_SUFFIX,
+    NODE_VGPU_REGISTER,
     POD_QUEUE_NAME,
     PRODUCT_SUFFIX,
     SIMULATION_DURATION,
     SIMULATION_EXIT_CODE,
+    USE_GPU_TYPE,
 )
+from capcard_sched.model.card_registration import HAMI_CORE, RegisteredCard, encode_registration
 from capcard_sched.simulation.kinds import SCENARIO, SIMULATION_API
 
 if TYPE_CHECKING:
@@ -51,6 +56,13 @@ CARD_MEMORY_MIB = {"A10": 24576, "P100": 16384, "T4": 16384, "V100M16": 16384, "
 DEFAULT_CARD_MEMORY_MIB = 24576
 #: Share of the peak: the steady load of the published trace runs at once, and its bursts wait.
 DEFAULT_QUOTA_SHARE = 0.6
+
+
+#: Shares of a card at a time: the default of the device plugin.
+_SLOTS: Final = 10
+_VGPU: Final = "volcano.sh/vgpu-"
+
+Sharing: TypeAlias = Literal["whole", "vgpu"]
 
 
 class TraceScenario(msgspec.Struct, frozen=True):
@@ -87,7 +99,10 @@ def _flow(document: JsonObject) -> bytes:
 
 
 def make_scenario(
-    nodes: Sequence[TraceNode], pods: Sequence[TracePod], quota_share: float = DEFAULT_QUOTA_SHARE
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    quota_share: float = DEFAULT_QUOTA_SHARE,
+    sharing: Sharing = "whole",
 ) -> TraceScenario:
     """The trace as a scenario. Raises ValueError when `quota_share` is not a positive number."""
     if not (quota_share > 0 and math.isfinite(quota_share)):
@@ -96,8 +111,9 @@ def make_scenario(
     every_model = tuple(sorted(counts, key=lambda model: (-counts[model], model)))
     in_order = sorted(pods, key=lambda pod: (pod.created, pod.name))
     quotas = _quotas(in_order, counts, every_model, quota_share)
-    manifests = [_node(node) for node in nodes] + [_queue(name, quota) for name, quota in quotas.items()]
-    operations = [{"at": f"{pod.created}s", "create": _pod(pod, every_model)} for pod in in_order]
+    manifests = [_node(node, sharing) for node in nodes]
+    manifests += [_queue(name, quota, sharing) for name, quota in quotas.items()]
+    operations = [{"at": f"{pod.created}s", "create": _pod(pod, every_model, sharing)} for pod in in_order]
     return TraceScenario(manifests, operations)
 
 
@@ -152,42 +168,69 @@ def _peak(changes: list[tuple[int, int]]) -> int:
     return peak
 
 
-def _node(node: TraceNode) -> JsonObject:
-    labels = {HOSTNAME: node.name}
+def _node(node: TraceNode, sharing: Sharing) -> JsonObject:
+    metadata: JsonObject = {"name": node.name, "labels": {HOSTNAME: node.name}}
     amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": str(_PODS_PER_NODE)}
-    if node.cards:
-        labels[_RESOURCE + PRODUCT_SUFFIX] = node.model
-        labels[_RESOURCE + COUNT_SUFFIX] = str(node.cards)
-        labels[_RESOURCE + MEMORY_SUFFIX] = str(CARD_MEMORY_MIB.get(node.model, DEFAULT_CARD_MEMORY_MIB))
+    memory = CARD_MEMORY_MIB.get(node.model, DEFAULT_CARD_MEMORY_MIB)
+    if node.cards and sharing == "vgpu":
+        metadata["annotations"] = {NODE_VGPU_REGISTER: _registration(node, memory)}
+        amounts[f"{_VGPU}number"] = str(_SLOTS * node.cards)
+        amounts[f"{_VGPU}memory"] = str(memory * node.cards)
+        amounts[f"{_VGPU}cores"] = str(100 * node.cards)
+    elif node.cards:
+        metadata["labels"] |= {
+            _RESOURCE + PRODUCT_SUFFIX: node.model,
+            _RESOURCE + COUNT_SUFFIX: str(node.cards),
+            _RESOURCE + MEMORY_SUFFIX: str(memory),
+        }
         amounts[_RESOURCE] = str(node.cards)
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node.name, "labels": labels},
+        "metadata": metadata,
         "status": {"allocatable": amounts, "capacity": amounts},
     }
 
 
-def _queue(name: str, quota: dict[str, int]) -> JsonObject:
-    return {
-        "apiVersion": SCHEDULING_API,
-        "kind": "Queue",
-        "metadata": {"name": name, "annotations": {CARD_QUOTA: msgspec.json.encode(quota).decode()}},
-        "spec": {"weight": 1},
-    }
+def _registration(node: TraceNode, memory: int) -> str:
+    return encode_registration(
+        tuple(
+            RegisteredCard(
+                f"GPU-{node.name}-{index}", _SLOTS, memory, f"NVIDIA-{node.model}", healthy=True, mode=HAMI_CORE
+            )
+            for index in range(node.cards)
+        )
+    )
 
 
-def _pod(pod: TracePod, every_model: tuple[str, ...]) -> JsonObject:
+def _queue(name: str, quota: dict[str, int], sharing: Sharing) -> JsonObject:
+    metadata: JsonObject = {"name": name}
+    spec: JsonObject = {"weight": 1}
+    if sharing == "vgpu":
+        spec["capability"] = {f"{_VGPU}cores": str(100 * sum(quota.values()))}
+    else:
+        metadata["annotations"] = {CARD_QUOTA: msgspec.json.encode(quota).decode()}
+    return {"apiVersion": SCHEDULING_API, "kind": "Queue", "metadata": metadata, "spec": spec}
+
+
+def _pod(pod: TracePod, every_model: tuple[str, ...], sharing: Sharing) -> JsonObject:
     annotations = {POD_QUEUE_NAME: queue_name(pod.qos)}
     if pod.duration_seconds is not None:
         annotations[SIMULATION_DURATION] = f"{pod.duration_seconds}s"
     if pod.phase == "Failed":
         annotations[SIMULATION_EXIT_CODE] = "1"
     resources: JsonObject = {"requests": {"cpu": f"{pod.cpu_milli}m", "memory": f"{pod.memory_mib}Mi"}}
-    alternatives = _alternatives(pod, every_model)
-    if alternatives:
-        annotations[CARD_NAME] = "|".join(alternatives)
-    if pod.cards:
+    if pod.cards and sharing == "vgpu":
+        percent = str(max(1, math.ceil(pod.share_milli / 10)))
+        if pod.models:
+            annotations[USE_GPU_TYPE] = ",".join(f"NVIDIA-{model}" for model in pod.models)
+        resources["limits"] = {
+            f"{_VGPU}number": str(pod.cards),
+            f"{_VGPU}cores": percent,
+            f"{_VGPU}memory-percentage": percent,
+        }
+    elif pod.cards:
+        annotations[CARD_NAME] = "|".join(_alternatives(pod, every_model))
         resources["requests"][_RESOURCE] = str(pod.cards)
         resources["limits"] = {_RESOURCE: str(pod.cards)}
     return {

@@ -56,6 +56,23 @@ def test_a_trace_runs_and_shows_jobs_blocked_by_quota(tmp_path: Path, capsys: py
     assert blocked.splitlines()[2].split()[:5] == ["ls", "P100", "1", "1", "0"]
 
 
+def test_a_trace_of_shared_cards_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two pods share one P100 that they hold one after the other when each gets a whole one."""
+    scenario = str(tmp_path / "s.json")
+    assert run(["trace", "openb", "--nodes", str(NODES), "--pods", str(PODS), "-o", scenario, "--sharing", "vgpu"]) == 0
+    conf = "config/examples/vgpu/conf/scheduler.yaml"
+    assert run(["simulate", "-f", scenario, "--timeline", "--scheduler-conf", conf, "-o", "json"]) == 0
+    captured = capsys.readouterr()
+    assert "Cards in use" in captured.err
+    assert "NVIDIA-P100 of 2" in captured.err
+    pods = {item["metadata"]["name"]: item for item in json.loads(captured.out)["items"] if item["kind"] == "Pod"}
+    devices = {name: pod["metadata"]["annotations"].get("volcano.sh/vgpu-ids-new", "") for name, pod in pods.items()}
+    uuids = {name: devices[name].partition(",")[0] for name in ("pod-2", "pod-3")}
+    assert uuids["pod-2"] == uuids["pod-3"] == "GPU-node-e-1"
+    assert [devices[name].split(",")[3] for name in ("pod-2", "pod-3")] == ["46:", "32:"]
+    assert devices["pod-4"] == ""
+
+
 def test_with_objects_on_standard_output_the_timeline_goes_to_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

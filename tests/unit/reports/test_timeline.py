@@ -144,6 +144,36 @@ def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
     assert timeline.cards == {H200: 8, H100: 4}
 
 
+def test_cards_of_all_types_have_a_peak_together() -> None:
+    recorder = recorded(
+        (0.0, [*NODES, pod("x", H200, 4), pod("y", H100, 2)], Result([bind("x", "a")])),
+        (10.0, [pod("x", H200, 4, on="a", phase="Succeeded")], Result([bind("y", "b")])),
+        (20.0, [], Result()),
+    )
+    assert timeline_of(recorder, buckets=1).total == [(3.0, 4)]
+
+
+def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
+    registered = "A,10,100,L40S,true,hami-core:B,10,100,L40S,true,hami-core:"
+
+    def shared(text: str) -> NodeChanged:
+        notes = {"volcano.sh/node-vgpu-register": text}
+        return NodeChanged(NodeObject(ObjectMeta(name="s", annotations=notes)))
+
+    def taken(name: str, devices: str) -> Bind:
+        return Bind("default", name, f"uid-{name}", "s", {"volcano.sh/vgpu-ids-new": devices})
+
+    first = [taken("x", "A,NVIDIA,10,0:;A,NVIDIA,10,0:"), taken("y", "A,NVIDIA,10,0:B,NVIDIA,10,0:")]
+    recorder = recorded(
+        (0.0, [shared(registered), pod("x"), pod("y"), pod("z")], Result(first)),
+        (10.0, [pod("y", on="s", phase="Succeeded")], Result([taken("z", "none,NVIDIA,1,0:")])),
+        (20.0, [PodGone("default", "x", "uid-x"), shared(registered[:29])], Result()),
+        (30.0, [], Result()),
+    )
+    assert recorder.use == {"L40S": [(0.0, 2), (10.0, 1), (20.0, 0)]}
+    assert timeline_of(recorder).cards == {"L40S": 1}
+
+
 @pytest.mark.parametrize(
     ("assigned", "to", "expected"),
     [
@@ -182,7 +212,19 @@ def test_waits_are_summed_up_per_queue() -> None:
     recorder = recorded(
         (0.0, deltas, Result([bind("x", "a")])), (4.0, [], Result([bind("y", "a")])), (10.0, [], Result())
     )
-    assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, "default/z")]
+    assert timeline_of(recorder).waits == [QueueWaits("q", 3, 1, 14 / 3, 4.0, 10.0, 10.0, 10.0, "default/z")]
+
+
+def test_several_queues_have_a_row_together() -> None:
+    deltas: list[Delta] = [*NODES, group("job-x", "a"), group("job-y", "b"), pod("x"), pod("y")]
+    recorder = recorded(
+        (0.0, deltas, Result([bind("x", "a")])), (4.0, [], Result([bind("y", "a")])), (10.0, [], Result())
+    )
+    assert [(wait.queue, wait.pods, wait.mean) for wait in timeline_of(recorder).waits] == [
+        ("a", 1, 0.0),
+        ("b", 1, 4.0),
+        ("", 2, 2.0),
+    ]
 
 
 def test_waits_last_until_the_end_of_the_run() -> None:
@@ -299,13 +341,13 @@ def test_tables_show_figures_in_readable_units() -> None:
         seconds=86_400.0,
         cards={H200: 8},
         buckets=[TimeBucket(3600.0, 86_400.0, {H200: 2.26}, {H200: 5})],
-        waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 90_000.0, "default/z")],
+        waits=[QueueWaits("q", 12, 1, 0.4, 0.0, 65.0, 75.0, 90_000.0, "default/z")],
         quota_waits=[QuotaWaits("q", H200, 2000, 7, 1, 7200.0, 3600.0, "default/job-x")] * 21,
     )
     console = Console(record=True, width=120)
     console.print(render(timeline))
     text = console.export_text()
-    for expected in ("NVIDIA-H200 of 8", "1h", "2.3 (5)", "1m5s", "1d1h", "default/job-x", "2h", "and 1 more"):
+    for expected in ("NVIDIA-H200 of 8", "1h", "2.3 (5)", "1m5s", "1m15s", "1d1h", "default/job-x", "2h", "and 1 more"):
         assert expected in text
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capcard_sched.simulation.openb import TraceScenario, cards_by_model, make_scenario
+from capcard_sched.simulation.openb import Sharing, TraceScenario, cards_by_model, make_scenario
 from capcard_sched.simulation.openb_rows import TraceError, TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(__file__).parents[2] / "data" / "openb"
 NODES, PODS = DATA / "nodes.csv", DATA / "pods.csv"
 
 
-def scenario(quota_share: float = 0.5) -> TraceScenario:
-    return make_scenario(read_nodes(NODES), read_pods(PODS), quota_share)
+def scenario(quota_share: float = 0.5, sharing: Sharing = "whole") -> TraceScenario:
+    return make_scenario(read_nodes(NODES), read_pods(PODS), quota_share, sharing)
 
 
 def pod(name: str) -> dict[str, object]:
@@ -156,6 +156,71 @@ def test_a_row_becomes_a_pod(name: str, annotations: dict[str, str], resources: 
 )
 def test_quotas_are_a_share_of_the_undisturbed_peak(share: float, expected: dict[str, dict[str, int]]) -> None:
     assert quotas(scenario(share)) == expected
+
+
+# --- shared cards ---------------------------------------------------------------------------------------------------
+
+
+def test_shared_machines_register_their_cards() -> None:
+    nodes = {doc["metadata"]["name"]: doc for doc in scenario(sharing="vgpu").manifests if doc["kind"] == "Node"}
+    assert nodes["node-e"]["metadata"] == {
+        "name": "node-e",
+        "labels": {"kubernetes.io/hostname": "node-e"},
+        "annotations": {
+            "volcano.sh/node-vgpu-register": "GPU-node-e-0,10,16384,NVIDIA-P100,true,hami-core:"
+            "GPU-node-e-1,10,16384,NVIDIA-P100,true,hami-core:"
+        },
+    }
+    assert nodes["node-e"]["status"]["allocatable"] == {
+        "cpu": "16000m",
+        "memory": "122880Mi",
+        "pods": "256",
+        "volcano.sh/vgpu-number": "20",
+        "volcano.sh/vgpu-memory": "32768",
+        "volcano.sh/vgpu-cores": "200",
+    }
+    assert "annotations" not in nodes["node-d"]["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "limits"),
+    [
+        ("pod-1", None, (1, 100)),
+        ("pod-2", "NVIDIA-P100", (1, 46)),
+        ("pod-5", "NVIDIA-P100,NVIDIA-T4", (2, 100)),
+        ("pod-4", None, None),
+    ],
+)
+def test_a_pod_keeps_its_part_of_a_card(name: str, types: str | None, limits: tuple[int, int] | None) -> None:
+    found = next(op["create"] for op in scenario(sharing="vgpu").operations if op["create"]["metadata"]["name"] == name)
+    notes, resources = found["metadata"]["annotations"], found["spec"]["containers"][0]["resources"]
+    assert notes.get("nvidia.com/use-gputype") == types
+    assert "volcano.sh/card.name" not in notes
+    assert resources.get("limits") == (
+        None
+        if limits is None
+        else {
+            "volcano.sh/vgpu-number": str(limits[0]),
+            "volcano.sh/vgpu-cores": str(limits[1]),
+            "volcano.sh/vgpu-memory-percentage": str(limits[1]),
+        }
+    )
+
+
+def test_a_part_is_rounded_up_to_percent() -> None:
+    pods = [TracePod(f"p{milli}", 1, 1, 1, milli, (), "LS", "Running", 0, 10, 0) for milli in (0, 1, 10, 11, 999)]
+    made = make_scenario([], pods, 1.0, "vgpu").operations
+    shares = {op["create"]["metadata"]["name"]: op["create"]["spec"]["containers"][0]["resources"] for op in made}
+    cores = {name: resources["limits"]["volcano.sh/vgpu-cores"] for name, resources in shares.items()}
+    assert cores == {"p0": "1", "p1": "1", "p10": "1", "p11": "2", "p999": "100"}
+
+
+def test_shared_quotas_are_the_sum_of_the_models_in_cores() -> None:
+    queues = [doc for doc in scenario(sharing="vgpu").manifests if doc["kind"] == "Queue"]
+    assert {queue["metadata"]["name"]: queue["spec"]["capability"] for queue in queues} == {
+        "be": {"volcano.sh/vgpu-cores": "300"},
+        "ls": {"volcano.sh/vgpu-cores": "200"},
+    }
 
 
 def test_a_pod_that_ends_when_another_begins_does_not_raise_the_peak() -> None:
