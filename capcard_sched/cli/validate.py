@@ -19,7 +19,9 @@ from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.checks import Severity
 from capcard_sched.model.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
-from capcard_sched.plugins.deviceshare.device_settings import device_config_problem
+from capcard_sched.plugins.deviceshare.device_checks import check_devices
+from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
+from capcard_sched.plugins.deviceshare.device_settings import read_device_config
 from capcard_sched.simulation.kinds import SCENARIO
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
 from capcard_sched.simulation.scenario import InputError, load_scenario
@@ -120,6 +122,8 @@ class _Checker:
         self.rows: list[FindingRow] = []
         self.objects: list[_CheckedObject] = []
         self.confs = 0
+        #: The last valid ConfigMap of a device plugin.
+        self._device_config = DEFAULT_CONFIG
         #: Names of plugins in all scheduler-confs of the input.
         self._plugins: set[str] = set()
         self._registry = registry
@@ -164,7 +168,9 @@ class _Checker:
             self._structure("warning", scenario.warnings)
         for obj in self.objects:
             self._config_map(obj)
-        for index, finding in check_objects([obj.value for obj in self.objects], self._plugins or BUILT_IN_PLUGINS):
+        values = [obj.value for obj in self.objects]
+        findings = check_objects(values, self._plugins or BUILT_IN_PLUGINS)
+        for index, finding in (*findings, *check_devices(values, self._device_config)):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
@@ -185,9 +191,13 @@ class _Checker:
             return
         for key, text in obj.value["data"].items():
             if key == DEVICE_CONFIG_KEY and isinstance(text, str):
-                problem = device_config_problem(text)
-                if problem:
-                    self.rows.append(obj.row("error", f'data["{key}"]', problem))
+                found = read_device_config(text)
+                if found.problem:
+                    self.rows.append(obj.row("error", f'data["{key}"]', found.problem))
+                else:
+                    self._device_config = found.config
+                for name in found.unknown:
+                    self.rows.append(obj.row("warning", f'data["{key}"].nvidia.{name}', "unknown key"))
             if isinstance(text, str) and any(re.search(rf"^{word}\s*:", text, re.MULTILINE) for word in _CONF_KEYS):
                 self._conf(text, obj.row("error", f'data["{key}"]', ""))
 

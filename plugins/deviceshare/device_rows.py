@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,15 +33,13 @@ _MOST_EMPTY = 65536
 class NodeDevices:
     """What one node has and who holds it."""
 
-    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "until", "warnings", "written")
+    __slots__ = ("generation", "last_order", "ledgers", "notes", "problems", "warnings", "written")
 
     def __init__(self, kinds: int) -> None:
         #: By kind; None where the node has none.
         self.ledgers: list[CardLedger | None] = [None] * kinds
         #: Of the node, when its annotations were read.
         self.generation = -1
-        #: Unix seconds at which the offer ends by itself.
-        self.until: float | None = None
         self.warnings: tuple[str, ...] = ()
         #: By pod uid: the texts that its bookings were read from.
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -73,6 +72,8 @@ class DeviceRows:
         self.node_writes: list[tuple[Node, Mapping[str, str]]] = []
         #: Nodes and pods with something new that is wrong, with one sentence each; emptied by the reader.
         self.news: list[tuple[Node | Task, str]] = []
+        #: Nodes whose offer ends by itself: Unix seconds.
+        self._ends: dict[str, float] = {}
         #: Equal cards without pods are one tuple.
         self._idle: dict[Cards, Cards] = {}
         #: By kind, how many cards there are of each memory size.
@@ -114,8 +115,8 @@ class DeviceRows:
             for name in [name for name in self.by_node if name not in table.by_name]:
                 self._drop(name)
         else:
-            ended = [name for name, devices in self.by_node.items() if devices.until and now > devices.until]
-            stale = {*session.changed.nodes, *ended}
+            ended = [name for name, moment in self._ends.items() if now > moment]
+            stale = sorted({*session.changed.nodes, *ended})
             for name in stale:
                 if name not in table.by_name:
                     self._drop(name)
@@ -144,7 +145,7 @@ class DeviceRows:
         devices = self.by_node.get(node.name)
         if devices is None:
             devices = NodeDevices(len(self.types))
-        ended = devices.until is not None and now > devices.until
+        ended = now > self._ends.get(node.name, math.inf)
         if anew or ended or devices.generation != node.generation:
             devices.generation = node.generation
             self._read_offers(node, devices, now)
@@ -156,12 +157,13 @@ class DeviceRows:
 
     def _drop(self, name: str) -> None:
         devices = self.by_node.pop(name, None)
+        self._ends.pop(name, None)
         for index, ledger in enumerate(() if devices is None else devices.ledgers):
             self._count_cards(index, ledger, -1)
 
     def _read_offers(self, node: Node, devices: NodeDevices, now: float) -> None:
         warnings: list[str] = []
-        devices.until = None
+        self._ends.pop(node.name, None)
         for index, kind in enumerate(self.types):
             notes = kind.node_write(node, now, devices.written)
             if notes is not None:
@@ -171,7 +173,7 @@ class DeviceRows:
             if offer is not None:
                 warnings += offer.warnings
                 if offer.until is not None:
-                    devices.until = offer.until if devices.until is None else min(devices.until, offer.until)
+                    self._ends[node.name] = min(offer.until, self._ends.get(node.name, math.inf))
             known = devices.ledgers[index]
             if offer is None or not offer.uuids:
                 devices.ledgers[index] = None
@@ -236,8 +238,7 @@ class DeviceRows:
 
     def next_look(self, now: float) -> float | None:
         """When an offer ends although nothing changes, Unix seconds."""
-        moments = (devices.until for devices in self.by_node.values() if devices.until is not None)
-        return min((moment for moment in moments if moment >= now), default=None)
+        return min((moment for moment in self._ends.values() if moment >= now), default=None)
 
     # --- in a session -----------------------------------------------------------------------------------------------
 

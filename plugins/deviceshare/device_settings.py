@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.conf.yaml_document import DocumentError, read_document
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
@@ -10,21 +10,34 @@ from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.reasons import DEVICE_CONFIG
 from capcard_sched.plugins.deviceshare.device_config import (
     DEFAULT_CONFIG,
+    DeviceConfig,
     DeviceConfigError,
     device_config,
+    unknown_keys,
 )
 
 if TYPE_CHECKING:
     from capcard_sched.framework.session.session import Session
 
 
-def device_config_problem(text: str) -> str:
-    """Why these contents of the ConfigMap cannot be used, "" when they can."""
+class DeviceConfigText(NamedTuple):
+    """The settings in contents of the ConfigMap."""
+
+    #: The defaults when the contents are invalid.
+    config: DeviceConfig
+    #: Why they are invalid, "" when they are valid.
+    problem: str = ""
+    #: Keys that neither the scheduler nor a device plugin reads.
+    unknown: tuple[str, ...] = ()
+
+
+def read_device_config(text: str) -> DeviceConfigText:
+    """The settings in these contents."""
     try:
-        _ = device_config(read_document(text).value)
+        document = read_document(text).value
+        return DeviceConfigText(device_config(document), unknown=tuple(unknown_keys(document)))
     except (DocumentError, DeviceConfigError) as error:
-        return str(error)
-    return ""
+        return DeviceConfigText(DEFAULT_CONFIG, str(error))
 
 
 class DeviceSettings:
@@ -46,11 +59,11 @@ class DeviceSettings:
             return False
         self._text = text
         before = self.config
-        try:
-            self.config = DEFAULT_CONFIG if text is None else device_config(read_document(text).value)
-            self.problem = ""
-        except (DocumentError, DeviceConfigError) as error:
-            self.problem = str(error)
+        found = DeviceConfigText(DEFAULT_CONFIG) if text is None else read_device_config(text)
+        self.problem = found.problem
+        if not found.problem:
+            self.config = found.config
+        else:
             message = DEVICE_CONFIG.render(key=DEVICE_CONFIG_KEY, detail=self.problem)
             session.notice_about(self._ref, DEVICE_CONFIG, message)
         return self.config != before

@@ -102,9 +102,9 @@ def vgpu_request(
         return None
     use, avoid = _lower(annotations.get(keys.USE_GPU_TYPE)), _lower(annotations.get(keys.NOUSE_GPU_TYPE))
     try:
-        wanted = tuple(_container(each, resources, use, avoid) for each in containers)
+        wanted = tuple(container_request(each, resources, use, avoid) for each in containers)
         problem = ""
-    except _InvalidAmountError as error:
+    except InvalidAmountError as error:
         wanted, problem = (), str(error)
     return VgpuRequest(
         wanted,
@@ -120,40 +120,57 @@ def _asks(container: ContainerAmounts, resources: VgpuResources) -> bool:
     return any(name in (resources.number, resources.memory) for name, _ in container.limits)
 
 
-class _InvalidAmountError(ValueError):
-    pass
+class AmountProblem(NamedTuple):
+    """An amount of a container without a meaning."""
+
+    resource: str
+    shown: str
+    #: Accepted form.
+    form: str
 
 
-def _container(
-    container: ContainerAmounts, resources: VgpuResources, use: tuple[str, ...], avoid: tuple[str, ...]
+class InvalidAmountError(ValueError):
+    """A container with amounts without a meaning; the message names the first one."""
+
+    def __init__(self, container: str, problems: Sequence[AmountProblem]) -> None:
+        resource, shown, form = problems[0]
+        super().__init__(f"container {container}: {resource} is {shown}: expected {form}")
+        self.problems = tuple(problems)
+
+
+def vgpu_amounts(container: ContainerAmounts, resources: VgpuResources) -> dict[str, int]:
+    """The vGPU resources that a container names, a limit before a request: thousandths by name."""
+    named = {**dict(container.requests), **dict(container.limits)}
+    return {name: named[name] for name in msgspec.structs.astuple(resources) if name in named}
+
+
+def container_request(
+    container: ContainerAmounts,
+    resources: VgpuResources,
+    use_types: tuple[str, ...] = (),
+    avoid_types: tuple[str, ...] = (),
 ) -> ContainerRequest | None:
-    if not _asks(container, resources):
+    """The request of one container; None when it takes no card. Raises InvalidAmountError."""
+    limits = dict(container.limits)
+    if not _asks(container, resources) or limits.get(resources.number) == 0:
         return None
-    number = _amount(container, resources.number, _MOST)
-    if number == 0:
-        return None
-    memory = _amount(container, resources.memory, _MOST) or 0
-    percentage = _amount(container, resources.percentage, _WHOLE)
-    cores = _amount(container, resources.cores, _WHOLE) or 0
-    return ContainerRequest(
-        1 if number is None else number,
-        Share(memory, 0 if memory else _WHOLE if percentage is None else percentage, cores, use, avoid),
-    )
-
-
-def _amount(container: ContainerAmounts, resource: str, most: int) -> int | None:
-    """The limit, else the request of a container, in units; None when it names neither."""
-    thousandths = dict(container.limits).get(resource)
-    if thousandths is None:
-        thousandths = dict(container.requests).get(resource)
-    if thousandths is None:
-        return None
-    units, rest = divmod(thousandths, _UNIT)
-    if rest or not 0 <= units <= most:
-        shown = f"{thousandths / _UNIT:g}" if rest else str(units)
-        form = f"an integer from 0 to {most}" if most == _WHOLE else "an integer of 0 or more"
-        raise _InvalidAmountError(f"container {container.name}: {resource} is {shown}: expected {form}")
-    return units
+    named = vgpu_amounts(container, resources)
+    if resources.number not in limits:
+        named.pop(resources.number, None)
+    problems = []
+    for resource, thousandths in named.items():
+        units, rest = divmod(thousandths, _UNIT)
+        most = _WHOLE if resource in (resources.percentage, resources.cores) else _MOST
+        if rest or not 0 <= units <= most:
+            shown = f"{thousandths / _UNIT:g}" if rest else str(units)
+            form = f"an integer from 0 to {most}" if most == _WHOLE else "an integer of 0 or more"
+            problems.append(AmountProblem(resource, shown, form))
+    if problems:
+        raise InvalidAmountError(container.name, problems)
+    units_of = {resource: thousandths // _UNIT for resource, thousandths in named.items()}
+    memory, cores = units_of.get(resources.memory, 0), units_of.get(resources.cores, 0)
+    percentage = 0 if memory else units_of.get(resources.percentage, _WHOLE)
+    return ContainerRequest(units_of.get(resources.number, 1), Share(memory, percentage, cores, use_types, avoid_types))
 
 
 def _items(text: str | None) -> tuple[str, ...]:

@@ -163,7 +163,7 @@ def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
     def taken(name: str, devices: str) -> Bind:
         return Bind("default", name, f"uid-{name}", "s", {"volcano.sh/vgpu-ids-new": devices})
 
-    first = [taken("x", "A,NVIDIA,10,0:;A,NVIDIA,10,0:"), taken("y", "A,NVIDIA,10,0:B,NVIDIA,10,0:")]
+    first: list[Intent] = [taken("x", "A,NVIDIA,10,0:;A,NVIDIA,10,0:"), taken("y", "A,NVIDIA,10,0:B,NVIDIA,10,0:")]
     recorder = recorded(
         (0.0, [shared(registered), pod("x"), pod("y"), pod("z")], Result(first)),
         (10.0, [pod("y", on="s", phase="Succeeded")], Result([taken("z", "none,NVIDIA,1,0:")])),
