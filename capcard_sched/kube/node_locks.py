@@ -58,6 +58,8 @@ class _LockOwner(NamedTuple):
     namespace: str
     name: str
     uid: str
+    #: Seconds of the monotonic clock.
+    since: float
 
 
 class _LockWaiter:
@@ -118,13 +120,12 @@ class NodeLocks:
             if error.status != HTTPStatus.CONFLICT:
                 raise
             raise self._held(bind, own, "another write") from error
-        self._owners[bind.node] = _LockOwner(bind.namespace, bind.name, bind.uid)
+        self._owners[bind.node] = _LockOwner(bind.namespace, bind.name, bind.uid, self._clock())
 
     async def _holder(self, client: Client, bind: Bind, text: str | None) -> str:
         """The holder of a lock with this value, "" when the lock is free."""
         if text is None:
-            self._owners.pop(bind.node, None)
-            return ""
+            return await self._holder_without_lock(client, bind)
         locked = _moment(text)
         if locked is None or self._now() - locked > EXPIRY_SECONDS:
             return ""
@@ -143,6 +144,18 @@ class NodeLocks:
                 return ""
             return f"pod {waiting[0].metadata.namespace}/{waiting[0].metadata.name}"
         return "another client"
+
+    async def _holder_without_lock(self, client: Client, bind: Bind) -> str:
+        """The pod that still waits for its devices although the lock that it held is released, "" for none.
+
+        A device plugin releases the lock of a node whichever pod it served.
+        """
+        owner = self._owners.get(bind.node)
+        recent = owner is not None and self._clock() - owner.since <= EXPIRY_SECONDS
+        if owner is not None and recent and owner.uid != bind.uid and await _is_served_later(client, owner):
+            return f"pod {owner.namespace}/{owner.name}"
+        self._owners.pop(bind.node, None)
+        return ""
 
     def _held(self, bind: Bind, own: _LockWaiter, holder: str) -> NodeLockedError:
         error = NodeLockedError(bind, holder, self._clock() - own.since)

@@ -132,6 +132,8 @@ VNPU_LEVEL: Final = "vnpu-level"
 VNPU_DVPP: Final = "vnpu-dvpp"
 #: Pod: where its devices are, and how far a device plugin is with them.
 DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_TIME, VGPU_IDS, BIND_PHASE, GPU_INDEX, NPU_CORE})
+#: Those that name the devices of a pod: the first sight of a bound pod fixes them.
+FIXED_DEVICE_ANNOTATIONS: Final = frozenset({VGPU_NODE, VGPU_IDS, GPU_INDEX, NPU_CORE})
 
 # --- replicas -------------------------------------------------------------------------------------------------------
 #: Binding (and so pod), written by us: holder and term of the Lease at decision time, `holder/leaseTransitions`.

@@ -76,6 +76,10 @@ class TaskClass:
     #: None unless the pod's QoS class is Guaranteed; then name and number of CPUs of each container that requests whole
     #: CPUs, which a static CPU manager assigns exclusively (`model.qos`).
     own_cpus: tuple[tuple[str, int], ...] | None
+    #: Of pods whose devices fix other amounts than the class: the class before they were placed, and these amounts by
+    #: resource, in thousandths.
+    unplaced: TaskClass | None = None
+    placed: tuple[tuple[str, int], ...] = ()
     #: The limit of affinity terms or spread constraints that its pods exceed (`model.term_limits`), "" for none.
     term_excess: str = ""
 
@@ -95,11 +99,15 @@ class DeviceAccounting:
     uncounted: frozenset[str]
     #: The amounts of a class in place of its own, by resource, in thousandths.
     charge: Callable[[TaskClass], Mapping[str, int]]
+    #: The amounts that the device annotations of a placed pod of the class fix, by resource, in thousandths.
+    placed_charge: Callable[[TaskClass, Mapping[str, str]], Mapping[str, int]]
+    #: Registered amounts of the cluster by resource, in thousandths; they count where the nodes offer less.
+    totals: Mapping[str, int]
 
 
-def _own_amounts(_: TaskClass) -> Mapping[str, int]:
+def _own_amounts(_: TaskClass, __: Mapping[str, str] | None = None) -> Mapping[str, int]:
     return {}
 
 
 #: Without such a plugin: every resource is an ordinary amount.
-NO_ACCOUNTING: Final = DeviceAccounting((), frozenset(), frozenset(), _own_amounts)
+NO_ACCOUNTING: Final = DeviceAccounting((), frozenset(), frozenset(), _own_amounts, _own_amounts, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -45,14 +46,16 @@ class ClassTable:
         self._accounting = NO_ACCOUNTING
         #: Requests and limits as written, of classes that are counted otherwise.
         self._written: dict[TaskClass, tuple[Mapping[str, int], Mapping[str, int]]] = {}
+        #: Classes of placed pods whose devices fix the amounts, by class and amounts.
+        self._placed: dict[tuple[TaskClass, tuple[tuple[str, int], ...]], TaskClass] = {}
         #: The namespace selectors in the terms of classes that have any.
         self._namespace_selectors: dict[TaskClass, tuple[LabelSelector, ...]] = {}
 
     def __len__(self) -> int:
-        return len(self._classes)
+        return len(self._classes) + len(self._placed)
 
     def __iter__(self) -> Iterator[TaskClass]:
-        return iter(self._classes.values())
+        return chain(self._classes.values(), self._placed.values())
 
     def of(self, pod: PodObject, facts: PodFacts, namespace: str) -> TaskClass:
         """The class of a pod. Raises QuantityError as `template_of` does."""
@@ -133,8 +136,27 @@ class ClassTable:
                 self._namespace_selectors[found] = selectors
         return found
 
+    def placed(self, cls: TaskClass, notes: Mapping[str, str]) -> TaskClass:
+        """The class of a pod that is placed with these device annotations; without any, that of a pending pod."""
+        base = cls.unplaced or cls
+        if not notes or not base.device_containers:
+            return base
+        amounts = tuple(sorted(self._accounting.placed_charge(base, notes).items()))
+        if all(base.requests.get(name) == amount for name, amount in amounts):
+            return base
+        found = self._placed.get((base, amounts))
+        if found is None:
+            requests, limits = self._written.get(base, (base.requests, base.limits))
+            found = replace(base, id=self._made, requests=requests, limits=limits, unplaced=base, placed=amounts)
+            self._placed[base, amounts] = found
+            self._made += 1
+            self._count(found)
+        return found
+
     def prune(self, used: set[TaskClass]) -> None:
         """Drop the classes without pods. O(classes)."""
+        self._placed = {key: cls for key, cls in self._placed.items() if cls in used}
+        used = used | {base for base, _ in self._placed}
         self._classes = {key: cls for key, cls in self._classes.items() if cls in used}
         self._namespace_selectors = {cls: found for cls, found in self._namespace_selectors.items() if cls in used}
         self._written = {cls: written for cls, written in self._written.items() if cls in used}
@@ -146,14 +168,14 @@ class ClassTable:
 
     def widen(self) -> None:
         """Pad every request vector to the present number of columns."""
-        for cls in self._classes.values():
+        for cls in self:
             cls.request = self._columns.fit(cls.request)
             self._derive(cls)
 
     def account_devices(self, accounting: DeviceAccounting) -> None:
         """Count devices this way from now on; the caller subtracts every task before, and adds it again afterwards."""
         self._accounting = accounting
-        for cls in self._classes.values():
+        for cls in self:
             written = self._written.pop(cls, None)
             if written is not None:
                 cls.requests, cls.limits = written
@@ -161,7 +183,7 @@ class ClassTable:
 
     def _count(self, cls: TaskClass) -> None:
         """Set the amounts of a class, as written or as the accounting has them."""
-        charge = dict(self._accounting.charge(cls)) if cls.device_containers else {}
+        charge = {**self._accounting.charge(cls), **dict(cls.placed)} if cls.device_containers else {}
         if charge or not self._accounting.uncounted.isdisjoint(cls.requests):
             self._written[cls] = cls.requests, cls.limits
             uncounted = self._accounting.uncounted

@@ -240,6 +240,9 @@ class ClusterState:
         self._match_width()
         self._job_table.set_uncounted(accounting.uncounted)
         for task in self.tasks.values():
+            task.cls = self.classes.placed(task.cls, task.device_notes if task.bound else {})
+        self._match_width()
+        for task in self.tasks.values():
             self._accounting.add(task)
         return True
 

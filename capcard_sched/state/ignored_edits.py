@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS
+from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, FIXED_DEVICE_ANNOTATIONS
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
@@ -51,6 +51,10 @@ def describe_edits(
         for key in (CARD_NAME, CARD_NAME_ALIAS)
     ]
     edits.append((f"annotation {CARD_ASSIGNED}", fixed.assigned_card, facts.assigned_card))
+    edits += [
+        (f"annotation {key}", fixed.device_notes.get(key, ""), facts.device_notes.get(key, ""))
+        for key in sorted(FIXED_DEVICE_ANNOTATIONS)
+    ]
     edits.append(("PodGroup", account[0], requested[0]))
     if account[0] == requested[0]:
         edits.append(("queue", account[1] or "", requested[1] or ""))

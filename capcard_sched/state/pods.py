@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import DEVICE_ANNOTATIONS
+from capcard_sched.model.annotations import DEVICE_ANNOTATIONS, FIXED_DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
 from capcard_sched.model.pod_facts import facts_of
@@ -102,8 +102,9 @@ class PodTable:
         cls = self._class_of(pod, facts, known, ref)
         if cls is None:
             return
-        self._match_width()
         status, node_name = _resolve_status(known, facts, pod.spec.node_name or "")
+        cls = self._classes.placed(cls, facts.device_notes if pod.spec.node_name else {})
+        self._match_width()
         labels = self._share(meta.labels or {})
         after = (
             cls, status, node_name, job_key, facts.role, facts.priority, facts.preemptable, facts.gated,
@@ -192,6 +193,7 @@ class PodTable:
             class_annotations=dict(known.cls.annotations),
             owner_kind=known.cls.owner_kind,
             assigned_card=known.assigned_card if known.bound else facts.assigned_card,
+            device_notes=_fixed_notes(known, facts, pod.spec.node_name or ""),
         )
         fixed_key = known.job.key if known.job is not None else ""
         fixed_queue = self._jobs.requested_queue(known)
@@ -298,6 +300,15 @@ class PodTable:
             if node_name:
                 known.status, known.node, known.bound = TaskStatus.BOUND, self._nodes.get(node_name), True
             self._accounting.add(known)
+
+
+def _fixed_notes(known: Task, facts: PodFacts, node_name: str) -> Mapping[str, str]:
+    """The device annotations of a pod; those that name its devices are fixed by the binding."""
+    if not known.bound and (known.node is None or known.node.name != node_name):
+        return facts.device_notes
+    fixed = {key: text for key, text in known.device_notes.items() if key in FIXED_DEVICE_ANNOTATIONS}
+    others = {key: text for key, text in facts.device_notes.items() if key not in FIXED_DEVICE_ANNOTATIONS}
+    return dict(sorted((fixed | others).items()))
 
 
 def _resolve_status(known: Task | None, facts: PodFacts, node_name: str) -> tuple[TaskStatus, str]:

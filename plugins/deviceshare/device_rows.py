@@ -236,6 +236,10 @@ class DeviceRows:
         """Memory of the smallest registered card, by kind; 0 without any."""
         return tuple(min(self._memories[index], default=0) for index in range(len(self.types)))
 
+    def registered(self) -> tuple[tuple[int, int], ...]:
+        """Memory and number of all registered cards, by kind."""
+        return tuple((sum(size * count for size, count in sizes.items()), sizes.total()) for sizes in self._memories)
+
     def next_look(self, now: float) -> float | None:
         """When an offer ends although nothing changes, Unix seconds."""
         return min((moment for moment in self._ends.values() if moment >= now), default=None)

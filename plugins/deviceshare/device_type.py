@@ -66,6 +66,14 @@ class DeviceType(ABC):
         """
         return {}
 
+    def placed_charge(self, cls: TaskClass, notes: Mapping[str, str]) -> Mapping[str, int]:
+        """The amounts that the annotations of a placed pod fix, in thousandths, where they differ from `charge`."""
+        return {}
+
+    def totals(self, memory: int, cards: int) -> Mapping[str, int]:
+        """Amounts of the cluster, in thousandths, from memory and number of all registered cards."""
+        return {}
+
     @abstractmethod
     def request_of(self, cls: TaskClass) -> Any | None:
         """What pods of a class ask for; None when they ask for nothing."""

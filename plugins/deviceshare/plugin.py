@@ -13,8 +13,9 @@ from capcard_sched.model.job import Task
 from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICE_REQUEST
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.status import TaskStatus
-from capcard_sched.model.task_class import NO_ACCOUNTING, DeviceAccounting
+from capcard_sched.model.task_class import NO_ACCOUNTING
 from capcard_sched.plugins.deviceshare.ascend import AscendDevices
+from capcard_sched.plugins.deviceshare.device_accounting import accounting_of
 from capcard_sched.plugins.deviceshare.device_choice import NoChoice
 from capcard_sched.plugins.deviceshare.device_rows import DeviceRows
 from capcard_sched.plugins.deviceshare.device_settings import DeviceSettings
@@ -108,24 +109,8 @@ class DeviceShare(Plugin):
         renumbered = self.rows.catch_up(session, anew=changed)
         if changed or renumbered or len(self._by_class) > _MOST_CLASSES:
             self._forget()
-        session.account_devices(self._accounting())
+        session.account_devices(accounting_of(self.types, self.rows))
         self._warn(session)
-
-    def _accounting(self) -> DeviceAccounting:
-        """Devices are charged as the kinds count them; nodes need not have them free as amounts."""
-        smallest = self.rows.smallest_memory()
-        return DeviceAccounting(
-            (*(kind.accounting_version for kind in self.types), smallest),
-            frozenset().union(*(kind.own_resources for kind in self.types)),
-            frozenset().union(*(kind.uncounted_resources for kind in self.types)),
-            lambda cls: self._charge(cls, smallest),
-        )
-
-    def _charge(self, cls: TaskClass, smallest: tuple[int, ...]) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for kind, memory in zip(self.types, smallest, strict=True):
-            found |= kind.charge(cls, memory)
-        return found
 
     @property
     def config_maps(self) -> frozenset[tuple[str, str]]:

@@ -18,12 +18,13 @@ from capcard_sched.model.card_registration import (
     ignores_health,
 )
 from capcard_sched.model.pod_devices import decode_devices, encode_devices
+from capcard_sched.model.quantity import MAX_POD_AMOUNT
 from capcard_sched.plugins.deviceshare.card_reasons import card_reasons
 from capcard_sched.plugins.deviceshare.device_choice import choose_cards, node_score
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_type import DeviceType, NodeOffer
 from capcard_sched.plugins.deviceshare.geometry import geometry_of
-from capcard_sched.plugins.deviceshare.shared_card import CardModel, CardStates, Cause
+from capcard_sched.plugins.deviceshare.shared_card import ALL_CORES, CardModel, CardStates, Cause
 from capcard_sched.plugins.deviceshare.vgpu_request import vgpu_request
 
 if TYPE_CHECKING:
@@ -91,7 +92,21 @@ class VgpuDevices(DeviceType):
                 memory += wanted.number * wanted.share.memory_on(smallest)
                 cores += wanted.number * wanted.share.cores
         names = self.config.resources
-        return {names.number: number * _UNIT, names.memory: memory * _UNIT, names.cores: cores * _UNIT}
+        amounts = ((names.number, number), (names.memory, memory), (names.cores, cores))
+        return {name: min(amount * _UNIT, MAX_POD_AMOUNT) for name, amount in amounts}
+
+    def placed_charge(self, cls: TaskClass, notes: Mapping[str, str]) -> Mapping[str, int]:
+        """The memory on the cards that were chosen, of pods that ask for parts of cards."""
+        request = self.request_of(cls)
+        if request is None or all(wanted is None or wanted.share.memory for wanted in request.containers):
+            return {}
+        devices = [device for each in decode_devices(notes.get(keys.VGPU_IDS, "")).containers for device in each]
+        memory = sum(device.memory for device in devices) * _UNIT
+        return {self.config.resources.memory: min(memory, MAX_POD_AMOUNT)} if devices else {}
+
+    def totals(self, memory: int, cards: int) -> Mapping[str, int]:
+        names = self.config.resources
+        return {names.memory: memory * _UNIT, names.cores: cards * ALL_CORES * _UNIT}
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -153,6 +168,12 @@ class VgpuDevices(DeviceType):
         if ignores_health(cards, offered):
             warnings.append(f"{keys.NODE_VGPU_REGISTER}: every card is unhealthy and yet offered; health is ignored")
             cards = tuple(card._replace(healthy=True) for card in cards)
+        memory = self.config.resources.memory
+        if cards and node.allocatable.get(memory) == 0:
+            warnings.append(
+                f"{memory} is 0 in allocatable although cards are registered: the kubelet gets more units than it "
+                "accepts; raise --gpu-memory-factor of the device plugin"
+            )
         idle = []
         for card in cards:
             model = self._model(card)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -24,6 +26,8 @@ class Snapshot:
     """Read-only views: plugins read them and change nothing."""
 
     state: ClusterState
+    #: `total` where registered devices raise it.
+    _total: Vector | None = None
 
     @property
     def resources(self) -> ResourceColumns:
@@ -102,5 +106,12 @@ class Snapshot:
 
     @property
     def total(self) -> Vector:
-        """Sum of allocatable over all nodes."""
-        return self.state.nodes.total_allocatable
+        """Sum of allocatable over all nodes; of shared devices at least the registered amounts."""
+        return self.state.nodes.total_allocatable if self._total is None else self._total
+
+    def set_device_totals(self, totals: Mapping[str, int]) -> None:
+        """Set the registered amounts of shared devices, by resource, in thousandths."""
+        known = {name: amount for name, amount in totals.items() if name in self.resources}
+        offered = self.resources.fit(self.state.nodes.total_allocatable)
+        raised = np.maximum(offered, self.resources.vector(known))
+        self._total = None if np.array_equal(raised, offered) else raised

@@ -119,6 +119,21 @@ async def test_pods_of_a_node_take_the_lock_in_the_order_of_their_bindings(clust
         await locks.acquire(effects.client, third)
 
 
+async def test_a_lock_that_is_released_for_another_pod_still_keeps_the_order(cluster: Cluster, proxy: Proxy) -> None:
+    await cluster.create(node("n1"))
+    clock = Clock()
+    locks = _locks(clock)
+    async with Harness(cluster, proxy) as effects:
+        first, second = [await _pod(cluster, name, phase="allocating") for name in ("a", "b")]
+        await locks.acquire(effects.client, first)
+        await locks.acquire(effects.client, first)  # a pod with two kinds of devices does not meet its own lock
+        await _set_lock(cluster, None)  # the device plugin served some other pod
+        with pytest.raises(NodeLockedError, match=r"by pod .*/a"):
+            await locks.acquire(effects.client, second)
+        clock.ahead = 301
+        await locks.acquire(effects.client, second)
+
+
 async def test_a_lock_of_an_earlier_run_is_held_by_the_oldest_pod_that_still_waits(
     cluster: Cluster, proxy: Proxy
 ) -> None:

@@ -62,7 +62,8 @@ class VgpuHarness(Harness):
         notes = {keys.NODE_VGPU_REGISTER: encode_registration(tuple(found)) if register is None else register}
         number = sum(card.slots for card in found) if offered is None else offered
         memory = sum(card.memory for card in found)
-        resources = {NUMBER: number, MEMORY: memory, CORES: 100 * len(found), **more.pop("resources", {})}
+        resources = {NUMBER: number, **({MEMORY: memory, CORES: 100 * len(found)} if register is None else {})}
+        resources |= more.pop("resources", {})
         self.node(node, annotations={**notes, **(annotations or {})}, resources=resources, **more)
 
     def share(

@@ -145,6 +145,37 @@ def test_pods_hold_their_cards_until_they_end(phase: str, held: bool) -> None:
     assert h.uses("n1") == ([(1, 1000, 10)] if held else [(0, 0, 0)])
 
 
+@pytest.mark.parametrize("edited", ["", "A,NVIDIA,1,0:", "B,NVIDIA,9000,0:"])
+def test_the_devices_of_a_bound_pod_cannot_be_edited(edited: str) -> None:
+    h = VgpuHarness(run=True)
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 9000, cores=10)
+    h.settle()
+    before, charged = h.uses("n1"), _charged(h)
+    h._pods["default/p"]["metadata"]["annotations"] |= {keys.VGPU_IDS: edited, keys.BIND_PHASE: "success"}
+    h.apply(h.pod_changed("default/p"))
+
+    h.settle()
+
+    assert h.uses("n1") == before
+    assert _charged(h) == charged
+    assert h.task("p").device_notes[keys.BIND_PHASE] == "success"
+    assert [reason for reason, _ in h.event_messages("Pod", "p")].count("QuotaEvasionIgnored") == 1
+
+
+def test_pods_of_one_name_in_two_namespaces_both_count() -> None:
+    h = VgpuHarness(run=True)
+    h.cards("n1", "A:10000")
+    for namespace in ("default", "other"):
+        h.group("g", namespace=namespace)
+        h.share("p", 1000, cores=60, namespace=namespace)
+
+    h.settle()
+
+    assert h.uses("n1") == [(1, 1000, 60)]
+
+
 def test_a_pod_that_is_gone_gives_its_cards_back() -> None:
     h = VgpuHarness()
     h.cards("n1", "A:10000")
@@ -591,19 +622,82 @@ def test_a_queue_is_charged_for_all_shares_of_a_pod() -> None:
     assert (charged[NUMBER], charged[MEMORY], charged["volcano.sh/vgpu-cores"]) == (2, 6000, 60)
 
 
-def test_a_part_of_a_card_is_charged_as_that_of_the_smallest_card() -> None:
+def test_a_part_of_a_card_is_charged_without_its_percentage() -> None:
     h = VgpuHarness()
     h.cards("n1", "A:10000")
     h.group("g")
     h.share("p", limits={PERCENTAGE: 50})
+
     h.settle()
+
     assert _charged(h)[MEMORY] == 5000
     assert PERCENTAGE not in _charged(h)
 
-    h.cards("n2", "B:4000")
+
+def test_a_placed_part_is_charged_as_that_of_its_card() -> None:
+    h = VgpuHarness(run=True)
+    h.cards("n1", "A:4000")
+    h.cards("n2", "B:10000")
+    h.group("g", min_member=2)
+    for name, node in (("p", "n1"), ("q", "n2")):
+        h.share(name, limits={PERCENTAGE: 50}, nodeSelector={"kubernetes.io/hostname": node})
+
+    h.step()
+    assert _charged(h)[MEMORY] == 2000 + 2000  # before the bindings are confirmed
+    h.settle()
+    assert _charged(h)[MEMORY] == 2000 + 5000
+
+    h.cards("n3", "C:2000")
+    h.settle()
+    assert _charged(h)[MEMORY] == 2000 + 5000
+    h.reconfigure(conf(VGPUEnable=False))
+    h.settle()
+    assert _charged(h).get(MEMORY, 0) == 0
+    h.reconfigure(conf())
+    h.settle()
+    assert _charged(h)[MEMORY] == 2000 + 5000
+    h.delete_pod("q")
+    h.settle()
+    assert _charged(h)[MEMORY] == 2000
+
+
+def test_a_request_beyond_every_cluster_is_charged_at_most_the_largest_amount() -> None:
+    h = VgpuHarness(conf(plugins="  - name: proportion\n"))
+    h.cards("n1", "A:10000")
+    h.group("huge")
+    h.share("huge", 1 << 40, number=1 << 40, group="huge")
+    h.group("g")
+    h.share("p", 1000)
+
     h.settle()
 
-    assert _charged(h)[MEMORY] == 2000
+    assert h.binds == {"p": "n1"}
+
+
+@pytest.mark.parametrize("plugin", ["proportion", "capacity"])
+@pytest.mark.parametrize("offered", [0, 39312])
+def test_queues_that_do_not_name_shares_do_not_limit_them(plugin: str, offered: int) -> None:
+    h = VgpuHarness(conf(plugins=f"  - name: {plugin}\n"))
+    h.cards("n1", "A:10000", resources={MEMORY: offered, "volcano.sh/vgpu-cores": 0})
+    h.group("g", phase="Pending")
+    h.share("p", 1000, cores=10)
+
+    h.settle()
+
+    assert h.binds == {"p": "n1"}
+
+
+def test_a_node_with_more_units_than_the_kubelet_accepts_is_named_once() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", resources={MEMORY: 0})
+    h.settle()
+    h.cards("n1", "A:10000", resources={MEMORY: 0}, offered=9)
+    h.settle()
+
+    ((reason, text),) = h.event_messages("Node", "n1")
+    assert reason == "InvalidDeviceRegistration"
+    assert "volcano.sh/vgpu-memory is 0 in allocatable" in text
+    assert "--gpu-memory-factor" in text
 
 
 def test_without_the_plugin_amounts_are_charged_as_they_are_written() -> None:
