@@ -117,3 +117,40 @@ def test_cards_are_reclaimed_for_another_queue() -> None:
         _running(h, f"low{index}", "A,NVIDIA,3000,0:")
 
     assert len(_evicted(h, queue="other", memory=3000)) == 1
+
+
+_TIDE = """
+actions: "enqueue, allocate, backfill, reclaim"
+tiers:
+- plugins:
+  - name: priority
+  - {name: gang, enableReclaimable: false}
+  - {name: conformance, enableReclaimable: false}
+- plugins:
+  - name: predicates
+  - {name: capacity-card, arguments: {cardUnlimitedCpuMemory: true}}
+  - name: deviceshare
+    arguments: {deviceshare.VGPUEnable: true}
+"""
+
+
+@pytest.mark.parametrize("memory, victims", [(9500, ["large"]), (3500, ["small"]), (12000, [])])
+def test_a_tide_evicts_the_pods_of_the_card_that_helps(memory: int, victims: list[str]) -> None:
+    h = VgpuHarness(_TIDE)
+    h.priority_class("high", 80000)
+    h.queue("serve", priority=80000, reclaimable=False)
+    h.queue("train", priority=20000, reclaimable=True)
+    h.cards("n1", "A:10000", "B:4000")
+    for name, devices in (("large", "A,NVIDIA,9900,0:"), ("small", "B,NVIDIA,3000,0:")):
+        training = {keys.SERVICE_TYPE: "training"}
+        h.group(name, queue="train", phase="Running", annotations=training)
+        notes = {**training, keys.PREEMPTABLE: "true", keys.VGPU_IDS: devices}
+        h.share(name, int(devices.split(",")[2]), group=name, node="n1", priority=20000, annotations=notes)
+    inference = {keys.SERVICE_TYPE: "inference"}
+    h.group("chat", queue="serve", priority_class="high", annotations=inference)
+    h.share("chat", memory, group="chat", priority=80000, annotations=inference)
+
+    result = h.step()
+
+    assert result.report.errors == []
+    assert [intent.name for intent in result.intents if isinstance(intent, Evict)] == victims

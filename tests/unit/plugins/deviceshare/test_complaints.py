@@ -1,0 +1,265 @@
+"""Complaints of users of other schedulers that share GPUs, each with the tests that hold the behavior here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.deltas import ConfigMapChanged
+from capcard_sched.model.intents import AnnotateNode
+from capcard_sched.model.objects import ConfigMapObject
+from capcard_sched.testing import EPOCH
+from tests.unit.plugins.deviceshare.cluster import VgpuHarness, conf
+
+TESTS = Path(__file__).parents[3]
+HERE = "unit/plugins/deviceshare"
+PLUGIN, CHOICE = f"{HERE}/test_deviceshare.py", f"{HERE}/test_device_choice.py"
+LEDGER, LOCKS, OWN = f"{HERE}/test_card_ledger.py", "kube/write/test_node_locks.py", f"{HERE}/test_complaints.py"
+SERVER, FAULTS = "e2e/test_shared_cards.py", "e2e/test_shared_card_faults.py"
+
+COMPLAINTS: list[tuple[str, list[str]]] = [
+    (
+        "Memory and cores of a placed pod count twice.",
+        [f"{PLUGIN}::test_a_bound_pod_that_comes_back_from_the_watch_is_counted_once"],
+    ),
+    (
+        "The allocated memory in the metrics drifts.",
+        [f"{OWN}::test_series_are_those_of_the_cards_and_pods_that_exist", f"{SERVER}::test_the_walk_through"],
+    ),
+    (
+        "The annotations and the node of a bound pod disagree, and are written while the placement is undecided.",
+        [
+            f"{FAULTS}::test_a_binding_that_fails_after_the_choice_leaves_no_annotation_and_the_card_free",
+            f"{PLUGIN}::test_a_pod_whose_annotations_name_another_node_is_booked_where_it_is",
+            f"{PLUGIN}::test_the_devices_of_a_bound_pod_cannot_be_edited",
+        ],
+    ),
+    (
+        "A discarded gang leaves annotations that skip the check in the next attempt.",
+        [
+            f"{PLUGIN}::test_stale_annotations_of_a_pod_that_waits_hold_nothing_and_are_overwritten",
+            f"{PLUGIN}::test_a_gang_that_does_not_fit_holds_no_card",
+        ],
+    ),
+    (
+        "The policy has no effect on the card, and its level is unclear.",
+        [
+            f"{CHOICE}::test_a_vector_gives_its_devices_and_its_score",
+            f"{PLUGIN}::test_the_policy_ranks_nodes_when_it_has_a_weight",
+            f"{PLUGIN}::test_arguments_that_do_less_than_they_seem_to_are_warned_of",
+        ],
+    ),
+    (
+        "The spread score is always 0; the second device of a pod on a card is lost.",
+        [
+            f"{CHOICE}::test_a_taken_card_scores_by_policy",
+            f"{PLUGIN}::test_two_shares_of_a_pod_on_one_card_count_twice",
+        ],
+    ),
+    (
+        "A percentage yields 0 units.",
+        [f"{HERE}/test_vgpu_request.py::test_a_percentage_is_of_each_card_and_rounded_down"],
+    ),
+    (
+        "Whole cards of different sizes never fit one pod.",
+        [f"{OWN}::test_whole_cards_of_different_sizes_fit_one_pod"],
+    ),
+    (
+        "A pod that requests more vGPUs than a node has cards pends without an explanation.",
+        [f"{OWN}::test_more_shares_than_cards_have_a_reason_of_their_own"],
+    ),
+    (
+        "The reasons name neither the missing annotation nor the amount.",
+        [
+            f"{PLUGIN}::test_equal_causes_add_up_in_the_message",
+            f"{HERE}/test_card_reasons.py::test_a_refusal_lists_the_figures_of_each_card",
+            "malformed/test_shared_cards.py::test_a_registration_gives_one_warning_on_its_node",
+        ],
+    ),
+    (
+        "Without the lock allocations run in parallel, with it gangs break.",
+        [
+            f"{SERVER}::test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_restart",
+            f"{SERVER}::test_with_the_lock_one_pod_after_the_other_is_bound",
+        ],
+    ),
+    (
+        "The lock is released by the wrong pod, or held for minutes after its pod ends.",
+        [
+            f"{LOCKS}::test_a_lock_that_is_released_for_another_pod_still_keeps_the_order",
+            f"{LOCKS}::test_pods_of_a_node_take_the_lock_in_the_order_of_their_bindings",
+            f"{FAULTS}::test_a_foreign_lock_delays_a_binding_until_it_is_released",
+        ],
+    ),
+    (
+        "A pod with two kinds of devices meets its own lock.",
+        [f"{LOCKS}::test_a_lock_that_is_released_for_another_pod_still_keeps_the_order"],
+    ),
+    (
+        "The device plugin takes the wrong one of two pods of the same second.",
+        [f"{PLUGIN}::test_vgpu_time_rises_with_every_pod_of_a_node", f"{PLUGIN}::test_vgpu_time_rises_over_a_restart"],
+    ),
+    (
+        "Nodes without a registration, or with a part of one, crash the scheduler.",
+        ["malformed/test_shared_cards.py::test_a_registration_gives_one_warning_on_its_node"],
+    ),
+    (
+        "Handshakes throttle clusters of 200 nodes.",
+        [f"{OWN}::test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes"],
+    ),
+    (
+        "Preemption ignores cards.",
+        [
+            f"{HERE}/test_victims.py::test_a_pod_leaves_for_the_memory_of_its_card",
+            f"{HERE}/test_victims.py::test_cards_are_reclaimed_for_another_queue",
+            f"{HERE}/test_victims.py::test_a_tide_evicts_the_pods_of_the_card_that_helps",
+        ],
+    ),
+    (
+        "The quota of a queue ignores vGPU memory and cores.",
+        [f"{PLUGIN}::test_a_queue_that_names_shares_limits_them"],
+    ),
+    (
+        "A card gets more than 100 cores, because pods are known by name.",
+        [f"{PLUGIN}::test_pods_of_one_name_in_two_namespaces_both_count"],
+    ),
+    (
+        "With many cards the node offers no vgpu-memory, and no pod is placed.",
+        [
+            f"{PLUGIN}::test_queues_that_do_not_name_shares_do_not_limit_them",
+            f"{PLUGIN}::test_a_node_with_more_units_than_the_kubelet_accepts_is_named_once",
+        ],
+    ),
+    (
+        "A change of the device plugin's ConfigMap needs a restart.",
+        [
+            f"{OWN}::test_another_config_map_is_read_after_a_reload",
+            f"{OWN}::test_a_change_of_the_config_map_is_in_force",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("tests", [pytest.param(tests, id=complaint) for complaint, tests in COMPLAINTS])
+def test_a_complaint_has_tests(tests: list[str]) -> None:
+    assert tests
+    for test in tests:
+        file, _, name = test.partition("::")
+        assert re.search(rf"^(async )?def {name}\(", (TESTS / file).read_text(), re.MULTILINE), test
+
+
+def _series(h: VgpuHarness) -> dict[tuple[str, str, str], float]:
+    return {
+        (
+            sample.name.removeprefix("vgpu_device_"),
+            sample.labels["devID"],
+            sample.labels.get("podName", ""),
+        ): sample.value
+        for sample in h.plugin("deviceshare").metrics()
+        if "devID" in sample.labels
+    }
+
+
+def test_series_are_those_of_the_cards_and_pods_that_exist() -> None:
+    h = VgpuHarness(conf(SchedulePolicy="binpack"), run=True)
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g", min_member=2)
+    for name in ("p", "q"):
+        h.share(name, 1000, cores=10)
+    h.settle()
+    for _ in range(3):  # the node changes again and again
+        h.cards("n1", "A:10000", "B:10000", labels={"round": str(_)})
+        h.settle()
+    assert _series(h)["allocated_memory", "B", ""] == 2000
+
+    h.delete_pod("q")
+    h.cards("n1", "B:10000")
+    h.settle()
+
+    assert _series(h) == {
+        ("shared_number", "B", ""): 1,
+        ("allocated_memory", "B", ""): 1000,
+        ("allocated_cores", "B", ""): 10,
+        ("memory_limit", "B", ""): 10000,
+        ("memory_allocation_for_a_certain_pod", "B", "p"): 1000,
+        ("core_allocation_for_a_certain_pod", "B", "p"): 10,
+    }
+
+
+def test_whole_cards_of_different_sizes_fit_one_pod() -> None:
+    h = VgpuHarness()
+    h.cards("n1", *(f"G{index}:{1000 + index}" for index in range(8)))
+    h.group("g")
+    h.share("p", number=8)
+
+    h.step()
+
+    devices = h.bind_annotations["p"][keys.VGPU_IDS].split(":")[:-1]
+    assert sorted(devices) == [f"G{index},NVIDIA,{1000 + index},0" for index in range(8)]
+
+
+def test_more_shares_than_cards_have_a_reason_of_their_own() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", "B:10000")
+    h.group("g")
+    h.share("p", 10, number=3)
+
+    h.step()
+
+    assert "0/1 nodes are unavailable: 1 hami-vgpuDeviceSharing error (gpu cards)." in h.pod_message("p")
+
+
+def test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes() -> None:
+    h = VgpuHarness()
+    written: list[str] = []
+    for second in range(30):
+        for index in range(200 if not second else 20):
+            notes = {keys.NODE_VGPU_HANDSHAKE: f"Reported {second}"}
+            h.cards(f"n{index}", f"G{index}:100", annotations=notes)
+        intents = h.step(EPOCH + second).intents
+        written += [each.name for each in intents if isinstance(each, AnnotateNode)]
+
+    assert len(written) == len(set(written)) == 200
+
+
+def _settings(name: str, text: str) -> ConfigMapChanged:
+    metadata = {"name": name, "namespace": "kube-system"}
+    found = {"metadata": metadata, "data": {"device-config.yaml": text}}
+    return ConfigMapChanged(msgspec.convert(found, ConfigMapObject))
+
+
+def test_a_change_of_the_config_map_is_in_force() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000", resources={"a.b/gpus": 10})
+    h.group("g")
+    h.pod("p", limits={"a.b/gpus": 1})
+    h.step()
+    assert h.bind_annotations == {"p": {}}  # an ordinary resource
+
+    h.apply(_settings("volcano-vgpu-device-config", "nvidia: {resourceCountName: a.b/gpus}"))
+    h.group("g2")
+    h.pod("q", group="g2", limits={"a.b/gpus": 1})
+    h.step()
+
+    assert h.bind_annotations["q"][keys.VGPU_IDS] == "A,NVIDIA,10000,0:"
+
+
+def test_another_config_map_is_read_after_a_reload() -> None:
+    h = VgpuHarness()
+    h.cards("n1", "A:10000")
+    h.apply(_settings("volcano-vgpu-device-config", "nvidia: {gpuMemoryFactor: 2}"))
+    h.apply(_settings("other", "nvidia: {gpuMemoryFactor: 3}"))
+    h.step()
+    assert h.plugin("deviceshare").types[0].config.factor == 2
+
+    h.reconfigure(conf(KnownGeometriesCMName="other"))
+    h.step()
+    assert h.plugin("deviceshare").types[0].config.factor == 3
+
+    h.apply(_settings("other", "nvidia: {gpuMemoryFactor: 4}"))
+    h.step()
+    assert h.plugin("deviceshare").types[0].config.factor == 4
