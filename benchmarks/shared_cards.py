@@ -24,6 +24,7 @@ from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER
 from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
+from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, geometry_of
 
@@ -46,6 +47,8 @@ tiers:
         deviceshare.SchedulePolicy: binpack
         deviceshare.ScheduleWeight: 10
 """
+#: Pods whose sessions are measured one by one.
+_MORE_PODS: Final = 15
 _CARDS, _SLOTS, _WEIGHT = 8, 10, 10
 _L40S, _A100 = ("NVIDIA-NVIDIA L40S", 49140, "hami-core"), ("NVIDIA-NVIDIA A100-SXM4-80GB", 81920, "mig")
 #: MiB of the templates, and percent of compute in V2.
@@ -142,8 +145,8 @@ def _wish(scene: str, number: int) -> _Wish:
     return _Wish(_MEMORY[template], _CORES[template] if scene == "V2" else 0)
 
 
-def coming(scene: str, pods: int, first: int = 0) -> list[Delta]:
-    """A number of pods of a scene in groups, all admitted."""
+def coming(scene: str, pods: int, first: int = 0, *, alone: bool = False) -> list[Delta]:
+    """A number of pods of a scene in groups, all admitted; `alone`: each group has one member."""
     found: list[Delta] = []
     size = SHARED[scene]
     for number in range(first, first + pods):
@@ -153,7 +156,7 @@ def coming(scene: str, pods: int, first: int = 0) -> list[Delta]:
         if number % size == 0:
             obj = {
                 "metadata": {**meta, "name": name, "uid": f"group-uid-{group}"},
-                "spec": {"minMember": size, "queue": "q"},
+                "spec": {"minMember": 1 if alone else size, "queue": "q"},
                 "status": {"phase": "Inqueue"},
             }
             found.append(PodGroupChanged(msgspec.convert(obj, PodGroupObject)))
@@ -179,12 +182,20 @@ def coming(scene: str, pods: int, first: int = 0) -> list[Delta]:
 
 
 def _one_more(core: Core, scene: str, pods: int) -> float:
-    """CPU seconds of the session for one more gang, after those before are settled; per pod."""
-    size = SHARED[scene]
+    """CPU seconds of the session for one more pod with a group of its own, after those before are settled.
+
+    The median over several pods, each of another template.
+    """
     core.step([], START + 300)
-    began = time.process_time()
-    core.step(coming(scene, size, pods), START + 301)
-    return (time.process_time() - began) / size
+    seconds = []
+    for number in range(_MORE_PODS):
+        group, pod = coming(scene, 1, pods + number * SHARED[scene], alone=True)
+        began = time.process_time()
+        result = core.step([group, pod], START + 301 + number)
+        seconds.append(time.process_time() - began)
+        if not any(isinstance(intent, Bind) for intent in result.intents):
+            raise RuntimeError(f"{scene}: the additional pod {number} was not placed")
+    return statistics.median(seconds)
 
 
 def _card_bytes(scene: str, nodes: int) -> int:
