@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -133,19 +133,33 @@ class Kubelet:
             status = {"phase": "Failed", "conditions": _conditions(ready=False, why="PodFailed")}
             await self._patch(meta["namespace"], meta["name"], status, uid=meta["uid"])
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
+        path = await self._cluster.path("pods", meta["name"], namespace=meta["namespace"])
         with _gone_is_fine():
-            async with self._slots:
-                path = await self._cluster.path("pods", meta["name"], namespace=meta["namespace"])
-                await self._cluster.request("DELETE", path, body=body)
+            await self._send(lambda: self._cluster.request("DELETE", path, body=body))
 
     async def _patch(self, namespace: str, name: str, status: Manifest, *, uid: str = "") -> None:
         # A strategic merge leaves the conditions of others, the scheduler's among them, as they are.
         patch: Manifest = {"status": status, **({"metadata": {"uid": uid}} if uid else {})}
         with _gone_is_fine() if uid else contextlib.nullcontext():
-            async with self._slots:
-                await self._cluster.patch(
+            await self._send(
+                lambda: self._cluster.patch(
                     "pods", name, patch, namespace=namespace, subresource="status", strategy="strategic-merge"
                 )
+            )
+
+    async def _send(self, request: Callable[[], Awaitable[object]]) -> None:
+        """Send a request until the API server processes it, as a kubelet does."""
+        while True:
+            try:
+                async with self._slots:
+                    await request()
+                return
+            except (TimeoutError, OSError, aiohttp.ClientError):
+                pass
+            except RequestError as error:
+                if error.status < 500:
+                    raise
+            await asyncio.sleep(0.2)
 
 
 class Heartbeats:
