@@ -12,7 +12,7 @@ JOBS ?= 2
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo controlplane quick test soak lint format check bench bench-e2e docs manifests lock clean
+.PHONY: help demo controlplane quick test soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
 
 help: ## List all targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,6 +54,9 @@ bench: $(VENV)/dev.stamp ## Measure the scheduler; prints figures
 
 bench-e2e: controlplane ## Measure the daemon on a real API server: ten minutes on an idle machine
 	$(BIN)/python -m benchmarks.e2e
+
+bench-controllers: controlplane ## Measure the controllers on a real API server: ten minutes on an idle machine
+	$(BIN)/python -m benchmarks.e2e --parts jobs,resync
 
 docs: $(VENV)/run.stamp ## Generate the docs pages that are derived from tables
 	$(BIN)/python docs/generate.py

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from benchmarks import measure
 from benchmarks.e2e.admission import AdmissionLatency, admission
+from benchmarks.e2e.controllers import JobsRun, Resync, jobs_run, resync
 from benchmarks.e2e.server import Server
 from benchmarks.e2e.standby import Handover, Idle, handover, idle
 from benchmarks.e2e.throughput import Throughput, prepare, throughput
@@ -30,6 +31,10 @@ _FILE_WIDTH = 160
 #: Name to (nodes, pods).
 _SIZES = {"small": (50, 200), "S1": (1_000, 5_000), "S5": (5_000, 10_000)}
 _PARTS = ("before", "arriving", "handover", "idle", "admission")
+#: Parts that no size applies to: `make bench-controllers`.
+_CONTROLLER_PARTS = ("jobs", "resync")
+#: Nodes and Jobs of eight pods; Jobs and their pods at the restart.
+_JOB_RUN, _RESYNC = (1_000, 1_000), (10_000, 5)
 
 
 class Report(msgspec.Struct):
@@ -42,17 +47,22 @@ class Report(msgspec.Struct):
     handover: list[Handover] = []
     idle: list[Idle] = []
     admission: list[AdmissionLatency] = []
+    jobs: list[JobsRun] = []
+    resync: list[Resync] = []
 
 
 @app.default
 def bench(
     *,
     sizes: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_SIZES)}.")] = "S1,S5",
-    parts: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_PARTS)}.")] = ",".join(_PARTS),
+    parts: Annotated[str, Parameter(help=f"Comma-separated: {', '.join(_PARTS + _CONTROLLER_PARTS)}.")] = ",".join(
+        _PARTS
+    ),
     connections: Annotated[int, Parameter(help="Bindings at a time, of the daemon and of the raw client.")] = 32,
     repeats: Annotated[int, Parameter(help="Measurements of throughput and handovers of each kind.")] = 1,
     raw: Annotated[bool, Parameter(help="Measure the raw rate, too.")] = True,
     idle_seconds: Annotated[float, Parameter(help="How long the idle daemon is watched.")] = 60.0,
+    scale: Annotated[float, Parameter(help="Factor of the number of Jobs in the parts jobs and resync.")] = 1.0,
     program: Annotated[Path | None, Parameter(help="The program to run instead of this checkout's.")] = None,
     json: Annotated[Path | None, Parameter(help="Write the figures to this file too.")] = None,
 ) -> int:
@@ -61,14 +71,16 @@ def bench(
     if not console.is_terminal:
         console.width = _FILE_WIDTH
     chosen, wanted = [name.strip() for name in sizes.split(",")], [part.strip() for part in parts.split(",")]
-    unknown = [name for name in chosen if name not in _SIZES] + [part for part in wanted if part not in _PARTS]
+    unknown = [name for name in chosen if name not in _SIZES]
+    unknown += [part for part in wanted if part not in _PARTS + _CONTROLLER_PARTS]
     if unknown:
         console.print(f"unknown: {', '.join(unknown)}; sizes: {', '.join(_SIZES)}, parts: {', '.join(_PARTS)}")
         return 2
     report = Report(measure.machine(), os.getloadavg()[0])
 
     async def run() -> None:
-        for size in chosen:
+        await _controllers(report, wanted, connections, scale, program, console)
+        for size in chosen if set(wanted) & set(_PARTS) else ():
             nodes, pods = _SIZES[size]
 
             def say(text: str, size: str = size) -> None:
@@ -105,6 +117,30 @@ def bench(
     return 0
 
 
+async def _controllers(
+    report: Report, wanted: list[str], connections: int, scale: float, program: Path | None, console: Console
+) -> None:
+    """The parts with controllers, each on a server of its own."""
+    nodes, jobs = _JOB_RUN
+    if "jobs" in wanted:
+        async with Server() as server:
+            await prepare(server, nodes)
+
+            def say(text: str) -> None:
+                console.print(f"[dim]jobs: {text}[/dim]")
+
+            made = await jobs_run(server, round(jobs * scale), connections=connections, program=program, say=say)
+            report.jobs.append(made)
+    if "resync" in wanted:
+        async with Server() as server:
+            await prepare(server, 1)
+
+            def tell(text: str) -> None:
+                console.print(f"[dim]resync: {text}[/dim]")
+
+            report.resync.append(await resync(server, round(_RESYNC[0] * scale), _RESYNC[1], program=program, say=tell))
+
+
 def show(console: Console, report: Report) -> None:
     """Print every figure."""
     console.print(", ".join(f"{key} {value}" for key, value in report.machine.items()) + f", load {report.load:.1f}")
@@ -130,6 +166,33 @@ def show(console: Console, report: Report) -> None:
             f"{served.worst:.1f} ms of {served.reviews:,}; {served.cpu_percent:.0f} % of a core, peak "
             f"{served.peak_mib:.0f} MiB"
         )
+    for made in report.jobs:
+        _show_jobs(console, made)
+    for restart in report.resync:
+        console.print(
+            f"Restart before {restart.jobs:,} Jobs and {restart.pods:,} pods: listed after {restart.listed:.1f} s, "
+            f"reconciled after {restart.reconciled:.1f} s, {restart.cpu_seconds:.1f} CPU s, peak "
+            f"{restart.peak_mib:.0f} MiB, writes {restart.writes or 'none'}"
+        )
+
+
+def _show_jobs(console: Console, run: JobsRun) -> None:
+    console.print(
+        f"{run.jobs:,} Jobs, {run.pods:,} pods: {run.created_rate:,.0f} pods created/s, raw "
+        f"{', '.join(f'{rate:,.0f}' for rate in run.raw)}/s, ratio {run.ratio:.2f}"
+    )
+    console.print(
+        f"Jobs created after {run.jobs_created:.1f} s, pods from {run.first_created:.1f} to {run.last_created:.1f} s, "
+        f"last bound {run.last_bound:.1f} s, last Running {run.last_running:.1f} s, Completed {run.completed:.1f} s"
+    )
+    console.print(
+        f"Writes of the controllers per pod: {run.writes_running:.3f} until the last pod runs, "
+        f"{run.writes_completed:.3f} to the end: {', '.join(f'{name} {count:g}' for name, count in run.writes.items())}"
+    )
+    used = (f"{name} {each.cpu_seconds:.1f} s, {each.peak_mib:.0f} MiB" for name, each in run.used.items())
+    console.print(f"CPU and peak memory: {'; '.join(used)}")
+    for problem in run.problems:
+        console.print(f"[red]{problem}[/red]")
 
 
 def _name(run: Throughput) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.e2e.helper import Target
 from benchmarks.e2e.objects import Document, Gang
+from capcard_sched.kube.writes.requests import MERGE
 from tests.controlplane.build import build
 from tests.controlplane.cluster import Cluster, install_crds
 from tests.controlplane.controlplane import ControlPlane
@@ -65,16 +66,22 @@ class Server:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def request(self, method: str, path: str, body: object = None, **params: str) -> bytes:
-        """The body of a 2xx response. Raises RuntimeError for any other."""
+    async def request(
+        self, method: str, path: str, body: object = None, *, kind: str = "application/json", **params: str
+    ) -> bytes:
+        """The body of a 2xx response to a body of the type `kind`. Raises RuntimeError for any other."""
         assert self._session is not None
         content = None if body is None else msgspec.json.encode(body)
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": kind}
         async with self._session.request(method, path, data=content, params=params, headers=headers) as answer:
             text = await answer.read()
             if answer.status >= 300:
                 raise RuntimeError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
             return text
+
+    async def merge(self, path: str, patch: Document) -> None:
+        """Merge-patch an object."""
+        await self.request("PATCH", path, patch, kind=MERGE)
 
     async def create(self, documents: Iterable[Document]) -> list[str]:
         """Create objects, several at a time, begun in order; their uids in order."""

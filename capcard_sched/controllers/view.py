@@ -47,7 +47,7 @@ class Patch(NamedTuple):
     version: str = ""
     #: `status`, or "" for the main resource.
     subresource: Literal["", "status"] = ""
-    #: Only counters differ: the write may be delayed and merged with later ones.
+    #: It only shows progress: the write may be delayed and merged with later ones.
     lazy: bool = False
 
 

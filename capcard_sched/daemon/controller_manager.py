@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 _CONFIRM_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 1.0
 _RELEASE_SECONDS: Final = 1.0
-#: Seconds between two writes of which only counters differ.
-_JOB_COUNTERS, _QUEUE_COUNTERS = 1.0, 5.0
+#: Seconds between two writes that only show progress, per object.
+_JOB_PROGRESS, _QUEUE_PROGRESS = 1.0, 5.0
 _READERS: Final = 8
 #: Kinds of trouble with a watch that need attention.
 _TROUBLE: Final = frozenset({"missing", "forbidden", "refused", "undecodable", "unexpected"})
@@ -278,7 +278,7 @@ class ControllerManager:
                 term=self._gate.term,
                 workers=workers,
                 max_requeue=self._options.max_requeue_num,
-                lazy_seconds=_QUEUE_COUNTERS if name == "queue-controller" else _JOB_COUNTERS,
+                lazy_seconds=_QUEUE_PROGRESS if name == "queue-controller" else _JOB_PROGRESS,
                 clock=time.time,
                 steady=time.monotonic,
                 report=self._pass_failed,

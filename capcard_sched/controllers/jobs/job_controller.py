@@ -47,6 +47,8 @@ class JobController:
         self._emitted: dict[str, News] = {}
         #: Namespace and name of a claim to the Jobs that wait for it.
         self._awaiting: dict[tuple[str, str], dict[Key, None]] = {}
+        #: Job uid to the status that the API server has, and to the one that shows the progress since.
+        self._progress: dict[str, tuple[JsonObject, JsonObject]] = {}
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
         """The Job itself, the Job that owns the object, or the target of a Command."""
@@ -56,6 +58,7 @@ class JobController:
             yield Key(JOB, *key_of(obj))
             if new is None:
                 self._emitted.pop(meta(obj)["uid"], None)
+                self._progress.pop(meta(obj)["uid"], None)
         elif kind in (POD, POD_GROUP):
             owner = controller_of(obj)
             if owner is not None and owner["kind"] == JOB and owner.get("apiVersion") == BATCH_API:
@@ -75,8 +78,18 @@ class JobController:
         return self._pass(view, job, now, None)
 
     def _pass(self, view: View, job: JsonObject, now: float, forced: Request | None) -> Result:
-        run = JobPass(self._settings, view, job, now)
+        uid, written = meta(job)["uid"], status(job)
+        before, progress = self._progress.get(uid, (written, written))
+        if before != written:
+            progress = written
+        run = JobPass(self._settings, view, {**job, "status": progress}, written, now)
         result = run.run(forced)
+        # Progress lasts until the API server has it, or the decision that follows it.
+        progress = run.progress if run.progress is not None else progress
+        if progress != written:
+            self._progress[uid] = (written, progress)
+        else:
+            self._progress.pop(uid, None)
         for claim in run.awaited:
             self._awaiting.setdefault((key_of(job)[0], claim), {})[Key(JOB, *key_of(job))] = None
         return result._replace(writes=[*result.writes, *self._events(job, run.news)])

@@ -55,8 +55,15 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.view import View
 
 _COUNTED = {COMPLETED: "volcano_job_completed_phase_count", FAILED: "volcano_job_failed_phase_count"}
-#: Fields of the status that hold numbers only.
-_COUNTERS = frozenset({"pending", "running", "succeeded", "failed", "terminating", "unknown", "taskStatusCount"})
+#: Fields of the status that show progress and record no decision.
+_PROGRESS = frozenset(
+    {
+        *("pending", "running", "succeeded", "failed", "terminating", "unknown", "taskStatusCount"),
+        *("state", "conditions", "minAvailable"),
+    }
+)
+#: Phases before and after a change that is progress.
+_PROGRESSING = ACTIVE | {""}
 
 
 class Settings(NamedTuple):
@@ -83,12 +90,18 @@ def job_event(job: JsonObject, reason: str, message: str, *, warning: bool = Fal
 
 
 class JobPass:
-    """One reconcile of one Job. `run` once."""
+    """One reconcile of one Job. `run` once.
 
-    def __init__(self, settings: Settings, view: View, job: JsonObject, now: float) -> None:
+    Args:
+        job: With the status that the passes before computed.
+        written: The status that the API server has.
+    """
+
+    def __init__(self, settings: Settings, view: View, job: JsonObject, written: JsonObject, now: float) -> None:
         self._settings = settings
         self._view = view
         self._job = job
+        self._written = written
         self._now = now
         self._spec = job_spec(job, settings.scheduler_name)
         self._phase = (status(job).get("state") or {}).get("phase") or PENDING
@@ -103,6 +116,8 @@ class JobPass:
         self.news: News = {}
         #: Claims that the Job waits for.
         self.awaited: tuple[str, ...] = ()
+        #: The status, when it only shows progress since `written`; None when the pass decided something.
+        self.progress: JsonObject | None = None
 
     def run(self, forced: Request | None = None) -> Result:
         """The writes of this pass."""
@@ -299,7 +314,10 @@ class JobPass:
             reason=reason,
             now=self._now,
         )
-        patch = merge_diff(present, wanted)
+        patch = merge_diff(self._written, wanted)
+        phases = {(each.get("state") or {}).get("phase", "") for each in (self._written, wanted)}
+        lazy = set(patch) <= _PROGRESS and phases <= _PROGRESSING
+        self.progress = wanted if lazy else None
         events, self._writes = self._writes, []
         self._writes += before
         if patch:
@@ -310,7 +328,7 @@ class JobPass:
                     uid=self._spec.uid,
                     version=meta(self._job).get("resourceVersion", ""),
                     subresource="status",
-                    lazy=set(patch) <= _COUNTERS,
+                    lazy=lazy,
                 )
             )
         self._writes += events

@@ -1,4 +1,4 @@
-"""One controller behind a work queue: per-key order, backoff, timers, and counters that are written once a second."""
+"""One controller behind a work queue: per-key order, backoff, timers, and paced writes of progress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from capcard_sched.controllers.view import Create, Failure, Patch, Result
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.controllers.object_cache import NotFetchedError
+from capcard_sched.kube.controllers.progress_pace import ProgressPace
 from capcard_sched.kube.controllers.write_executor import WriteFailedError
 from capcard_sched.kube.writes.leadership_gate import LeadershipLost
 from capcard_sched.kube.writes.work_queue import WorkQueue
@@ -45,7 +46,7 @@ class ControllerLoop:
     Args:
         name: For logs and metrics.
         controller: Fresh for each term of leadership: `start` replays the cache to it.
-        lazy_seconds: Between two writes of which only counters differ, per object.
+        lazy_seconds: Between two writes that only show progress, per object.
         report: Called with the name, the key and the error of a pass that failed.
     """
 
@@ -71,7 +72,6 @@ class ControllerLoop:
         self._term = term
         self._workers = workers
         self._max_requeue = max_requeue
-        self._lazy_seconds = lazy_seconds
         self._clock = clock
         self._steady = steady
         self._report = report
@@ -80,7 +80,7 @@ class ControllerLoop:
         #: Unix seconds at which an object wants to be reconciled; the heap may hold outdated entries.
         self._alarms: dict[Key, float] = {}
         self._alarm_heap: list[tuple[float, Key]] = []
-        self._lazy: dict[Key, float] = {}
+        self._pace = ProgressPace(lazy_seconds, steady())
 
     def __len__(self) -> int:
         """Objects that wait or are reconciled."""
@@ -123,6 +123,8 @@ class ControllerLoop:
                 if self._alarms.get(key) == moment:
                     del self._alarms[key]
                     self._put(key)
+            for key in self._pace.release(self._steady()):
+                self._put(key)
             self._wake.set()
             await asyncio.sleep(_TICK)
 
@@ -151,9 +153,8 @@ class ControllerLoop:
         key = taken.key
         try:
             result = await self._reconcile(key)
-            writes, alarm = self._hold_back(result)
-            self._set_alarm(key, alarm)
-            await self._executor.execute(writes, self._term)
+            self._set_alarm(key, result.at)
+            await self._executor.execute(self._hold_back(key, result.writes), self._term)
         except LeadershipLost:
             raise
         except WriteFailedError as error:
@@ -176,21 +177,18 @@ class ControllerLoop:
                 await missing.make()
         return self._controller.reconcile(self._cache, key, self._clock())
 
-    def _hold_back(self, result: Result) -> tuple[Sequence[Write], float | None]:
-        """Leave out a write of counters that follows another one too soon; it is made later."""
-        now, alarm = self._clock(), result.at
+    def _hold_back(self, key: Key, writes: Sequence[Write]) -> Sequence[Write]:
+        """Leave out writes of progress whose turn has not come; a later pass makes them, merged."""
+        now = self._steady()
         kept = []
-        for write in result.writes:
+        for write in writes:
             if isinstance(write, Patch) and write.subresource == "status":
-                due = self._lazy.get(write.key, 0.0) + self._lazy_seconds
-                if write.lazy and now < due:
-                    alarm = due if alarm is None else min(alarm, due)
+                if write.lazy and not self._pace.take(key, now):
                     continue
-                self._lazy[write.key] = now
-                if len(self._lazy) > 4096:
-                    self._lazy = {each: at for each, at in self._lazy.items() if now < at + self._lazy_seconds}
+                self._pace.wrote(key, now)
             kept.append(write)
-        return kept, alarm
+        self._pace.end(key)
+        return kept
 
     async def _failed(self, taken: WorkItem[Key, int], error: WriteFailedError) -> None:
         """Report to the controller, which may have writes of its own; a conflict is only repeated."""

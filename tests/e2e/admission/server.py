@@ -79,6 +79,11 @@ class Admission:
             assert self._process.poll() is None, tail(self._folder / "admission.log")
             return False
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
     def stop(self) -> None:
         if self._process is not None:
             end(self._process, gently=5)

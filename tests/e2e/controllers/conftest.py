@@ -99,9 +99,9 @@ class Controllers:
         found: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in found if line.get("msg") == message]
 
-    async def logged(self, message: str, *, times: int = 1) -> None:
+    async def logged(self, message: str, *, times: int = 1, within: float = 30.0) -> None:
         """Return when the log has this message."""
-        for _ in range(600):
+        for _ in range(int(within / 0.05)):
             if len(self.lines(message)) >= times:
                 return
             assert self.process.poll() is None, self.text[-6000:]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.objects import Key
-from capcard_sched.controllers.view import Increment
+from capcard_sched.controllers.view import Increment, Patch
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
@@ -33,11 +33,15 @@ class _EndedError(Exception):
 
 @dataclass
 class Faults:
-    """The writes before which the controller ends, counted from the last end; changes that are not seen, and twice."""
+    """The writes before which the controller ends, counted from the last end; changes that are not seen, and twice.
+
+    `held` are the writes of progress that the pace of the loop leaves to a later pass.
+    """
 
     ends: list[int] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     repeated: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
 
 
 def _controller() -> JobController:
@@ -50,7 +54,7 @@ class FaultyRunner(ControllerRunner):
     def __init__(self, bench: ClusterBench, faults: Faults) -> None:
         self._faults = faults
         self._left = faults.ends.pop(0) if faults.ends else -1
-        self._seen = 0
+        self._seen = self._progress = 0
         present = next(
             each
             for each in bench.cluster._controllers
@@ -89,6 +93,10 @@ class FaultyRunner(ControllerRunner):
         self._queue[KEY] = None
 
     def _write(self, write: Write) -> str:
+        if isinstance(write, Patch) and write.lazy:
+            self._progress += 1
+            if self._progress in self._faults.held:
+                return ""
         if not isinstance(write, EmitEvent | Increment):
             if self._left == 0:
                 raise _EndedError
@@ -116,6 +124,7 @@ FAULTS = st.builds(
     Faults,
     ends=st.lists(st.integers(0, 6), max_size=8),
     repeated=st.sets(st.integers(1, 60), max_size=6),
+    held=st.sets(st.integers(1, 40), max_size=20),
 )
 
 
@@ -162,6 +171,7 @@ def _play(policies: dict[str, str | None], operations: list[tuple[str, str]], fa
         _check(bench)
     faults.ends.clear()
     faults.lost.clear()
+    faults.held.clear()
     runner.resync()
     bench.cluster.settle()
     _advance(bench, runner)

@@ -1,0 +1,338 @@
+"""Jobs created at once, scheduled and run to completion by scheduler, controllers and admission; and a resync.
+
+The raw rate is that of a bare client which creates pods of the same body on the same server in the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.e2e import objects
+from benchmarks.e2e.creations import CreateDone, CreateJob
+from benchmarks.e2e.helper import Helper
+from benchmarks.e2e.kubelets import AllEnded, AllRun, KubeletJob, Watching
+from benchmarks.e2e.objects import Document
+from benchmarks.e2e.server import Server, cpu_seconds, peak_mib
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Cluster
+from tests.e2e.admission.server import SYSTEM, Admission
+from tests.e2e.controllers.conftest import Controllers
+from tests.e2e.daemons import Daemon
+
+#: Seconds: everything takes less, or something is wrong.
+_LIMIT = 900.0
+#: Seconds for which the pods run after the last of them has started.
+_RUN_SECONDS = 2.0
+#: Seconds between looks at counts.
+_LOOK = 0.2
+#: Pods of the raw run.
+_RAW_PODS = 2_000
+_JOBS = "/apis/batch.volcano.sh/v1alpha1"
+_GROUPS = "/apis/scheduling.volcano.sh/v1beta1"
+_REQUESTS = re.compile(
+    r'^volcano_controller_requests_total\{code="(\d+)",resource="([^"]+)",verb="(\w+)"\} (\S+)$', re.MULTILINE
+)
+_WAITING = re.compile(r'^volcano_controller_queue_length\{controller="[^"]+"\} (\S+)$', re.MULTILINE)
+_WRITES = {"create", "update", "patch", "delete"}
+#: What is not written about an object of a user.
+_ASIDE = ("events", "leases")
+
+
+class Used(msgspec.Struct, frozen=True):
+    """What a process used."""
+
+    cpu_seconds: float
+    peak_mib: float
+
+
+class JobsRun(msgspec.Struct):
+    """Jobs that run to completion. Times in seconds since the creation of the first Job began."""
+
+    jobs: int
+    pods: int
+    connections: int
+    #: Pod creations per second of a bare client, before and after.
+    raw: list[float] = []
+    #: Microseconds of CPU per creation of that client and of the server.
+    raw_us: list[float] = []
+    #: Pod creations per second by the controllers, from the first to the last, while pods are bound and started.
+    created_rate: float = 0.0
+    jobs_created: float = 0.0
+    first_created: float = 0.0
+    last_created: float = 0.0
+    last_bound: float = 0.0
+    last_running: float = 0.0
+    completed: float = 0.0
+    #: By process, until all Jobs are Completed.
+    used: dict[str, Used] = {}
+    #: CPU seconds of the controllers until the last pod runs.
+    cpu_running: float = 0.0
+    #: Writes of the controllers per pod, without events, until the last pod runs and until all Jobs are Completed.
+    writes_running: float = 0.0
+    writes_completed: float = 0.0
+    #: Verb and resource to writes per pod, until all Jobs are Completed.
+    writes: dict[str, float] = {}
+    problems: list[str] = []
+
+    @property
+    def ratio(self) -> float:
+        """Rate of pod creation to the raw rate."""
+        return self.created_rate * len(self.raw) / sum(self.raw) if self.raw else 0.0
+
+
+class Resync(msgspec.Struct, frozen=True):
+    """Controllers that start before this number of objects. Seconds since the start of the process."""
+
+    jobs: int
+    pods: int
+    listed: float
+    #: Every object is reconciled.
+    reconciled: float
+    cpu_seconds: float
+    peak_mib: float
+    writes: dict[str, float]
+
+
+def vcjobs(gangs: Iterable[objects.Gang]) -> list[Document]:
+    """A Job for each gang."""
+    found = []
+    for gang in gangs:
+        pod, name = gang.pods[0], gang.group["metadata"]["name"]
+        card = pod["metadata"]["annotations"][keys.CARD_NAME]
+        template = {"metadata": {"annotations": {keys.CARD_NAME: card}}, "spec": pod["spec"]}
+        task = {"name": "worker", "replicas": len(gang.pods), "template": template}
+        spec = {"schedulerName": "capcard-sched", "queue": gang.group["spec"]["queue"], "minAvailable": len(gang.pods)}
+        metadata = {"name": name, "namespace": objects.NAMESPACE}
+        found.append(
+            {
+                "apiVersion": "batch.volcano.sh/v1alpha1",
+                "kind": "Job",
+                "metadata": metadata,
+                "spec": {**spec, "tasks": [task]},
+            }
+        )
+    return found
+
+
+async def jobs_run(
+    server: Server, jobs: int, *, connections: int, program: Path | None, say: Callable[[str], None]
+) -> JobsRun:
+    """One measurement on a server that has the nodes and the namespaces."""
+    gangs = objects.gangs(jobs * objects.GANG)
+    result = JobsRun(jobs, jobs * objects.GANG, connections)
+    quota = objects.quotas(gangs)
+    say("the raw rate of pod creation")
+    await _raw(server, result)
+    with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
+        async with Cluster(server.plane) as cluster:
+            await server.create([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}])
+            admission = Admission(cluster, Path(folder))
+            await admission.install()
+            await admission.start()
+            try:
+                await _run(server, admission, gangs, quota, result, Path(folder), program, say)
+            finally:
+                admission.stop()
+                for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+                    for found in await cluster.list(kind):
+                        await cluster.delete(kind, found["metadata"]["name"])
+    pods = await server.list(f"/api/v1/namespaces/{objects.NAMESPACE}/pods")
+    for pod in pods:
+        pod["metadata"]["annotations"][keys.GROUP_NAME] = pod["metadata"]["labels"][keys.JOB_NAME]
+    result.problems += objects.violations(pods, gangs, quota)[:20]
+    say("the raw rate again")
+    await _raw(server, result)
+    return result
+
+
+async def _run(
+    server: Server,
+    admission: Admission,
+    gangs: list[objects.Gang],
+    quota: dict[str, dict[str, int]],
+    result: JobsRun,
+    folder: Path,
+    program: Path | None,
+    say: Callable[[str], None],
+) -> None:
+    config = server.plane.kubeconfig_for("scheduler-a")
+    daemon = Daemon(config, folder, f"--bind-workers={result.connections}", "--schedule-period=1s", conf=objects.CONF)
+    controllers = Controllers(server.plane.kubeconfig_for("admin"), folder)
+    if program is not None:
+        daemon.command[0] = controllers.command[0] = program
+    target = server.target
+    kubelets = KubeletJob(target, objects.NAMESPACE, result.pods, _RUN_SECONDS)
+    async with daemon, controllers, Helper("benchmarks.e2e.kubelets", kubelets) as kubelet:
+        await kubelet.answer(Watching, _LIMIT)
+        await daemon.logged("caches synced", within=_LIMIT)
+        await controllers.logged("controllers started")
+        await server.create(objects.queues(quota))
+        await _open_queues(server, len(quota))
+        pids = {"scheduler": daemon.process.pid, "controllers": controllers.process.pid, "admission": admission.pid}
+        pids |= {name: server.plane.pid(name) for name in ("etcd", "kube-apiserver")}
+        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        say(f"{result.jobs} Jobs")
+        began = time.monotonic()
+        await _create_jobs(server, vcjobs(gangs))
+        result.jobs_created = time.monotonic() - began
+        run = await kubelet.answer(AllRun, _LIMIT)
+        result.cpu_running = cpu_seconds(pids["controllers"]) - before["controllers"]
+        result.writes_running = sum(_writes(await controllers.metrics(), result.pods).values())
+        result.created_rate = len(run.created) / max(run.created[-1] - run.created[0], 1e-3)
+        result.first_created, result.last_created = run.created[0] - began, run.created[-1] - began
+        result.last_bound, result.last_running = run.bound[-1] - began, run.running[-1] - began
+        await kubelet.answer(AllEnded, _LIMIT)
+        result.completed = await _all_completed(server, result.jobs) - began
+        result.writes = _writes(await controllers.metrics(), result.pods)
+        result.writes_completed = sum(result.writes.values())
+        result.used = {name: Used(cpu_seconds(pid) - before[name], peak_mib(pid)) for name, pid in pids.items()}
+        result.problems += [str(line) for line in controllers.lines("reconcile failed")][:10]
+
+
+async def _open_queues(server: Server, count: int) -> None:
+    """Wait until admission accepts Jobs for every queue."""
+    while True:
+        queues = await server.list(f"{_GROUPS}/queues")
+        if sum(queue.get("status", {}).get("state") == "Open" for queue in queues) >= count + 2:
+            break
+        await asyncio.sleep(_LOOK)
+    await asyncio.sleep(1)
+
+
+async def _create_jobs(server: Server, jobs: list[Document]) -> None:
+    path = f"{_JOBS}/namespaces/{objects.NAMESPACE}/jobs"
+    bodies = [(path, msgspec.json.encode(job).decode()) for job in jobs]
+    await _create(server, bodies, 16)
+
+
+async def _create(server: Server, bodies: list[tuple[str, str]], connections: int) -> CreateDone:
+    async with Helper("benchmarks.e2e.creations", CreateJob(server.target, connections, bodies)) as client:
+        return await client.answer(CreateDone, _LIMIT)
+
+
+async def _all_completed(server: Server, count: int) -> float:
+    path = f"{_JOBS}/namespaces/{objects.NAMESPACE}/jobs"
+    deadline = time.monotonic() + _LIMIT
+    while True:
+        phases = Counter(job["status"]["state"]["phase"] for job in await server.list(path))
+        now = time.monotonic()
+        if phases["Completed"] == count:
+            return now
+        if now > deadline:
+            raise RuntimeError(f"the Jobs are {dict(phases)}")
+        await asyncio.sleep(_LOOK)
+
+
+async def _raw(server: Server, result: JobsRun) -> None:
+    """Create pods of the same body that name no running scheduler, and delete them."""
+    path = f"/api/v1/namespaces/{objects.RAW_NAMESPACE}/pods"
+    gangs = objects.gangs(_RAW_PODS, prefix="raw", namespace=objects.RAW_NAMESPACE, scheduler="none")
+    bodies = [(path, msgspec.json.encode(pod).decode()) for gang in gangs for pod in gang.pods]
+    before = server.cpu_seconds()
+    done = await _create(server, bodies, result.connections)
+    used = server.cpu_seconds() - before + done.cpu_seconds
+    result.raw.append(len(bodies) / done.seconds)
+    result.raw_us.append(used / len(bodies) * 1e6)
+    await server.delete_all(path)
+
+
+def _writes(exposition: str, pods: int) -> dict[str, float]:
+    counts: dict[str, float] = defaultdict(float)
+    for code, resource, verb, count in _REQUESTS.findall(exposition):
+        if verb in _WRITES and not resource.startswith(_ASIDE):
+            counts[f"{verb} {resource}" + ("" if code.startswith("2") else f" ({code})")] += float(count)
+    return {
+        name: round(requests / pods, 4) for name, requests in sorted(counts.items(), key=itemgetter(1), reverse=True)
+    }
+
+
+# --- resync -----------------------------------------------------------------------------------------------------------
+
+
+async def resync(
+    server: Server, jobs: int, replicas: int, *, program: Path | None, say: Callable[[str], None]
+) -> Resync:
+    """Let the controllers make `jobs` Jobs of `replicas` pods, which nothing schedules, and start them anew."""
+    await server.create([_open_queue("root"), _open_queue("default")])
+    gangs = objects.gangs(jobs * objects.GANG, prefix="resync")
+    made = vcjobs(gang._replace(pods=gang.pods[:replicas]) for gang in gangs)
+    for job in made:
+        job["spec"]["queue"] = "default"
+    groups, pods = f"{_GROUPS}/namespaces/{objects.NAMESPACE}/podgroups", f"/api/v1/namespaces/{objects.NAMESPACE}/pods"
+    with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
+        first = Controllers(server.plane.kubeconfig_for("admin"), Path(folder), name="first")
+        second = Controllers(server.plane.kubeconfig_for("admin"), Path(folder), name="second")
+        if program is not None:
+            first.command[0] = second.command[0] = program
+        async with first:
+            await first.logged("controllers started")
+            say(f"creating {jobs:,} Jobs")
+            await _create_jobs(server, made)
+            await _reach(server, groups, jobs)
+            say(f"creating {jobs * replicas:,} pods")
+            await _admit(server, groups)
+            await _reach(server, pods, jobs * replicas)
+            await _calm(first)
+        say("starting the controllers anew")
+        began = time.monotonic()
+        async with second:
+            await second.logged("controllers started", within=_LIMIT)
+            listed = time.monotonic() - began
+            await _idle(second)
+            reconciled = time.monotonic() - began
+            writes = _writes(await second.metrics(), 1)
+            pid = second.process.pid
+            return Resync(jobs, jobs * replicas, listed, reconciled, cpu_seconds(pid), peak_mib(pid), writes)
+
+
+def _open_queue(name: str) -> Document:
+    return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": {}}
+
+
+async def _admit(server: Server, path: str) -> None:
+    """Write the phase of every PodGroup as the scheduler does."""
+    names = iter([group["metadata"]["name"] for group in await server.list(path)])
+
+    async def work() -> None:
+        for name in names:
+            await server.merge(f"{path}/{name}", {"status": {"phase": "Inqueue"}})
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(16):
+            group.create_task(work())
+
+
+async def _reach(server: Server, path: str, count: int) -> None:
+    deadline = time.monotonic() + _LIMIT
+    while (found := await server.count(path)) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{path}: {found} of {count}")
+        await asyncio.sleep(1)
+
+
+async def _idle(controllers: Controllers) -> None:
+    """Wait until nothing is queued."""
+    while True:
+        if not any(map(float, _WAITING.findall(await controllers.metrics()))):
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _calm(controllers: Controllers) -> None:
+    """Wait until nothing is queued and no status waits."""
+    writes: dict[str, float] = {}
+    while True:
+        text = await controllers.metrics()
+        before, writes = writes, _writes(text, 1)
+        if before == writes and not sum(map(float, _WAITING.findall(text))):
+            return
+        await asyncio.sleep(3)

@@ -1,0 +1,84 @@
+"""Writes of progress: at once while there are few, in turn while there are many, and none is left out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capcard_sched.controllers.objects import Key
+from capcard_sched.kube.controllers.progress_pace import ProgressPace
+
+GAP = 1.0
+
+
+def key(number: int) -> Key:
+    return Key("Job", "ns", str(number))
+
+
+def served(pace: ProgressPace, since: float, until: float) -> list[tuple[float, Key]]:
+    """The objects that are released in steps of 100 ms, and written."""
+    found = []
+    for step in range(round((until - since) * 10) + 1):
+        now = since + step / 10
+        for each in pace.release(now):
+            assert pace.take(each, now)
+            pace.wrote(each, now)
+            pace.end(each)
+            found.append((now, each))
+    return found
+
+
+def test_a_few_objects_are_written_at_once() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    assert all(pace.take(key(number), 5.0) for number in range(10))
+    assert not pace.take(key(10), 5.0)
+
+
+def test_two_writes_of_one_object_are_a_gap_apart() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    assert pace.take(key(1), 0.0)
+    pace.wrote(key(1), 0.0)
+    assert not pace.take(key(1), 0.5)
+    assert served(pace, 0.5, 2.0) == [(1.0, key(1))]
+
+
+def test_another_write_of_the_object_ends_the_wait() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    pace.wrote(key(1), 0.0)
+    assert not pace.take(key(1), 0.5)
+    pace.wrote(key(1), 0.6)
+    assert served(pace, 0.6, 5.0) == []
+
+
+def test_a_grant_that_is_not_used_lapses() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    pace.wrote(key(1), 0.0)
+    assert not pace.take(key(1), 0.5)
+    assert list(pace.release(1.0)) == [key(1)]
+    pace.end(key(1))
+    pace.wrote(key(1), 1.1)
+    assert not pace.take(key(1), 1.2)
+
+
+def test_every_one_of_many_objects_is_written_within_thirty_seconds() -> None:
+    pace = ProgressPace(GAP, 0.0)
+    allowed = [number for number in range(3000) if pace.take(key(number), 0.0)]
+    later = served(pace, 0.0, 60.0)
+    assert len(allowed) == 10
+    assert len({each for _, each in later}) == len(later) == 2990
+    assert 25.0 < later[-1][0] <= 30.5, "spread over the time"
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 3.0)), max_size=60))
+def test_no_object_that_was_refused_is_forgotten(calls: list[tuple[int, float]]) -> None:
+    pace, now = ProgressPace(GAP, 0.0), 0.0
+    waiting: set[Key] = set()
+    for number, pause in calls:
+        now += pause
+        if pace.take(key(number), now):
+            pace.wrote(key(number), now)
+            waiting.discard(key(number))
+        else:
+            waiting.add(key(number))
+        pace.end(key(number))
+    assert {each for _, each in served(pace, now, now + 10)} == waiting
