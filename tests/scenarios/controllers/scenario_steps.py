@@ -12,7 +12,7 @@ begin with it. One step is one of
     patch: {kind, name, <body>}
     delete: {kind, name}
     evict: pod                    # a deletion with the grace period of the pod
-    finish: {pod, code}
+    finish: {pod, code}           # `pod`: a pattern
     command: {action, job | queue}
     restart: controllers
     remember: label               # the pods, PodGroups and ReplicaSets that exist
@@ -95,10 +95,10 @@ class World(Protocol):
         """Fail when `check` returns a text within some time."""
 
 
-def load_scenarios() -> dict[str, list[Step]]:
-    """Name to steps."""
+def load_scenarios(folder: Path = Path(__file__).parent) -> dict[str, list[Step]]:
+    """Name to steps, of the files of a folder."""
     found: dict[str, list[Step]] = {}
-    for path in sorted(Path(__file__).parent.glob("*.yaml")):
+    for path in sorted(folder.glob("*.yaml")):
         for name, steps in yaml.safe_load(path.read_text("utf-8")).items():
             assert name not in found, f"two scenarios have the name {name!r}"
             found[name] = steps
@@ -140,7 +140,9 @@ class Player:
         elif verb == "evict":
             await world.delete("Pod", argument)
         elif verb == "finish":
-            await world.finish(argument["pod"], argument.get("code", 0))
+            for pod in await world.list("Pod"):
+                if fnmatchcase(pod["metadata"]["name"], argument["pod"]):
+                    await world.finish(pod["metadata"]["name"], argument.get("code", 0))
         elif verb == "restart":
             await world.restart_controllers()
         elif verb == "remember":

@@ -1,0 +1,123 @@
+"""A tidal day: inference takes the cards of training gangs in the morning and gives them back in the evening.
+
+One gang restarts when one of its pods is evicted, the other aborts and is resumed by its owner.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.model import annotations as keys
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.controlplane.kubelet import Kubelet
+from tests.controlplane.manifests import gpu_node, queue
+from tests.e2e.controllers.conftest import Controllers, Jobs
+from tests.e2e.daemons import Daemon
+from tests.e2e.reclaim.tide import conf
+
+pytestmark = pytest.mark.asyncio
+
+#: Card model of the nodes and queues of each gang, by the policy for its evictions.
+_CARDS = {"RestartJob": "NVIDIA-H200", "AbortJob": "NVIDIA-A100"}
+_SERVICE, _GANG = "volcano.sh/service.type", {"RestartJob": "restarts", "AbortJob": "aborts"}
+
+
+def _pod_template(card: str, count: int, node: str, **metadata: Any) -> Manifest:
+    cards = {"nvidia.com/gpu": str(count)}
+    container = {"name": "main", "image": "main:1", "resources": {"requests": {"cpu": "1", **cards}, "limits": cards}}
+    spec = {"terminationGracePeriodSeconds": 2, "containers": [container], "schedulerName": "capcard-sched"}
+    annotations = {keys.CARD_NAME: card, **metadata.pop("annotations", {})}
+    body = {**spec, "nodeSelector": {"kubernetes.io/hostname": node}} if node else spec
+    return {"metadata": {"annotations": annotations, **metadata}, "spec": body}
+
+
+async def _furnish(cluster: Cluster) -> None:
+    """For each gang two nodes of four cards, a queue for inference and one for training."""
+    manifests: list[Manifest] = []
+    for policy, card in _CARDS.items():
+        gang = _GANG[policy]
+        manifests += [gpu_node(f"{gang}-{number}", card, 4, cpu=32, memory="64Gi") for number in (1, 2)]
+        manifests.append(queue(f"{gang}-i", cards={card: 8}, priority=80000, reclaimable=False))
+        manifests.append(queue(f"{gang}-t", cards={card: 8}, priority=20000, reclaimable=True))
+    await cluster.create_all(manifests)
+
+
+async def _deploy(cluster: Cluster, gang: str, card: str) -> None:
+    """Inference without replicas at night; each takes the cards of a node."""
+    queued = {"annotations": {keys.POD_QUEUE_NAME: f"{gang}-i"}, "labels": {"app": gang}}
+    template = _pod_template(card, 4, "", **queued)
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": gang}}, "template": template}
+    metadata = {"name": f"{gang}-chat", "namespace": cluster.namespace, "annotations": {_SERVICE: "inference"}}
+    await cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+
+
+async def _serving(cluster: Cluster, gang: str, count: int) -> bool:
+    pods = await cluster.list("pods", labelSelector=f"app={gang}")
+    return len(pods) == count and all(pod["status"].get("phase") == "Running" for pod in pods)
+
+
+async def test_training_gangs_leave_as_a_whole_and_come_back_once(
+    cluster: Cluster,
+    control_plane: ControlPlane,
+    controllers: Controllers,
+    kubelet: Kubelet,
+    workloads: None,
+    tmp_path: Path,
+) -> None:
+    kubelet.stop_delay = 1.0
+    jobs = Jobs(cluster)
+    await _furnish(cluster)
+    async with Daemon(control_plane.kubeconfig_for("scheduler-a"), tmp_path, conf=conf()) as daemon:
+        night: dict[str, set[str]] = {}
+        for policy, card in _CARDS.items():
+            gang = _GANG[policy]
+            template = _pod_template(card, 4, "")
+            await jobs.create(
+                gang,
+                tasks=[{"name": "w", "replicas": 2, "template": template}],
+                queue=f"{gang}-t",
+                policies=[{"event": "PodEvicted", "action": policy}],
+                maxRetry=9,
+            )
+            await _deploy(cluster, gang, card)
+        for gang in _GANG.values():
+            await jobs.phase(gang, "Running", within=90)
+            night[gang] = {pod["metadata"]["uid"] for pod in (await jobs.pods(gang)).values()}
+
+        # Morning: one replica needs the cards of one member. The other member leaves with it.
+        for gang in _GANG.values():
+            await cluster.patch("deployments", f"{gang}-chat", {"spec": {"replicas": 1}})
+        for gang in _GANG.values():
+            await cluster.wait_until(lambda gang=gang: _serving(cluster, gang, 1), f"{gang} to serve", within=90)
+        aborted = await jobs.phase("aborts", "Aborted", within=90)
+        assert (aborted["status"].get("retryCount", 0), await jobs.pods("aborts")) == (0, {})
+        waiting = await jobs.phase("restarts", "Pending", within=90)
+        assert waiting["status"]["retryCount"] == 1
+
+        # The gang that restarts does not fit beside inference: no member runs, and it takes nothing back.
+        async def settled() -> bool:
+            members = await jobs.pods("restarts")
+            return not any(pod["spec"].get("nodeName") for pod in members.values())
+
+        await cluster.wait_until(settled, "no member to hold a card", within=60)
+        assert await _serving(cluster, "restarts", 1)
+
+        # Evening: inference leaves. One gang returns by itself, the other when its owner resumes it.
+        for gang in _GANG.values():
+            await cluster.patch("deployments", f"{gang}-chat", {"spec": {"replicas": 0}})
+        returned = await jobs.phase("restarts", "Running", within=90)
+        assert returned["status"]["retryCount"] == 1, "one eviction of a gang is one retry"
+        assert (await jobs.get("aborts"))["status"]["state"]["phase"] == "Aborted"
+        await jobs.command("ResumeJob", "aborts")
+        resumed = await jobs.phase("aborts", "Running", within=90)
+        assert resumed["status"]["retryCount"] == 1
+        for gang, before in night.items():
+            after = {pod["metadata"]["uid"] for pod in (await jobs.pods(gang)).values()}
+            assert len(after) == 2
+            assert not after & before
+        assert await daemon.metric("volcano_evictions_total", reason="reclaim") == 4
+    assert controllers.lines("reconcile failed") == []
