@@ -42,6 +42,7 @@ _REQUESTS = re.compile(
     r'^volcano_controller_requests_total\{code="(\d+)",resource="([^"]+)",verb="(\w+)"\} (\S+)$', re.MULTILINE
 )
 _WAITING = re.compile(r'^volcano_controller_queue_length\{controller="[^"]+"\} (\S+)$', re.MULTILINE)
+_UID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WRITES = {"create", "update", "patch", "delete"}
 #: What is not written about an object of a user.
 _ASIDE = ("events", "leases")
@@ -261,12 +262,14 @@ def _writes(exposition: str, pods: int) -> dict[str, float]:
 async def resync(
     server: Server, jobs: int, replicas: int, *, program: Path | None, say: Callable[[str], None]
 ) -> Resync:
-    """Let the controllers make `jobs` Jobs of `replicas` pods, which nothing schedules, and start them anew."""
+    """Start the controllers before `jobs` Jobs of `replicas` pods which need nothing.
+
+    The controllers make the objects of one Job; the store gets as many copies of them under other names and uids.
+    """
     await server.create([_open_queue("root"), _open_queue("default")])
-    gangs = objects.gangs(jobs * objects.GANG, prefix="resync")
-    made = vcjobs(gang._replace(pods=gang.pods[:replicas]) for gang in gangs)
-    for job in made:
-        job["spec"]["queue"] = "default"
+    (gang,) = objects.gangs(objects.GANG, prefix="resync")
+    (job,) = vcjobs([gang._replace(pods=gang.pods[:replicas])])
+    job["spec"]["queue"] = "default"
     groups, pods = f"{_GROUPS}/namespaces/{objects.NAMESPACE}/podgroups", f"/api/v1/namespaces/{objects.NAMESPACE}/pods"
     with tempfile.TemporaryDirectory(prefix="capcard-bench-") as folder:
         first = Controllers(server.plane.kubeconfig_for("admin"), Path(folder), name="first")
@@ -275,13 +278,15 @@ async def resync(
             first.command[0] = second.command[0] = program
         async with first:
             await first.logged("controllers started")
-            say(f"creating {jobs:,} Jobs")
-            await _create_jobs(server, made)
-            await _reach(server, groups, jobs)
-            say(f"creating {jobs * replicas:,} pods")
-            await _admit(server, groups)
-            await _reach(server, pods, jobs * replicas)
+            await _create_jobs(server, [job])
+            await _reach(server, groups, 1)
+            for group in await server.list(groups):
+                await server.merge(f"{groups}/{group['metadata']['name']}", {"status": {"phase": "Inqueue"}})
+            await _reach(server, pods, replicas)
             await _calm(first)
+        say(f"storing {jobs:,} Jobs with {jobs * replicas:,} pods")
+        await asyncio.to_thread(_copy, server, job["metadata"]["name"], jobs)
+        await _reach(server, pods, jobs * replicas)
         say("starting the controllers anew")
         began = time.monotonic()
         async with second:
@@ -294,21 +299,28 @@ async def resync(
             return Resync(jobs, jobs * replicas, listed, reconciled, cpu_seconds(pid), peak_mib(pid), writes)
 
 
+def _copy(server: Server, name: str, jobs: int) -> None:
+    """Store the objects of a Job under other names and uids of the same length."""
+    place = f"{objects.NAMESPACE}/{name}"
+    kinds = ("batch.volcano.sh/jobs", "scheduling.volcano.sh/podgroups", "pods")
+    stored = {key: value for kind in kinds for key, value in server.plane.store.objects(f"{kind}/{place}").items()}
+    uids = {uid for value in stored.values() for uid in _UID.findall(value)}
+    for number in range(1, jobs):
+        changes = {name.encode(): f"{name[:-5]}{number:05d}".encode()}
+        changes |= {uid: f"{number:08x}".encode() + uid[8:] for uid in uids}
+        server.plane.store.put(
+            {_changed(key.encode(), changes).decode(): _changed(value, changes) for key, value in stored.items()}
+        )
+
+
+def _changed(text: bytes, changes: dict[bytes, bytes]) -> bytes:
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
+
+
 def _open_queue(name: str) -> Document:
     return {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue", "metadata": {"name": name}, "spec": {}}
-
-
-async def _admit(server: Server, path: str) -> None:
-    """Write the phase of every PodGroup as the scheduler does."""
-    names = iter([group["metadata"]["name"] for group in await server.list(path)])
-
-    async def work() -> None:
-        for name in names:
-            await server.merge(f"{path}/{name}", {"status": {"phase": "Inqueue"}})
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(16):
-            group.create_task(work())
 
 
 async def _reach(server: Server, path: str, count: int) -> None:

@@ -281,6 +281,11 @@ class ControlPlane:
             connection.close()
         return answer.status == http.client.OK
 
+    @property
+    def store(self) -> Etcd:
+        """etcd, for objects by the ten thousand."""
+        return self._etcd
+
     # --- what a test does to it ---------------------------------------------------------------------------------------
 
     def revision(self) -> int:

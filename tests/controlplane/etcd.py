@@ -36,6 +36,21 @@ class Etcd:
         prefix = {"key": _code("/registry/"), "range_end": _code("/registry0"), "keys_only": True}
         return [base64.b64decode(row["key"]).decode() for row in self._must("kv/range", prefix).get("kvs", [])]
 
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """Key to stored bytes of the objects whose key begins with `/registry/` and the prefix."""
+        first = f"/registry/{prefix}"
+        found = self._must("kv/range", {"key": _code(first), "range_end": _code(first[:-1] + chr(ord(first[-1]) + 1))})
+        return {base64.b64decode(row["key"]).decode(): base64.b64decode(row["value"]) for row in found.get("kvs", [])}
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        """Store objects as they are."""
+        rows = [
+            {"request_put": {"key": _code(key), "value": base64.b64encode(value).decode()}}
+            for key, value in objects.items()
+        ]
+        for first in range(0, len(rows), _AT_ONCE):
+            self._must("kv/txn", {"success": rows[first : first + _AT_ONCE]})
+
     def delete(self, keys: Sequence[str]) -> None:
         """Deletes objects."""
         for first in range(0, len(keys), _AT_ONCE):

@@ -5,6 +5,7 @@ One gang restarts when one of its pods is evicted, the other aborts and is resum
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_training_gangs_leave_as_a_whole_and_come_back_once(
         for gang in _GANG.values():
             await cluster.patch("deployments", f"{gang}-chat", {"spec": {"replicas": 1}})
         for gang in _GANG.values():
-            await cluster.wait_until(lambda gang=gang: _serving(cluster, gang, 1), f"{gang} to serve", within=90)
+            await cluster.wait_until(partial(_serving, cluster, gang, 1), f"{gang} to serve", within=90)
         aborted = await jobs.phase("aborts", "Aborted", within=90)
         assert (aborted["status"].get("retryCount", 0), await jobs.pods("aborts")) == (0, {})
         waiting = await jobs.phase("restarts", "Pending", within=90)
