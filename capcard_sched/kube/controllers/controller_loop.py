@@ -146,6 +146,8 @@ class ControllerLoop:
                 await self._serve(taken)
             except LeadershipLost:
                 return
+            # A pass without writes does not wait: thousands of them must not hold up the watches and the Lease.
+            await asyncio.sleep(0)
 
     # --- one pass ---
 
