@@ -34,7 +34,7 @@ _PARTS = ("before", "arriving", "handover", "idle", "admission")
 #: Parts that no size applies to: `make bench-controllers`.
 _CONTROLLER_PARTS = ("jobs", "resync")
 #: Nodes and Jobs of eight pods; Jobs and their pods at the restart.
-_JOB_RUN, _RESYNC = (1_000, 1_000), (10_000, 5)
+_JOB_RUN, _RESYNC = (1_600, 1_000), (10_000, 5)
 
 
 class Report(msgspec.Struct):
