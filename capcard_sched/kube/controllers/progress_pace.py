@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from capcard_sched.controllers.objects import Key
 
-#: Writes per second; as many are made at once after a pause.
-_RATE: Final = 10.0
-#: Seconds within which every object gets its turn, however many wait.
+#: Writes per second, and writes at once after a pause.
+_RATE, _BURST = 5.0, 10.0
+#: Seconds after which an object gets its turn, however many wait.
 _LONGEST: Final = 30.0
 #: Last writes that are remembered before outdated ones are dropped.
 _REMEMBERED: Final = 4096
@@ -26,13 +26,11 @@ class ProgressPace:
     def __init__(self, gap: float, now: float) -> None:
         """`gap`: seconds between two writes of one object."""
         self._gap = gap
-        self._tokens = _RATE
+        self._tokens = _BURST
         self._filled = now
-        #: Objects that wait for a token, in order.
-        self._waiting: dict[Key, None] = {}
-        #: The most that waited since none did.
-        self._most = 0
-        #: Objects that got one.
+        #: Objects that wait for their turn, in order, and since when.
+        self._waiting: dict[Key, float] = {}
+        #: Objects whose turn it is.
         self._granted: set[Key] = set()
         self._written: dict[Key, float] = {}
 
@@ -44,7 +42,7 @@ class ProgressPace:
         if not self._waiting and self._tokens >= 1 and self._rested(key, now):
             self._tokens -= 1
             return True
-        self._waiting.setdefault(key)
+        self._waiting.setdefault(key, now)
         return False
 
     def wrote(self, key: Key, now: float) -> None:
@@ -61,12 +59,12 @@ class ProgressPace:
     def release(self, now: float) -> Iterator[Key]:
         """The objects to reconcile because `take` allows their write now."""
         self._fill(now)
-        while self._waiting and self._tokens >= 1:
-            key = next(iter(self._waiting))
-            if not self._rested(key, now):
-                return  # those behind it were written later
+        while self._waiting:
+            key, since = next(iter(self._waiting.items()))
+            if not self._rested(key, now) or (self._tokens < 1 and now < since + _LONGEST):
+                return  # those behind it began to wait later
             del self._waiting[key]
-            self._tokens -= 1
+            self._tokens = max(0.0, self._tokens - 1)
             self._granted.add(key)
             yield key
 
@@ -74,7 +72,5 @@ class ProgressPace:
         return now >= self._written.get(key, -self._gap) + self._gap
 
     def _fill(self, now: float) -> None:
-        self._most = max(self._most, len(self._waiting)) if self._waiting else 0
-        rate = max(_RATE, self._most / _LONGEST)
-        self._tokens = min(rate, self._tokens + max(0.0, now - self._filled) * rate)
+        self._tokens = min(_BURST, self._tokens + max(0.0, now - self._filled) * _RATE)
         self._filled = now
