@@ -59,7 +59,8 @@ async def test_the_state_of_a_queue_is_written_once(cluster: Cluster, proxy: Pro
         created = await cluster.create(queue("q"))
 
         async def is_in(state: str) -> bool:
-            return (await cluster.get("queues", "q")).get("status", {}).get("state") == state
+            found = await cluster.get("queues", "q")
+            return bool(found.get("status", {}).get("state") == state)
 
         await cluster.wait_until(lambda: is_in("Open"), "the queue to be open", within=60)
         target = {"apiVersion": _SCHEDULING, "kind": "Queue", "name": "q", "uid": created["metadata"]["uid"]}
