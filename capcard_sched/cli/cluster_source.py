@@ -92,18 +92,23 @@ class ClusterSource:
     when: str
     objects: ObjectView
     is_live: bool = False
+    #: Resources that are not readable and without which no session can run.
+    unreadable: tuple[str, ...] = ()
 
 
-def load_cluster(source: Source, *, read_only: bool = False) -> ClusterSource:
+def load_cluster(source: Source, *, read_only: bool = False, namespace: str = "") -> ClusterSource:
     """Load the cluster. Raises BadInputError when the input, the connection or a response is invalid.
 
-    `read_only`: run no actions over it, so that the core holds its present state only.
+    `read_only`: run no actions over it, so that the core holds its present state only. `namespace`: the one to read
+    where pods and PodGroups of all namespaces are not readable; "" for none.
     """
     if source.file and source.recording is not None:
         raise BadInputError("-f and --recording: give one of them")
     if source.file:
         return _simulated(source, read_only=read_only)
-    return _live(source, read_only=read_only) if source.recording is None else _recorded(source, read_only=read_only)
+    if source.recording is not None:
+        return _recorded(source, read_only=read_only)
+    return _live(source, read_only=read_only, namespace=namespace)
 
 
 def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
@@ -154,11 +159,11 @@ def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now
     watched.step(found, now)
 
 
-def _live(source: Source, *, read_only: bool) -> ClusterSource:
+def _live(source: Source, *, read_only: bool, namespace: str) -> ClusterSource:
     import asyncio
     import time
 
-    from capcard_sched.insight.live_objects import fetch_events, fetch_object
+    from capcard_sched.insight.live_objects import MissingKindError, fetch_events, fetch_object
     from capcard_sched.insight.object_view import DeltaObjects
     from capcard_sched.kube.client import ApiError, Unreachable
     from capcard_sched.kube.connection import ConnectionConfigError, load_connection
@@ -174,8 +179,8 @@ def _live(source: Source, *, read_only: bool) -> ClusterSource:
             text = f"{text.rstrip('.')}; or pass manifests with -f"
         raise BadInputError(text) from None
     try:
-        conf, facts = asyncio.run(_read(source, connection))
-    except (ApiError, Unreachable) as error:
+        conf, facts, unreadable = asyncio.run(_read(source, connection, namespace))
+    except (ApiError, MissingKindError, Unreachable) as error:
         raise BadInputError(f"{connection.server}: {error}") from None
     if conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
@@ -185,13 +190,18 @@ def _live(source: Source, *, read_only: bool) -> ClusterSource:
     now = time.time()
     _full_session(core, watched, facts, now, read_only=read_only)
     objects = DeltaObjects(facts, partial(fetch_object, connection), partial(fetch_events, connection))
-    return ClusterSource(core, now, watched.report, f"at {connection.server}", objects, is_live=True)
+    return ClusterSource(core, now, watched.report, f"at {connection.server}", objects, True, unreadable)
 
 
-async def _read(source: Source, connection: Connection) -> tuple[str | None, list[Delta]]:
-    """The installed scheduler-conf, or None when it is missing or not readable, and every object the daemon watches."""
+async def _read(
+    source: Source, connection: Connection, namespace: str
+) -> tuple[str | None, list[Delta], tuple[str, ...]]:
+    """The installed scheduler-conf, every object the daemon watches, and the required resources that are not readable.
+
+    The scheduler-conf is None when it is missing or not readable.
+    """
+    from capcard_sched.insight.live_objects import list_readable
     from capcard_sched.kube.client import Client
-    from capcard_sched.kube.informers import list_all
     from capcard_sched.kube.instrumentation import NullObserver
 
     unread: dict[str, list[str]] = {}
@@ -207,10 +217,12 @@ async def _read(source: Source, connection: Connection) -> tuple[str | None, lis
 
     async with Client(connection) as client:
         conf = None if source.scheduler_conf is not None else await _installed_conf(client, source.installed_conf)
-        facts = await list_all(client, observer=Notes())
+        facts, unreadable = await list_readable(client, namespace, Notes())
     for event, resources in unread.items():
         print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
-    return conf, facts
+    if unreadable:
+        print(f"note: access denied: {', '.join(unreadable)}; no quota and no node is shown", file=sys.stderr)
+    return conf, facts, unreadable
 
 
 async def _installed_conf(client: Client, name: str) -> str | None:

@@ -44,12 +44,19 @@ def explain(
     from capcard_sched.insight.explain import find
 
     try:
-        cluster = load_cluster(source)
+        cluster = load_cluster(source, namespace=namespace)
         subject = find(cluster.core, cluster.objects, namespace, name)
         if subject is None:
             text = f"{namespace}/{name}: no such job or pod {cluster.when}"
             return usage_error(f"{text}; {_suggestions(cluster.core, namespace, name)}")
-        found = diagnose(cluster.core, cluster.objects, subject, cluster.now, is_live=cluster.is_live)
+        found = diagnose(
+            cluster.core,
+            cluster.objects,
+            subject,
+            cluster.now,
+            is_live=cluster.is_live,
+            unreadable=cluster.unreadable,
+        )
     except BadInputError as error:
         return usage_error(str(error))
     if output == "json":

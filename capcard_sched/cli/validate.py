@@ -175,8 +175,7 @@ class _Checker:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
-            if row not in self.rows:  # the loader also warns about misspelled annotations
-                self.rows.append(row)
+            self.rows.append(row)
 
     def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
         """Add the loader's findings: the first one per field."""

@@ -8,6 +8,7 @@ import msgspec
 
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_workload
+from capcard_sched.insight.by_conditions import diagnose_by_conditions
 from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.problems import problems_of
 from capcard_sched.insight.unscheduled import diagnose_unscheduled
@@ -16,6 +17,8 @@ from capcard_sched.model.reasons import GROUP_EVICTED
 from capcard_sched.model.workload import workload_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capcard_sched.framework.core import Core
     from capcard_sched.insight.object_view import Json, ObjectView
     from capcard_sched.model.diagnosis import JobDiagnosis
@@ -80,17 +83,28 @@ def _owner(objects: ObjectView, job: Job) -> Json | None:
 
 
 def explain(
-    core: Core, objects: ObjectView, subject: Subject, now: float, *, is_live: bool, trials: bool = True
+    core: Core,
+    objects: ObjectView,
+    subject: Subject,
+    now: float,
+    *,
+    is_live: bool,
+    unreadable: Sequence[str] = (),
 ) -> JobDiagnosis:
-    """The diagnosis of a subject. `now` in Unix seconds; `trials`: also with actions that the scheduler-conf lacks."""
+    """The diagnosis of a subject. `now` in Unix seconds.
+
+    `unreadable`: required resources that are not readable; the diagnosis then is what the scheduler wrote on objects.
+    """
     other = diagnose_unscheduled(core, objects, subject.job, subject.object)
     if other is not None:
         return msgspec.structs.replace(other, problems=problems_of(core, objects, subject.job, subject.object))
     assert subject.job is not None
     job = subject.job
+    if unreadable:
+        return diagnose_by_conditions(objects, job, subject.pod, now, unreadable)
     found = diagnose_job(core, job, pod=subject.pod, now=now)
     trial = None
-    if trials and found.stage in _MAY_PREEMPT:
+    if found.stage in _MAY_PREEMPT:
         trial = preemption_trial(core, job, now)
     facts = [*found.facts, *(trial.facts if trial is not None else ()), *_closed_by(objects, found)]
     return msgspec.structs.replace(

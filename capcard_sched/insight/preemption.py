@@ -20,6 +20,14 @@ EVICTING_ACTIONS: Final = ("preempt", "reclaim")
 #: Sessions of the trial: evictions, and the placement after them.
 _SESSIONS: Final = 8
 _MOST_NAMES: Final = 4
+#: Why a pod is no victim, as the search counts it, to words.
+_CAUSES: Final = {
+    "not-preemptable": "not preemptable",
+    "other-queue": "of other queues",
+    "priority": "of no lower priority",
+    "same-queue": "of the same queue",
+    "service-type": "protected by service type",
+}
 
 
 class PreemptionFinding(NamedTuple):
@@ -67,4 +75,7 @@ def _sentences(found: PreemptionTrial) -> list[str]:
 
 
 def _search(search: VictimsConsidered) -> str:
-    return f"{search.action} finds no victims ({search.text})"
+    causes = [f"{count} {_CAUSES.get(cause, f'protected by {cause}')}" for cause, count in search.kept]
+    if search.not_enough:
+        causes.append(f"not enough on {search.not_enough} node{'' if search.not_enough == 1 else 's'}")
+    return f"{search.action} finds no victims ({', '.join(causes)})"

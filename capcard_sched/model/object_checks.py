@@ -179,7 +179,7 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
         findings = [*_workload(obj, templates, inventory)]
         for template in templates:
             findings += _template(template, obj, inventory)
-    return [*findings, *misspelt_annotations(obj)]
+    return [*findings, *misspelt_annotations(obj), *misplaced_annotations(obj)]
 
 
 def _registration(text: str | None) -> list[Finding]:
@@ -196,6 +196,27 @@ def misspelt_annotations(obj: Json) -> Iterator[Finding]:
         if template.path:
             yield from check_spelling(template.annotations, at=template.metadata_path)
     yield from check_spelling(texts(obj, "metadata", "annotations"))
+
+
+def misplaced_annotations(obj: Json) -> Iterator[Finding]:
+    """Annotations on a level where they are not read, and the level where they are."""
+    own, templates = texts(obj, "metadata", "annotations"), [one for one in templates_of(obj) if one.path]
+    for key in (keys.CARD_NAME, keys.CARD_NAME_ALIAS):
+        if key in own and templates and not all(key in template.annotations for template in templates):
+            where = " and ".join(annotation_field(key, template.metadata_path) for template in templates)
+            yield Finding(
+                "warning", annotation_field(key), "has no effect here: it is read from the pod template", where
+            )
+    for template in templates:
+        if keys.CARD_REQUEST in template.annotations and keys.CARD_REQUEST not in own:
+            field = annotation_field(keys.CARD_REQUEST, template.metadata_path)
+            where = annotation_field(keys.CARD_REQUEST)
+            yield Finding("warning", field, "has no effect here: it is read from the workload or its PodGroup", where)
+    for noted, at in [(own, "metadata"), *((one.annotations, one.metadata_path) for one in templates)]:
+        if keys.CARD_QUOTA in noted and obj.get("kind") != "Queue":
+            yield Finding(
+                "warning", annotation_field(keys.CARD_QUOTA, at), "has no effect here: it is read from Queues"
+            )
 
 
 def templates_of(obj: Json) -> Iterator[Template]:

@@ -119,7 +119,7 @@ class _Run:
         self._sessions = 0
         #: Microseconds: the next wake-up that the scheduler requested, None without one.
         self._scheduler_due: int | None = None
-        self._warnings = list(scenario.warnings)
+        self._warnings = [*scenario.warnings, *scenario.findings]
         self._scenario = scenario
 
     def finish(self) -> SimulationOutcome:

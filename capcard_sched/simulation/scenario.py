@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
-from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, REPLICA_SET, JsonObject
-from capcard_sched.model.object_checks import misspelt_annotations
+from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, QUEUE, REPLICA_SET, JsonObject
+from capcard_sched.model.annotations import CARD_QUOTA
+from capcard_sched.model.checks import check_card_quota
+from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
@@ -99,6 +101,8 @@ class Scenario(NamedTuple):
     entries: tuple[Entry, ...]
     operations: tuple[Operation, ...]
     warnings: tuple[str, ...] = ()
+    #: Annotations without effect and malformed card quotas, which `validate` reports in detail.
+    findings: tuple[str, ...] = ()
     #: The uids of objects of the input.
     uids: frozenset[str] = frozenset()
 
@@ -125,7 +129,7 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
         ),
     )
     operations = sorted(loader.operations, key=lambda operation: operation.at)
-    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings), uids)
+    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
 
 
 class _Loader:
@@ -136,6 +140,7 @@ class _Loader:
         self.operations: list[Operation] = []
         self.problems: list[str] = []
         self.warnings: list[str] = []
+        self.findings: list[str] = []
         self._unknown: set[tuple[str, str]] = set()
 
     def add(self, document: ManifestDocument) -> None:
@@ -196,14 +201,18 @@ class _Loader:
         problems = problems or list(check_object(kind, obj))
         self._report(origin, obj, problems)
         if not problems:
-            self._warn_of_misspelt_annotations(origin, obj)
+            self._check_annotations(origin, obj)
         return None if problems else Entry(kind, with_text_quantities(kind, obj), origin)
 
-    def _warn_of_misspelt_annotations(self, origin: Origin, obj: JsonObject) -> None:
-        for finding in misspelt_annotations(obj):
+    def _check_annotations(self, origin: Origin, obj: JsonObject) -> None:
+        """Misspelt and misplaced annotations, and malformed card quotas."""
+        findings = [*misspelt_annotations(obj), *misplaced_annotations(obj)]
+        if obj["kind"] == QUEUE:
+            findings += [one for one in check_card_quota(_quota_text(obj)) if one.severity == "error"]
+        for finding in findings:
             metadata = obj["metadata"]
             what = f"{obj['kind']} {display_name(str(metadata.get('namespace') or ''), str(metadata['name']))}"
-            self.warnings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
+            self.findings.append(f"{origin}: {what}: {finding.field}: {finding.message}")
 
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None when the apiVersion does not match the kind."""
@@ -370,6 +379,11 @@ class _Loader:
                 del alive[key]
                 if operation.kind == NAMESPACE:
                     alive = {other: origin for other, origin in alive.items() if other[1] != operation.name}
+
+
+def _quota_text(queue: JsonObject) -> str:
+    text = (queue["metadata"].get("annotations") or {}).get(CARD_QUOTA)
+    return text if isinstance(text, str) else ""
 
 
 def _address(kind: str, obj: JsonObject) -> tuple[str, str]:

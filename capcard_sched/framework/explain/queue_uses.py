@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
+from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.explanation import CardUse, QueueUse
 from capcard_sched.model.queue import ancestors
 from capcard_sched.model.resources import CPU, MEMORY, PODS
@@ -44,9 +45,15 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
             "deserved": queue.deserved or {},
             "guarantee": queue.guarantee or {},
         }
-        warnings = tuple(
-            f"{finding.field}: {finding.message}" for finding in unenforced_limits(fields, queue.annotations, plugins)
-        )
+        findings = [
+            *(
+                finding
+                for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
+                if finding.severity == "error"
+            ),
+            *unenforced_limits(fields, queue.annotations, plugins),
+        ]
+        warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
         state = queue.state or "Open"
         found.append(QueueUse(name, state, len(jobs), waiting, cards, resources, warnings, queue.parent))
     return tuple(found)
