@@ -1,0 +1,151 @@
+"""The situations that need no kubelet, on a real API server; and what users with few rights see."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.cli.main import run
+from capcard_sched.simulation.clock import SECOND
+from capcard_sched.simulation.run import SimulationOptions, simulate
+from capcard_sched.simulation.scenario import load_scenario
+from tests.controlplane.cluster import Cluster, Manifest
+from tests.controlplane.controlplane import ControlPlane
+from tests.insight.scenes import WAITING, core_of
+from tests.insight.test_situations import CASES, HERE, SCHEMA, check, violations
+
+LIVE = [case for case in CASES if case.get("live")]
+FILES = sorted({case["file"] for case in LIVE})
+#: Kinds in the order of creation.
+_KINDS = ("Namespace", "PriorityClass", "Queue", "Node", "Job", "Deployment", "ReplicaSet", "PodGroup", "Pod")
+_SERVER_SET = ("creationTimestamp", "resourceVersion", "uid", "generation")
+_BUILT_IN = {"default", "root"}
+
+
+def objects_of(path: Path, until: int) -> list[Manifest]:
+    """The objects that controllers and a scheduler leave behind after `until` microseconds."""
+    scenario = load_scenario([str(path)], existing_queues=("root", "default"))
+    store = simulate(scenario, core_of(), SimulationOptions(until=until)).store
+    return [copy.deepcopy(obj) for kind in _KINDS for obj in store.list(kind)]
+
+
+async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:
+    """Create objects with their status and owners."""
+    uids: dict[str, str] = {}
+    for obj in found:
+        meta, status = obj["metadata"], obj.get("status")
+        if obj["kind"] == "Queue" and meta["name"] in _BUILT_IN:
+            continue
+        old = meta["uid"]
+        for field in _SERVER_SET:
+            meta.pop(field, None)
+        if meta.get("namespace") == "default":
+            meta["namespace"] = cluster.namespace
+        for owner in meta.get("ownerReferences") or ():
+            owner["uid"] = uids.get(owner["uid"], owner["uid"])
+        for container in itertools.chain.from_iterable(
+            ((obj.get("spec") or {}).get(field) or ()) for field in ("containers", "initContainers")
+        ):
+            for resource, amount in (container["resources"].get("limits") or {}).items():
+                container["resources"].setdefault("requests", {}).setdefault(resource, amount)
+        made = await cluster.create(obj)
+        uids[old] = made["metadata"]["uid"]
+        if status and obj["kind"] in {"PodGroup", "Queue", "Job"}:
+            kind = {"PodGroup": "podgroups", "Queue": "queues", "Job": "jobs.batch.volcano.sh"}[obj["kind"]]
+            await cluster.patch(kind, meta["name"], {"status": status})
+
+
+async def explain(
+    cluster: Cluster, config: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    capsys.readouterr()
+    command = ["explain", *words, "-n", cluster.namespace, f"--kubeconfig={config}"]
+    status = await asyncio.to_thread(run, command)
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.asyncio
+async def test_a_live_cluster_gives_the_same_facts(
+    file: str, cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{file}.yaml", 5 * SECOND))
+    config = control_plane.kubeconfig_for("scheduler-b")
+    for case in (case for case in LIVE if case["file"] == file):
+        status, text, _ = await explain(cluster, config, capsys, case["name"])
+        assert status == 0
+        _, document, _ = await explain(cluster, config, capsys, case["name"], "-o", "json")
+        local = {**case, "contains": [fact.replace("default/", f"{cluster.namespace}/") for fact in case["contains"]]}
+        check(local, text, json.loads(document))
+
+
+@pytest.mark.asyncio
+async def test_objects_that_nothing_processed_are_explained(
+    cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}]}}
+    tasks = [{"name": "w", "replicas": 1, "template": template}]
+    spec = {"schedulerName": "volcano", "minAvailable": 1, "tasks": tasks}
+    job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "alone"}, "spec": spec}
+    await cluster.create_all([job, {**job, "metadata": {"name": "paused"}}])
+    aborted = {"status": {"state": {"phase": "Aborted"}}}
+    await cluster.patch("jobs.batch.volcano.sh", "paused", aborted, subresource="status")
+    config = control_plane.kubeconfig_for("scheduler-b")
+    for name, first in {
+        "alone": "Job alone has no PodGroup: no controller has processed it",
+        "paused": "Job paused is suspended (phase Aborted)",
+    }.items():
+        status, text, _ = await explain(cluster, config, capsys, name)
+        assert status == 0
+        assert text.splitlines()[0] == f"{cluster.namespace}/job/{name}: {first}."
+
+
+@pytest.mark.asyncio
+async def test_rights_in_one_namespace_give_what_the_scheduler_wrote_there(
+    cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(WAITING)
+    await create_as_they_are(cluster, objects_of(file, 30 * SECOND))
+    pods = [pod for pod in await cluster.list("pods") if pod["metadata"]["name"].startswith("waits-")]
+    for pod in pods:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no <A> left."}
+        status = {"status": {"conditions": [condition]}}
+        await cluster.patch("pods", pod["metadata"]["name"], status, subresource="status")
+    reader = control_plane.kubeconfig_for("somebody")
+    rules = [
+        {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]},
+        {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get", "list"]},
+    ]
+    answer, text, err = await explain(cluster, reader, capsys, "waits")
+    assert (answer, text) == (2, "")
+    assert err.splitlines()[-1].startswith(f"error: {control_plane.server}: 403 Forbidden: nodes is forbidden")
+
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": {"name": "reader"}, "rules": rules}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": "somebody"}],
+    }
+    await cluster.create_all([role, binding])
+    answer, text, err = await explain(cluster, reader, capsys, "waits")
+    assert answer == 0
+    unreadable = "nodes, pods of other namespaces, podgroups of other namespaces, queues"
+    assert f"note: access denied: {unreadable}; no quota and no node is shown\n" in err
+    lines = text.splitlines()
+    assert lines[0] == f"{cluster.namespace}/job/waits: Pending, as the scheduler wrote last: no A left."
+    assert lines[1] == f"  Not readable: {unreadable}; figures of quotas and nodes are missing."
+    assert "waits-worker-0, waits-worker-1: no node fits" in lines
+    _, document, _ = await explain(cluster, reader, capsys, "waits", "-o", "json")
+    found: dict[str, Any] = json.loads(document)
+    assert violations(found, SCHEMA, SCHEMA) == []
+    assert (found["scheduled"], found["pods"], found["queue"]) == (0, 2, None)
