@@ -17,8 +17,9 @@ from capcard_sched.simulation.run import SimulationOptions, simulate
 from capcard_sched.simulation.scenario import load_scenario
 from tests.controlplane.cluster import Cluster, Manifest
 from tests.controlplane.controlplane import ControlPlane
+from tests.insight.json_schema import violations
 from tests.insight.scenes import WAITING, core_of
-from tests.insight.test_situations import CASES, HERE, SCHEMA, check, violations
+from tests.insight.test_situations import CASES, HERE, SCHEMA, check
 
 LIVE = [case for case in CASES if case.get("live")]
 FILES = sorted({case["file"] for case in LIVE})
