@@ -15,6 +15,9 @@ from capcard_sched.model.explanation import EvictedPod, VictimsConsidered
 #: `apiVersion` of the document. Fields are added within a version, never renamed or removed.
 API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
 
+#: Entries of a list of nodes, or of holders. Sums and numbers of nodes count all of them.
+MOST_LISTED: Final = 32
+
 Stage: TypeAlias = Literal[
     "NotProcessed",
     "Suspended",

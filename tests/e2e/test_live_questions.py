@@ -210,8 +210,8 @@ async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) ->
     (only,) = answer.document
     assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
     assert only["cards"] == [
-        {"card": A10, "quota": 4, "allocated": 4, "inqueue": 0, "total": 8},
-        {"card": "X", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0},
+        {"card": A10, "quota": 4, "allocated": 4, "inqueue": 0, "total": 8, "queue": "q", "free": 0},
+        {"card": "X", "quota": 1, "allocated": 0, "inqueue": 0, "total": 0, "queue": "q", "free": 1},
     ]
     assert only["resources"]["cpu"] == [32000, 4000]
     unknown = await ask("queue", "list", "q", "nope")

@@ -6,12 +6,14 @@ import asyncio
 import copy
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from capcard_sched.cli.main import run
+from capcard_sched.kube.kinds import KINDS
 from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.run import SimulationOptions, simulate
 from capcard_sched.simulation.scenario import load_scenario
@@ -150,3 +152,20 @@ async def test_rights_in_one_namespace_give_what_the_scheduler_wrote_there(
     found: dict[str, Any] = json.loads(document)
     assert violations(found, SCHEMA, SCHEMA) == []
     assert (found["scheduled"], found["pods"], found["queue"]) == (0, 2, None)
+
+
+@pytest.mark.asyncio
+async def test_a_missing_kind_is_one_clear_line(
+    cluster: Cluster,
+    control_plane: ControlPlane,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unserved = tuple(replace(kind, path=kind.path.replace("v1beta1/", "v9/")) for kind in KINDS)
+    monkeypatch.setattr("capcard_sched.insight.live_objects.KINDS", unserved)
+    status, text, err = await explain(cluster, control_plane.kubeconfig_for("scheduler-b"), capsys, "waits")
+    assert (status, text) == (2, "")
+    assert err.splitlines()[-1] == (
+        f"error: {control_plane.server}: kind PodGroup is not served by the API server: "
+        "install the CustomResourceDefinitions"
+    )

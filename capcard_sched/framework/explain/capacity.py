@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.cards import discover_cards
-from capcard_sched.model.diagnosis import CardCapacity, FreeBlocks, HolderUse, NodeUse
+from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.workload import display_name
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node, Task
     from capcard_sched.model.task_class import TaskClass
 
-#: Nodes, and holders, listed per card; numbers count all of them.
-_MOST_LISTED: Final = 32
 #: Holders listed per node.
 _MOST_HOLDERS: Final = 8
 
@@ -37,7 +35,7 @@ def workload_name(task: Task) -> str:
     return display_name(task.job) if task.job is not None else f"{task.namespace}/pod/{task.name}"
 
 
-def holders(amounts: Iterable[tuple[str, str, float]], most: int = _MOST_LISTED) -> tuple[HolderUse, ...]:
+def holders(amounts: Iterable[tuple[str, str, float]], most: int = MOST_LISTED) -> tuple[HolderUse, ...]:
     """Sums of (workload, its queue, amount), the largest first."""
     sums: dict[tuple[str, str], float] = {}
     for workload, queue, amount in amounts:
@@ -117,9 +115,9 @@ class CapacityReader:
             fits_when_empty=sum(offer.total // per_pod for offer in offers) if per_pod else 0,
             cordoned_nodes=len(cordoned),
             tainted_nodes=len(tainted),
-            cordoned=tuple(self._use(offer, "cordoned") for offer in cordoned[:_MOST_LISTED]),
-            tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:_MOST_LISTED]),
-            candidates=tuple(self._use(offer) for offer in ordered[:_MOST_LISTED]),
+            cordoned=tuple(self._use(offer, "cordoned") for offer in cordoned[:MOST_LISTED]),
+            tainted=tuple(self._use(offer, taint) for offer, taint in tainted[:MOST_LISTED]),
+            candidates=tuple(self._use(offer) for offer in ordered[:MOST_LISTED]),
             holders=holders(held for offer in candidates for held in _held_on(offer)),
         )
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Final
 
-from capcard_sched.model.diagnosis import LimitUse
+from capcard_sched.model.diagnosis import MOST_LISTED, LimitUse
 from capcard_sched.model.quantity import is_in_bytes
 from capcard_sched.model.selectors import BLOCKING_EFFECTS
 
@@ -68,13 +68,12 @@ def names(found: Sequence[str]) -> str:
 def holders(row: LimitUse | CardCapacity, found: Sequence[HolderUse]) -> str:
     """`default/job/hog of queue a (16), ...`, the largest first; without the queue in a row of that queue."""
     resource, own = (row.resource, row.queue) if isinstance(row, LimitUse) else (row.card, "")
-    return names(
-        [
-            f"{one.workload}{f' of queue {one.queue}' if one.queue not in {'', own} else ''} "
-            f"({amount_of(resource, one.amount)})"
-            for one in found
-        ]
-    )
+    shown = [
+        f"{one.workload}{f' of queue {one.queue}' if one.queue not in {'', own} else ''} "
+        f"({amount_of(resource, one.amount)})"
+        for one in found
+    ]
+    return names(shown) if len(found) < MOST_LISTED else f"{', '.join(shown[:_MOST_NAMES])} and others"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
