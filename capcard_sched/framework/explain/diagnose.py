@@ -96,6 +96,7 @@ class _Diagnoser:
             pod=next((task for task in self._tasks if self._pod), None),
             tasks=self._tasks,
             coming=self._coming,
+            admitted_now=job.key in session.report.enqueued,
             waiting=self._waiting,
             pending=pending,
             refusals=refusals,

@@ -22,6 +22,8 @@ class DiagnosisInput(NamedTuple):
     tasks: Sequence[Task]
     #: Bound by the last session, not yet on the cluster.
     coming: Sequence[Task]
+    #: Admitted by the last session, not yet on the cluster.
+    admitted_now: bool
     waiting: Sequence[Task]
     pending: Sequence[PendingPods]
     refusals: Sequence[Refusal]

@@ -117,6 +117,7 @@ def no_node(data: DiagnosisInput) -> tuple[str, list[str]]:
         listed = [node.name for row in rows for node in row.candidates if node.free == largest.largest_free]
         if not largest.largest_free:
             rest = f"none is free on {plural(sum(bar.nodes for row in rows for bar in row.histogram), 'node')}"
+            rest += "".join(f"; held by {holders(row, row.holders)}" for row in rows if row.holders)
         else:
             block = amount_of(largest.card, largest.largest_free)
             rest = f"the largest free block is {block}, on {plural(on, 'node')} ({names(listed)})"

@@ -51,6 +51,8 @@ def _without_pending(data: DiagnosisInput) -> StageResult:
         return StageResult(
             "Schedulable", f"The next session binds {plural(len(data.coming), 'pod')} to {sentences.names(nodes)}"
         )
+    if not tasks and data.admitted_now:
+        return StageResult("Schedulable", "The next session admits the PodGroup; then its controller creates the pods")
     if not tasks:
         return StageResult("NoPods", "The PodGroup is admitted, and its controller has not created any pods yet")
     held = [task for task in tasks if task.held]
@@ -221,7 +223,7 @@ def _admission_shortage(data: DiagnosisInput, figures: Figures) -> tuple[str, li
     )
     missing = quantity(resource, needed - max(0.0, limit - taken))
     quota = amount_of(resource, taken + needed)
-    facts = [f"It is admitted when {missing} of {where} are released, or with a quota of {quota}"]
+    facts = [f"It is admitted when {missing} of {where} become free, or with a quota of {quota}"]
     facts += _users(row)
     if resource in (CPU, MEMORY):
         facts += [
@@ -305,6 +307,10 @@ def _gang(data: DiagnosisInput, fitting: int) -> tuple[str, list[str]]:
     return summary, [*facts, *sentences.nodes(data)]
 
 
+def _free(amount: float) -> str:
+    return "becomes free" if amount == 1 else "become free"
+
+
 def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
     assert data.quota_refusal is not None
     figures = data.quota_refusal.figures
@@ -338,12 +344,11 @@ def _over_quota(data: DiagnosisInput) -> tuple[str, list[str]]:
     if len(rows) == 1 and rows[0].quota is not None:
         row = rows[0]
         missing = row.used + per_pod - (row.quota or 0.0)
-        facts.append(
-            f"The next pod starts when {quantity(row.resource, missing)} of queue {row.queue} are released, or with "
-            f"a quota of {amount_of(row.resource, row.used + per_pod)}"
-        )
+        released = f"{quantity(row.resource, missing)} of queue {row.queue} {_free(missing)}"
+        quota = amount_of(row.resource, row.used + per_pod)
+        facts.append(f"The next pod starts when {released}, or with a quota of {quota}")
     elif len(rows) > 1:
-        facts.append(f"All {pods} start with {amount_of(names, pods * per_pod)} more of either card")
+        facts.append(f"All {pods} start with a quota of {amount_of(names, pods * per_pod)} more of either card")
     for row in rows:
         facts += _users(row)
     return summary, facts

@@ -1,0 +1,74 @@
+"""Stages that the situations do not reach."""
+
+from __future__ import annotations
+
+from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.model.deltas import BindFailed
+from capcard_sched.testing import Harness
+
+CONF = """
+actions: "enqueue, allocate, preempt"
+tiers: [{plugins: [{name: priority}, {name: gang, enablePreemptable: false}, {name: predicates}]}]
+"""
+
+
+def cluster() -> Harness:
+    h = Harness(CONF)
+    h.node("n1", cpu="4")
+    h.queue("q")
+    return h
+
+
+def test_a_failed_binding_is_a_backoff() -> None:
+    h = cluster()
+    h.group("g")
+    h.pod("p", group="g", requests={"cpu": "2"})
+    h.step()
+    h.apply(BindFailed("default", "p", h.task("p").uid, "etcdserver: request timed out", retry_after=60.0))
+    h.step()
+    found = diagnose_job(h.core, h.job("g"))
+    assert (found.stage, found.scheduled) == ("BindBackoff", 0)
+    assert found.summary == "Binding p failed; it is retried after a backoff"
+
+
+def test_a_nominated_pod_waits_for_its_victims() -> None:
+    h = cluster()
+    h.priority_class("urgent", 1000)
+    h.group("low", phase="Running")
+    h.pod("low", group="low", requests={"cpu": "3"}, node="n1", phase="Running")
+    h.group("high", priority_class="urgent")
+    h.pod("high", group="high", requests={"cpu": "3"}, priority=1000)
+    h.step()
+    found = diagnose_job(h.core, h.job("high"))
+    assert (found.stage, found.summary) == (
+        "VictimsTerminating",
+        "1 pod nominated to n1; waiting for the victims to terminate",
+    )
+    left = diagnose_job(h.core, h.job("low"))
+    assert (left.stage, left.summary) == ("Terminating", "Not pending: 1 of 1 pod are terminating")
+
+
+def test_what_the_session_itself_decides_is_announced() -> None:
+    h = cluster()
+    h.group("pods")
+    h.pod("p", group="pods", requests={"cpu": "1"})
+    h.group("none", phase="Pending")
+    h.step()
+    assert diagnose_job(h.core, h.job("pods")).summary == "The next session binds 1 pod to n1"
+    found = diagnose_job(h.core, h.job("none"))
+    assert (found.stage, found.summary) == (
+        "Schedulable",
+        "The next session admits the PodGroup; then its controller creates the pods",
+    )
+
+
+def test_a_diagnosis_of_one_pod_is_about_that_pod() -> None:
+    h = cluster()
+    h.group("g", min_member=2)
+    h.pod("small", group="g", requests={"cpu": "1"})
+    h.pod("large", group="g", requests={"cpu": "8"})
+    h.step()
+    found = diagnose_job(h.core, h.job("g"), pod="large")
+    assert found.stage == "CannotStart"
+    assert found.summary == "Can never start: each pod needs 8 cpu, and the largest node has 4"
+    assert [pods.names for pods in found.pending] == [("large",)]
