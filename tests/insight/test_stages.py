@@ -24,8 +24,8 @@ def test_a_failed_binding_is_a_backoff() -> None:
     h.group("g")
     h.pod("p", group="g", requests={"cpu": "2"})
     h.step()
-    h.apply(BindFailed("default", "p", h.task("p").uid, "etcdserver: request timed out", retry_after=60.0))
-    h.step()
+    failed = BindFailed("default", "p", h.task("p").uid, "etcdserver: request timed out", retry_after=60.0)
+    h.core.step([failed], h.now + 1)
     found = diagnose_job(h.core, h.job("g"))
     assert (found.stage, found.scheduled) == ("BindBackoff", 0)
     assert found.summary == "Binding p failed; it is retried after a backoff"
