@@ -24,7 +24,7 @@ from benchmarks.workloads import (
     timestamp,
 )
 from capcard_sched.gc import settle_memory
-from capcard_sched.model.deltas import Delta, PodChanged, PodGroupChanged
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus
 
@@ -81,7 +81,7 @@ def _sample(nodes: int, gangs: int) -> tuple[float, float, float]:
     settle_memory()
     new_pods = [step(_late_pod(number), 1 + number) for number in range(1, 1 + _CHANGES)]
     ended = [
-        step([PodChanged(_on_node(pod, "Succeeded"))], 20 + number) for number, pod in enumerate(running[:_CHANGES])
+        step([ObjectChanged(_on_node(pod, "Succeeded"))], 20 + number) for number, pod in enumerate(running[:_CHANGES])
     ]
     if [count for _, count in new_pods] != [1] * _CHANGES or any(count for _, count in ended):
         raise RuntimeError("the scene binds other pods than its late ones")
@@ -126,6 +126,6 @@ def _late_pod(number: int) -> list[Delta]:
     meta = ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", creation_timestamp=timestamp(0))
     annotations = {"scheduling.k8s.io/group-name": name}
     return [
-        PodGroupChanged(replace(group, metadata=meta)),
-        PodChanged(replace(pod, metadata=replace(meta, uid=f"uid-{name}-0", annotations=annotations))),
+        ObjectChanged(replace(group, metadata=meta)),
+        ObjectChanged(replace(pod, metadata=replace(meta, uid=f"uid-{name}-0", annotations=annotations))),
     ]

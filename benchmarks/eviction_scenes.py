@@ -21,14 +21,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from benchmarks.workloads import GPU, MIG, MIG_CARD, MODELS, MPS, MPS_CARD, make_nodes, make_queue, timestamp
-from capcard_sched.model.deltas import (
-    Delta,
-    NodeChanged,
-    PodChanged,
-    PodGroupChanged,
-    PriorityClassChanged,
-    QueueChanged,
-)
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.objects import (
     Container,
     NodeObject,
@@ -90,18 +83,18 @@ class Scene:
     def standing(self) -> list[Delta]:
         """The full cluster."""
         facts: list[Delta] = [
-            PriorityClassChanged(PriorityClassObject(metadata=ObjectMeta(name=name, uid=name), value=value))
+            ObjectChanged(PriorityClassObject(metadata=ObjectMeta(name=name, uid=name), value=value))
             for name, value in _CLASSES.items()
         ]
-        facts += [NodeChanged(node) for node in self.nodes]
-        facts += [QueueChanged(queue) for queue in self.queues]
-        facts += [PodGroupChanged(group) for group in self.groups]
-        facts += [PodChanged(pod) for pod in self.running]
+        facts += [ObjectChanged(node) for node in self.nodes]
+        facts += [ObjectChanged(queue) for queue in self.queues]
+        facts += [ObjectChanged(group) for group in self.groups]
+        facts += [ObjectChanged(pod) for pod in self.running]
         return facts
 
     def arriving(self) -> list[Delta]:
         """The preemptors and their groups."""
-        return [*map(PodGroupChanged, self.new_groups), *map(PodChanged, self.takers)]
+        return [*map(ObjectChanged, self.new_groups), *map(ObjectChanged, self.takers)]
 
     # --- making -------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from benchmarks.eviction_scenes import SCENES, Scene, make_scene
 from benchmarks.measure import NOW, core_with
 from benchmarks.workloads import GPU, MIG, MPS
 from capcard_sched.gc import settle_memory
-from capcard_sched.model.deltas import PodChanged, PodGone
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class _Play:
             longest = max(longest, process_time() - start)
             if not leaving and not news:
                 return longest
-            news = [PodGone("default", pod.metadata.name) for pod in leaving]
+            news = [ObjectGone("Pod", "default", pod.metadata.name) for pod in leaving]
             news += self._take_note(result)
         raise RuntimeError(f"{self._scene.name} does not come to rest in {_MOST_SESSIONS} sessions")
 
@@ -188,13 +188,13 @@ class _Play:
                 pod = self._pods[intent.uid]
                 self._victims.append(pod)
                 ending = replace(pod.metadata, deletion_timestamp="2025-10-10T12:00:00Z")
-                news.append(PodChanged(replace(pod, metadata=ending)))
+                news.append(ObjectChanged(replace(pod, metadata=ending)))
                 name = f"{pod.metadata.name}r"
                 anew = replace(pod.metadata, name=name, uid=f"pod-uid-{name}")
                 spec = replace(pod.spec, node_name=None)
                 fresh = replace(pod, metadata=anew, spec=spec, status=replace(pod.status, phase="Pending"))
                 self._pods[fresh.metadata.uid] = fresh
-                news.append(PodChanged(fresh))
+                news.append(ObjectChanged(fresh))
             elif isinstance(intent, Bind):
                 self._bound[intent.uid] = intent
                 pod = self._pods[intent.uid]
@@ -206,7 +206,7 @@ class _Play:
                     status=replace(pod.status, phase="Running"),
                 )
                 self._pods[intent.uid] = running
-                news.append(PodChanged(running))
+                news.append(ObjectChanged(running))
         return news
 
 

@@ -24,9 +24,9 @@ from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import default_text, parse_conf
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
-from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
-from capcard_sched.model.objects import PodGroupObject, PodObject, PodStatus
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PodStatus, QueueObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,20 +158,15 @@ class Frame(NamedTuple):
 
 def encode(workload: Workload) -> list[Frame]:
     """Every object of a workload."""
-    return [Frame(type(delta), msgspec.json.encode(_object_of(delta))) for delta in workload.deltas()]
+    return [Frame(type(delta.object), msgspec.json.encode(delta.object)) for delta in workload.deltas()]
 
 
-def _object_of(delta: Delta) -> Any:
-    return getattr(delta, delta.__struct_fields__[0])
-
-
-def _decode(change: Callable[[Any], Delta], decoder: msgspec.json.Decoder[Any], frame: bytes) -> Delta:
-    return change(decoder.decode(frame))
+def _decode(decoder: msgspec.json.Decoder[Any], frame: bytes) -> Delta:
+    return ObjectChanged(decoder.decode(frame))
 
 
 DECODERS: dict[type, Callable[[bytes], Delta]] = {
-    change: partial(_decode, change, msgspec.json.Decoder(msgspec.structs.fields(change)[0].type))
-    for change in (NodeChanged, QueueChanged, PodGroupChanged, PodChanged)
+    kind: partial(_decode, msgspec.json.Decoder(kind)) for kind in (NodeObject, QueueObject, PodGroupObject, PodObject)
 }
 
 
@@ -181,10 +176,10 @@ def started_core(frames: Sequence[Frame]) -> tuple[Core, Sequence[Frame]]:
     Its first session, over nodes and queues alone, is behind it: a scheduler has that once, when it starts.
     """
     core = build_core()
-    standing = [frame for frame in frames if frame.kind in (NodeChanged, QueueChanged)]
+    standing = [frame for frame in frames if frame.kind in (NodeObject, QueueObject)]
     take_in(core, standing)
     core.step((), NOW - 1)
-    return core, [frame for frame in frames if frame.kind not in (NodeChanged, QueueChanged)]
+    return core, [frame for frame in frames if frame.kind not in (NodeObject, QueueObject)]
 
 
 def take_in(core: Core, frames: Sequence[Frame]) -> None:
@@ -233,10 +228,10 @@ def _sample(workload: Workload, frames: Sequence[Frame]) -> dict[str, float]:
     return found
 
 
-def _running(pod: PodObject, node: str) -> PodChanged:
+def _running(pod: PodObject, node: str) -> ObjectChanged:
     """The delta of a pod that is bound and running."""
     replace = msgspec.structs.replace
-    return PodChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
+    return ObjectChanged(replace(pod, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running")))
 
 
 def _one_change(core: Core, workload: Workload, number: int) -> float:
@@ -244,7 +239,7 @@ def _one_change(core: Core, workload: Workload, number: int) -> float:
     pattern = next(pod for pod in workload.pods if "volcano.sh/card.name" not in (pod.metadata.annotations or {}))
     name = f"late-{number}"
     group, pod = _late(workload.groups[0], pattern, name)
-    news: list[Delta] = [PodGroupChanged(group), PodChanged(pod)]
+    news: list[Delta] = [ObjectChanged(group), ObjectChanged(pod)]
     start = perf_counter()
     core.step(news, NOW + 10 + number)
     return perf_counter() - start

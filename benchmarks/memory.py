@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.measure import DECODERS, build_core
 
-_FIRST = ("NodeChanged", "QueueChanged")
+_FIRST = ("NodeObject", "QueueObject")
 
 
 def resident_bytes() -> int:

@@ -20,15 +20,7 @@ from benchmarks.measure import core_with, run_session
 from benchmarks.workloads import START, make_nodes, make_queue, timestamp
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
-from capcard_sched.model.deltas import (
-    Delta,
-    HyperNodeChanged,
-    NodeChanged,
-    NodeUsageChanged,
-    PodChanged,
-    PodGroupChanged,
-    QueueChanged,
-)
+from capcard_sched.model.deltas import Delta, NodeUsageChanged, ObjectChanged
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.usage import NodeUsage
@@ -99,7 +91,7 @@ def _standing(scene: str, count: int) -> list[Delta]:
     """Nodes, the queue, and HyperNodes or usage of the scene."""
     nodes = make_nodes(count)
     names = [node.metadata.name for node in nodes]
-    facts: list[Delta] = [*map(NodeChanged, nodes), QueueChanged(make_queue("q", {}))]
+    facts: list[Delta] = [*map(ObjectChanged, nodes), ObjectChanged(make_queue("q", {}))]
     if scene == "N1":
         leaves = [_hyper_node(f"leaf-{at:05d}", 1, "Node", names[at : at + _LEAF]) for at in range(0, count, _LEAF)]
         below = [leaf.metadata.name for leaf in leaves]
@@ -107,7 +99,7 @@ def _standing(scene: str, count: int) -> list[Delta]:
             _hyper_node(f"spine-{at:05d}", 2, "HyperNode", below[at : at + _SPINE])
             for at in range(0, len(below), _SPINE)
         ]
-        facts += map(HyperNodeChanged, [*leaves, *spines])
+        facts += map(ObjectChanged, [*leaves, *spines])
     if scene == "U1":
         chance = random.Random(count)
         load = {name: NodeUsage(chance.uniform(5, 60), chance.uniform(5, 60)) for name in names}
@@ -131,7 +123,7 @@ def coming(scene: str, groups: int) -> list[Delta]:
             "spec": {"minMember": _GANG, "queue": "q"},
             "status": {"phase": "Inqueue"},
         }
-        facts.append(PodGroupChanged(msgspec.convert(group, PodGroupObject)))
+        facts.append(ObjectChanged(msgspec.convert(group, PodGroupObject)))
         spec = {
             "schedulerName": "capcard-sched",
             "containers": [{"name": "main", "resources": {"requests": {"cpu": "16", "memory": "64Gi"}}}],
@@ -145,7 +137,7 @@ def coming(scene: str, groups: int) -> list[Delta]:
                 "annotations": {"scheduling.k8s.io/group-name": name},
             }
             pod = {"metadata": {**meta, **named}, "spec": spec, "status": {"phase": "Pending"}}
-            facts.append(PodChanged(msgspec.convert(pod, PodObject)))
+            facts.append(ObjectChanged(msgspec.convert(pod, PodObject)))
     return facts
 
 

@@ -23,7 +23,7 @@ from benchmarks.workloads import START, make_queue, timestamp
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER
-from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
+from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.plugins.deviceshare.geometry import DEFAULT_GEOMETRIES, geometry_of
@@ -126,7 +126,7 @@ def scene_core(scene: str, nodes: int) -> Core:
 
 def _present(scene: str, count: int) -> list[Delta]:
     type, memory, mode = _A100 if scene == "V3" else _L40S
-    found: list[Delta] = [QueueChanged(make_queue("q", {}))]
+    found: list[Delta] = [ObjectChanged(make_queue("q", {}))]
     for number in range(count):
         name = f"node-{number:05d}"
         cards = "".join(f"GPU-{number:05d}-{card},{_SLOTS},{memory},{type},true,{mode}:" for card in range(_CARDS))
@@ -135,7 +135,7 @@ def _present(scene: str, count: int) -> list[Delta]:
             "metadata": {"name": name, "annotations": {NODE_VGPU_REGISTER: cards}},
             "status": {"allocatable": allocatable, "capacity": allocatable},
         }
-        found.append(NodeChanged(msgspec.convert(obj, NodeObject)))
+        found.append(ObjectChanged(msgspec.convert(obj, NodeObject)))
     return found
 
 
@@ -159,7 +159,7 @@ def coming(scene: str, pods: int, first: int = 0, *, alone: bool = False) -> lis
                 "spec": {"minMember": 1 if alone else size, "queue": "q"},
                 "status": {"phase": "Inqueue"},
             }
-            found.append(PodGroupChanged(msgspec.convert(obj, PodGroupObject)))
+            found.append(ObjectChanged(msgspec.convert(obj, PodGroupObject)))
         wish = _wish(scene, number)
         limits = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": wish.memory}
         if wish.cores:
@@ -177,7 +177,7 @@ def coming(scene: str, pods: int, first: int = 0, *, alone: bool = False) -> lis
             },
             "status": {"phase": "Pending"},
         }
-        found.append(PodChanged(msgspec.convert(pod, PodObject)))
+        found.append(ObjectChanged(msgspec.convert(pod, PodObject)))
     return found
 
 

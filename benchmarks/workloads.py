@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from capcard_sched.model.deltas import Delta, NodeChanged, PodChanged, PodGroupChanged, QueueChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import (
     Container,
     NodeObject,
@@ -92,12 +92,12 @@ class Workload:
     #: Queues with a card quota below the requests of their pods.
     short_queues: list[str] = field(default_factory=list)
 
-    def deltas(self) -> list[Delta]:
+    def deltas(self) -> list[ObjectChanged]:
         """Every object as a fact for the core."""
-        facts: list[Delta] = [NodeChanged(node) for node in self.nodes]
-        facts += [QueueChanged(queue) for queue in self.queues]
-        facts += [PodGroupChanged(group) for group in self.groups]
-        facts += [PodChanged(pod) for pod in self.pods]
+        facts = [ObjectChanged(node) for node in self.nodes]
+        facts += [ObjectChanged(queue) for queue in self.queues]
+        facts += [ObjectChanged(group) for group in self.groups]
+        facts += [ObjectChanged(pod) for pod in self.pods]
         return facts
 
     def documents(self) -> tuple[list[Document], list[Document], list[Document], list[Document]]:

@@ -9,7 +9,27 @@ import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model import deltas
-from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject, PriorityClassObject, QueueObject
+from capcard_sched.model.kinds import kind_of_object
+from capcard_sched.model.objects import (
+    NamespaceObject,
+    NodeObject,
+    ObjectMeta,
+    PodGroupObject,
+    PodObject,
+    PriorityClassObject,
+    QueueObject,
+)
+
+
+def change_of(delta: deltas.Delta) -> str:
+    """The kind of an object and its change: `PodChanged`, `PodGone`; for other deltas the name of their type."""
+    match delta:
+        case deltas.ObjectChanged(obj):
+            return f"{kind_of_object(obj)}Changed"
+        case deltas.ObjectGone(kind):
+            return f"{kind}Gone"
+        case _:
+            return type(delta).__name__
 
 
 def stamp(second: int) -> str:
@@ -25,14 +45,14 @@ def node(
     pods: Any = "110",
     devices: Mapping[str, Any] | None = None,
     labels: Mapping[str, str] | None = None,
-) -> deltas.NodeChanged:
+) -> deltas.ObjectChanged:
     """A node."""
     offered = {"cpu": cpu, "memory": memory, "pods": pods, **(devices or {})}
     body = {
         "metadata": {"name": name, "uid": f"{name}-uid", "labels": dict(labels or {})},
         "status": {"allocatable": offered, "capacity": offered},
     }
-    return deltas.NodeChanged(msgspec.convert(body, NodeObject))
+    return deltas.ObjectChanged(msgspec.convert(body, NodeObject))
 
 
 def pod(
@@ -55,7 +75,7 @@ def pod(
     annotations: Mapping[str, str] | None = None,
     nominated: str = "",
     **spec: Any,
-) -> deltas.PodChanged:
+) -> deltas.ObjectChanged:
     """A pod of one container; Running when it has a node, unless `phase` says otherwise."""
     named = {keys.GROUP_NAME: group, keys.QUEUE_NAME: queue, keys.TASK_SPEC: role}
     notes = {**(annotations or {}), **{key: value for key, value in named.items() if value}}
@@ -82,7 +102,7 @@ def pod(
     if gated:
         body["schedulingGates"] = [{"name": "wait"}]
     status = {"phase": phase or ("Running" if node else "Pending"), "nominatedNodeName": nominated or None}
-    return deltas.PodChanged(msgspec.convert({"metadata": meta, "spec": body, "status": status}, PodObject))
+    return deltas.ObjectChanged(msgspec.convert({"metadata": meta, "spec": body, "status": status}, PodObject))
 
 
 def group(
@@ -95,7 +115,7 @@ def group(
     annotations: Mapping[str, str] | None = None,
     roles: Mapping[str, int] | None = None,
     **spec: Any,
-) -> deltas.PodGroupChanged:
+) -> deltas.ObjectChanged:
     """A PodGroup; `roles` are its `minTaskMember`, `spec` in camel case (`minMember=2`)."""
     if roles is not None:
         spec["minTaskMember"] = dict(roles)
@@ -110,16 +130,22 @@ def group(
         "spec": {"queue": queue, "minMember": 1, **spec},
         "status": {"phase": phase} if phase else {},
     }
-    return deltas.PodGroupChanged(msgspec.convert(body, PodGroupObject))
+    return deltas.ObjectChanged(msgspec.convert(body, PodGroupObject))
 
 
-def queue(name: str, *, status: Mapping[str, Any] | None = None, **spec: Any) -> deltas.QueueChanged:
+def queue(name: str, *, status: Mapping[str, Any] | None = None, **spec: Any) -> deltas.ObjectChanged:
     """A queue; `spec` in camel case."""
     body = {"metadata": {"name": name}, "spec": spec, "status": dict(status or {"state": "Open"})}
-    return deltas.QueueChanged(msgspec.convert(body, QueueObject))
+    return deltas.ObjectChanged(msgspec.convert(body, QueueObject))
 
 
-def priority_class(name: str, value: int, *, default: bool = False) -> deltas.PriorityClassChanged:
+def namespace(name: str, labels: Mapping[str, str], default_queue: str = "") -> deltas.ObjectChanged:
+    """A namespace; `default_queue`: the queue of PodGroups that name none."""
+    notes = {keys.POD_QUEUE_NAME: default_queue} if default_queue else None
+    return deltas.ObjectChanged(NamespaceObject(ObjectMeta(name=name, labels=dict(labels), annotations=notes)))
+
+
+def priority_class(name: str, value: int, *, default: bool = False) -> deltas.ObjectChanged:
     """A PriorityClass."""
     body = {"metadata": {"name": name}, "value": value, "globalDefault": default}
-    return deltas.PriorityClassChanged(msgspec.convert(body, PriorityClassObject))
+    return deltas.ObjectChanged(msgspec.convert(body, PriorityClassObject))

@@ -84,7 +84,7 @@ class LiveObjects:
             params = {**selectors, "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
             buffer = LineBuffer()
             try:
-                async with self._client.stream(RESOURCES[kind].path(namespace or ""), params) as stream:
+                async with self._client.stream(RESOURCES[kind].collection(namespace or ""), params) as stream:
                     while piece := await stream.read():
                         for event in map(msgspec.json.decode, buffer.feed(piece).splitlines()):
                             if event["type"] == "ERROR":  # the version is too old
@@ -106,7 +106,7 @@ class LiveObjects:
         """The objects and the version of the list."""
         from capcard_sched.kube.controllers.records import RESOURCES
 
-        path = RESOURCES[kind].path(namespace or "")
+        path = RESOURCES[kind].collection(namespace or "")
         params = {"limit": _PAGE, **selectors}
         found: list[JsonObject] = []
         while True:
@@ -127,7 +127,7 @@ class LiveObjects:
         from capcard_sched.kube.controllers.records import RESOURCES
 
         kind, namespace = obj["kind"], obj["metadata"].get("namespace") or self._scope(obj["kind"])
-        return await self._request("POST", RESOURCES[kind].path(namespace), obj)
+        return await self._request("POST", RESOURCES[kind].collection(namespace), obj)
 
     async def delete(self, kind: str, name: str) -> None:
         """Delete an object and, in the background, its dependents."""
@@ -156,10 +156,11 @@ class LiveObjects:
         return "" if kind == "Queue" else self.namespace
 
     def _path(self, kind: str, name: str) -> str:
-        from capcard_sched.kube.controllers.records import RESOURCES
+        from capcard_sched.controllers.objects import Key
+        from capcard_sched.kube.controllers.records import path_of
 
         try:
-            return RESOURCES[kind].path(self._scope(kind), name)
+            return path_of(Key(kind, self._scope(kind), name))
         except ValueError as error:
             raise RequestFailedError(str(error)) from None
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from capcard_sched.model.kinds import APPS_API as APPS_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.kinds import BATCH_API as BATCH_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.kinds import BUS_API as BUS_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.kinds import NETWORKING_API as NETWORKING_API  # noqa: PLC0414 -- a re-export
+from capcard_sched.model.kinds import SCHEDULING_API as SCHEDULING_API  # noqa: PLC0414 -- a re-export
+
 #: An API object as JSON. Values in a view are never changed in place.
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -24,12 +30,6 @@ POD_GROUP: Final = "PodGroup"
 JOB: Final = "Job"
 CRON_JOB: Final = "CronJob"
 COMMAND: Final = "Command"
-
-APPS_API: Final = "apps/v1"
-SCHEDULING_API: Final = "scheduling.volcano.sh/v1beta1"
-BATCH_API: Final = "batch.volcano.sh/v1alpha1"
-BUS_API: Final = "bus.volcano.sh/v1alpha1"
-NETWORKING_API: Final = "networking.k8s.io/v1"
 
 PENDING_POD: Final = "Pending"
 RUNNING_POD: Final = "Running"

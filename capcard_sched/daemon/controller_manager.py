@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject, Key
     from capcard_sched.controllers.view import Controller
     from capcard_sched.daemon.controller_options import ControllerOptions
-    from capcard_sched.kube.controllers.records import ObjectChanged, ObjectGone
+    from capcard_sched.kube.controllers.records import RecordChanged, RecordGone
 
 #: Seconds: between looks at objects that the watch did not confirm; for events at the end; for the Lease.
 _CONFIRM_SECONDS: Final = 5.0
@@ -319,7 +319,7 @@ class ControllerManager:
 
     def _deliver(self, changes: Sequence[Any]) -> None:
         for change in changes:
-            applied: ObjectChanged | ObjectGone = change
+            applied: RecordChanged | RecordGone = change
             self._cache.apply(applied)
 
     def _changed(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> None:

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from capcard_sched.controllers.objects import Key
 from capcard_sched.kube.client import ApiError, Client, Unreachable
-from capcard_sched.kube.controllers.records import RESOURCES
+from capcard_sched.kube.controllers.records import RESOURCES, path_of
 from capcard_sched.kube.informers import list_all
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.paths import events_path
@@ -39,15 +40,14 @@ class _Listed(msgspec.Struct):
 
 def fetch_object(connection: Connection, kind: str, namespace: str, name: str) -> Json | None:
     """An object; None when it is missing, its kind is not served, or it is not readable."""
-    resource = RESOURCES.get(kind)
-    if resource is None:
+    if kind not in RESOURCES:
         return None
     try:
-        body = asyncio.run(_get(connection, resource.path(namespace, name)))
+        body = asyncio.run(_get(connection, path_of(Key(kind, namespace, name))))
     except (ApiError, Unreachable, ValueError):
         return None
     found: Json = msgspec.json.decode(body)
-    return {"apiVersion": resource.api_version, "kind": kind, **found}
+    return {"apiVersion": RESOURCES[kind].api_version, "kind": kind, **found}
 
 
 def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -> list[Json]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from capcard_sched.model import deltas
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.kinds import KIND_BY_NAME, kind_of_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -16,13 +17,8 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = dict[str, Any]
 
-#: Delta to the kind of its object and the field that holds it.
-_OBJECTS: Final[dict[type, tuple[str, str, str]]] = {
-    deltas.PodChanged: ("Pod", "v1", "pod"),
-    deltas.PodGroupChanged: ("PodGroup", "scheduling.volcano.sh/v1beta1", "group"),
-    deltas.QueueChanged: ("Queue", "scheduling.volcano.sh/v1beta1", "queue"),
-}
-_GONE: Final[dict[type, str]] = {deltas.PodGone: "Pod", deltas.PodGroupGone: "PodGroup", deltas.QueueGone: "Queue"}
+#: Kinds of which the view keeps the objects in deltas.
+_KEPT: Final = frozenset({"Pod", "PodGroup", "Queue"})
 
 
 class ObjectView(Protocol):
@@ -79,22 +75,21 @@ class DeltaObjects:
             self._apply(delta)
 
     def _apply(self, delta: Delta) -> None:
-        row = _OBJECTS.get(type(delta))
-        if row is not None:
-            obj = getattr(delta, row[2])
-            namespace = "" if row[0] == "Queue" else obj.metadata.namespace or "default"
-            self._kept[row[0], namespace, obj.metadata.name] = obj
-        elif (kind := _GONE.get(type(delta))) is not None:
-            gone: Any = delta
-            self._kept.pop((kind, getattr(gone, "namespace", ""), gone.name), None)
+        match delta:
+            case ObjectChanged(obj) if (kind := kind_of_object(obj)) in _KEPT:
+                namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
+                self._kept[kind, namespace, obj.metadata.name] = obj
+            case ObjectGone(kind, namespace, name):
+                self._kept.pop((kind, namespace, name), None)
+            case _:
+                pass
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
         found = self._kept.get((kind, namespace, name))
         if found is not None:
             return _written(kind, found)
-        known = any(kind == row[0] for row in _OBJECTS.values())
-        return None if known or self._fetch is None else self._fetch(kind, namespace, name)
+        return None if kind in _KEPT or self._fetch is None else self._fetch(kind, namespace, name)
 
     def pods(self, namespace: str) -> Iterator[Json]:
         """The pods of a namespace."""
@@ -108,6 +103,5 @@ class DeltaObjects:
 
 
 def _written(kind: str, obj: msgspec.Struct) -> Json:
-    version = next(row[1] for row in _OBJECTS.values() if row[0] == kind)
     fields: Json = msgspec.to_builtins(obj)
-    return {"apiVersion": version, "kind": kind, **fields}
+    return {"apiVersion": KIND_BY_NAME[kind].api_version, **fields}

@@ -12,7 +12,7 @@ import msgspec
 
 from capcard_sched.framework.explain.queue_uses import card_uses
 from capcard_sched.insight.forked_copy import in_copy
-from capcard_sched.model.deltas import PodGone
+from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.model.diagnosis import ChangedUsage, EvictedInTrial, StateDifference
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.quantity import in_units
@@ -86,7 +86,7 @@ def advance(
         evicted += [_evicted(core, eviction) for eviction in evictions]
         if not sessions and core.last_session is not None:
             searches = core.last_session.preemption_reports
-        deltas = [PodGone(eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
+        deltas = [ObjectGone("Pod", eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
         quiet = 0 if evictions or result.report.decided else quiet + 1
         sessions, now = sessions + 1, now + PERIOD
     after = _state(core)

@@ -5,37 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from capcard_sched.kube import paths
+from capcard_sched.kube.paths import config_maps as config_maps_path
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import POD_QUEUE_NAME
-from capcard_sched.model.cooldown import cooldown_of
-from capcard_sched.model.hyper_nodes import HyperNodeObject
+from capcard_sched.model import kinds as model_kinds
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
-from capcard_sched.model.numa import NumatopologyObject
-from capcard_sched.model.objects import (
-    ConfigMapObject,
-    NamespaceObject,
-    NodeObject,
-    ObjectMeta,
-    PodGroupObject,
-    PodObject,
-    PriorityClassObject,
-    QueueObject,
-)
-from capcard_sched.model.pod_template import resizes
-from capcard_sched.model.volumes import (
-    CSIDriverObject,
-    CSINodeObject,
-    CSIStorageCapacityObject,
-    PersistentVolumeClaimObject,
-    PersistentVolumeObject,
-    StorageClassObject,
-    VolumeAttachmentObject,
-)
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from capcard_sched.model.objects import NodeObject, ObjectMeta
 
 
 class WatchSpec(Protocol):
@@ -95,159 +74,29 @@ class WatchedKind(Generic[T]):
         return deltas.ObjectUnreadable(ObjectRef(ref, meta.namespace or "", meta.name, meta.uid), problem, node)
 
 
-def _by_name(gone: Callable[[str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
-    return lambda meta: gone(meta.name)
+def _watched(kind: Kind, path: str = "", field_selector: str = "") -> WatchedKind[Any]:
+    rule = kind.watch
+    if rule is None:
+        raise ValueError(f"the scheduler does not watch kind {kind.name}")
+
+    def gone(meta: ObjectMeta) -> deltas.Delta:
+        return deltas.ObjectGone(kind.name, meta.namespace or "", meta.name, meta.uid)
+
+    return WatchedKind(
+        kind.name,
+        path or kind.collection(),
+        rule.type,
+        deltas.ObjectChanged,
+        gone,
+        field_selector=field_selector,
+        **{name: value for name, value in rule._asdict().items() if name != "type"},
+    )
 
 
-def _by_namespace(gone: Callable[[str, str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
-    return lambda meta: gone(meta.namespace or "", meta.name)
-
-
-def _by_uid(gone: Callable[[str, str, str], deltas.Delta]) -> Callable[[ObjectMeta], deltas.Delta]:
-    return lambda meta: gone(meta.namespace or "", meta.name, meta.uid)
-
-
-def _namespace_changed(obj: NamespaceObject) -> deltas.Delta:
-    queue = (obj.metadata.annotations or {}).get(POD_QUEUE_NAME, "")
-    return deltas.NamespaceChanged(obj.metadata.name, obj.metadata.labels or {}, queue)
-
-
-KINDS: Final[tuple[WatchedKind[Any], ...]] = (
-    WatchedKind(
-        "Node",
-        paths.NODES,
-        NodeObject,
-        deltas.NodeChanged,
-        _by_name(deltas.NodeGone),
-        required=True,
-        reads=("spec", "status.allocatable", "status.capacity", "status.images"),
-        gather=0.1,  # heartbeats: 500 a second of 5,000 nodes
-    ),
-    WatchedKind(
-        "Pod",
-        paths.PODS,
-        PodObject,
-        deltas.PodChanged,
-        _by_uid(deltas.PodGone),
-        required=True,
-        reads=("spec", "status.phase", "status.nominated_node_name", "status.start_time"),
-        # the only uses of the conditions and of the container statuses
-        derives=lambda pod: (
-            cooldown_of(pod.metadata.labels, pod.metadata.annotations, pod.status.conditions),
-            resizes(pod),
-        ),
-    ),
-    WatchedKind(
-        "PodGroup",
-        paths.POD_GROUPS,
-        PodGroupObject,
-        deltas.PodGroupChanged,
-        _by_uid(deltas.PodGroupGone),
-        required=True,
-        written=True,
-    ),
-    WatchedKind(
-        "Queue",
-        paths.QUEUES,
-        QueueObject,
-        deltas.QueueChanged,
-        _by_name(deltas.QueueGone),
-        required=True,
-        written=True,
-    ),
-    WatchedKind(
-        "PriorityClass",
-        paths.PRIORITY_CLASSES,
-        PriorityClassObject,
-        deltas.PriorityClassChanged,
-        _by_name(deltas.PriorityClassGone),
-        explained=False,
-    ),
-    WatchedKind(
-        "Namespace",
-        paths.NAMESPACES,
-        NamespaceObject,
-        _namespace_changed,
-        _by_name(deltas.NamespaceGone),
-        explained=False,
-    ),
-    WatchedKind(
-        "ResourceQuota",
-        paths.QUOTAS,
-        ResourceQuotaObject,
-        deltas.ResourceQuotaChanged,
-        _by_namespace(deltas.ResourceQuotaGone),
-        explained=False,
-    ),
-    WatchedKind(
-        "PodDisruptionBudget",
-        paths.BUDGETS,
-        PodDisruptionBudgetObject,
-        deltas.PodDisruptionBudgetChanged,
-        _by_namespace(deltas.PodDisruptionBudgetGone),
-        explained=False,
-    ),
-    WatchedKind(
-        "Numatopology",
-        paths.NUMATOPOLOGIES,
-        NumatopologyObject,
-        deltas.NumatopologyChanged,
-        _by_name(deltas.NumatopologyGone),
-        gather=0.1,  # one per node, written whenever CPUs are assigned or released
-    ),
-    WatchedKind(
-        "HyperNode",
-        paths.HYPER_NODES,
-        HyperNodeObject,
-        deltas.HyperNodeChanged,
-        _by_name(deltas.HyperNodeGone),
-        reads=("spec",),
-    ),
-    WatchedKind(
-        "PersistentVolumeClaim",
-        paths.CLAIMS,
-        PersistentVolumeClaimObject,
-        deltas.PersistentVolumeClaimChanged,
-        _by_namespace(deltas.PersistentVolumeClaimGone),
-    ),
-    WatchedKind(
-        "PersistentVolume",
-        paths.VOLUMES,
-        PersistentVolumeObject,
-        deltas.PersistentVolumeChanged,
-        _by_name(deltas.PersistentVolumeGone),
-    ),
-    WatchedKind(
-        "StorageClass",
-        paths.STORAGE_CLASSES,
-        StorageClassObject,
-        deltas.StorageClassChanged,
-        _by_name(deltas.StorageClassGone),
-    ),
-    WatchedKind("CSINode", paths.CSI_NODES, CSINodeObject, deltas.CSINodeChanged, _by_name(deltas.CSINodeGone)),
-    WatchedKind(
-        "CSIDriver",
-        paths.CSI_DRIVERS,
-        CSIDriverObject,
-        deltas.CSIDriverChanged,
-        _by_name(deltas.CSIDriverGone),
-        explained=False,
-    ),
-    WatchedKind(
-        "CSIStorageCapacity",
-        paths.CSI_CAPACITIES,
-        CSIStorageCapacityObject,
-        deltas.CSIStorageCapacityChanged,
-        _by_namespace(deltas.CSIStorageCapacityGone),
-    ),
-    WatchedKind(
-        "VolumeAttachment",
-        paths.VOLUME_ATTACHMENTS,
-        VolumeAttachmentObject,
-        deltas.VolumeAttachmentChanged,
-        _by_name(deltas.VolumeAttachmentGone),
-        explained=False,
-    ),
+_CONFIG_MAP: Final = KIND_BY_NAME["ConfigMap"]
+#: ConfigMaps are watched one by one.
+KINDS: Final[tuple[WatchedKind[Any], ...]] = tuple(
+    _watched(kind) for kind in model_kinds.KINDS if kind.watch is not None and kind is not _CONFIG_MAP
 )
 
 
@@ -272,17 +121,8 @@ def chosen_kinds(
         for kind in KINDS
         if priority_classes or kind.name != "PriorityClass"
     ]
-    return (*chosen, *(_config_map(namespace, name) for namespace, name in sorted(set(config_maps))))
-
-
-def _config_map(namespace: str, name: str) -> WatchedKind[ConfigMapObject]:
-    """One ConfigMap."""
-    return WatchedKind(
-        "ConfigMap",
-        paths.config_maps(namespace),
-        ConfigMapObject,
-        deltas.ConfigMapChanged,
-        _by_namespace(deltas.ConfigMapGone),
-        reads=("data",),
-        field_selector=f"metadata.name={name}",
+    maps = (
+        _watched(_CONFIG_MAP, config_maps_path(namespace), f"metadata.name={name}")
+        for namespace, name in sorted(set(config_maps))
     )
+    return (*chosen, *maps)

@@ -8,30 +8,12 @@ from urllib.parse import quote
 
 CORE: Final = "/api/v1"
 SCHEDULING: Final = "/apis/scheduling.volcano.sh/v1beta1"
-PRIORITY: Final = "/apis/scheduling.k8s.io/v1"
-STORAGE: Final = "/apis/storage.k8s.io/v1"
-POLICY: Final = "/apis/policy/v1"
-TOPOLOGY: Final = "/apis/topology.volcano.sh/v1alpha1"
-NODE_INFO: Final = "/apis/nodeinfo.volcano.sh/v1alpha1"
 COORDINATION: Final = "/apis/coordination.k8s.io/v1"
 
 PODS: Final = f"{CORE}/pods"
 NODES: Final = f"{CORE}/nodes"
 NAMESPACES: Final = f"{CORE}/namespaces"
-QUOTAS: Final = f"{CORE}/resourcequotas"
-BUDGETS: Final = f"{POLICY}/poddisruptionbudgets"
-CLAIMS: Final = f"{CORE}/persistentvolumeclaims"
-VOLUMES: Final = f"{CORE}/persistentvolumes"
-STORAGE_CLASSES: Final = f"{STORAGE}/storageclasses"
-CSI_NODES: Final = f"{STORAGE}/csinodes"
-CSI_DRIVERS: Final = f"{STORAGE}/csidrivers"
-CSI_CAPACITIES: Final = f"{STORAGE}/csistoragecapacities"
-VOLUME_ATTACHMENTS: Final = f"{STORAGE}/volumeattachments"
-PRIORITY_CLASSES: Final = f"{PRIORITY}/priorityclasses"
-POD_GROUPS: Final = f"{SCHEDULING}/podgroups"
 QUEUES: Final = f"{SCHEDULING}/queues"
-HYPER_NODES: Final = f"{TOPOLOGY}/hypernodes"
-NUMATOPOLOGIES: Final = f"{NODE_INFO}/numatopologies"
 
 #: Names that need no quoting: nearly all; quoting takes ten times as long as this check.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9.-]+")

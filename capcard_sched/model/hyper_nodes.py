@@ -73,7 +73,7 @@ class HyperNodeSpec(_HyperNodeKind, frozen=True):
     members: tuple[MemberObject, ...] | None = None
 
 
-class HyperNodeObject(_HyperNodeKind, frozen=True):
+class HyperNodeObject(_HyperNodeKind, frozen=True, tag="HyperNode", tag_field="kind"):
     """A HyperNode."""
 
     metadata: ObjectMeta = ObjectMeta()

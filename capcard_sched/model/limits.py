@@ -44,7 +44,7 @@ class ResourceQuotaStatus(_LimitKind, frozen=True):
     used: RawAmounts | None = None
 
 
-class ResourceQuotaObject(_LimitKind, frozen=True):
+class ResourceQuotaObject(_LimitKind, frozen=True, tag="ResourceQuota", tag_field="kind"):
     """A ResourceQuota."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -66,7 +66,7 @@ class DisruptionBudgetStatus(_LimitKind, frozen=True):
     disrupted_pods: dict[str, str] | None = None
 
 
-class PodDisruptionBudgetObject(_LimitKind, frozen=True):
+class PodDisruptionBudgetObject(_LimitKind, frozen=True, tag="PodDisruptionBudget", tag_field="kind"):
     """A PodDisruptionBudget."""
 
     metadata: ObjectMeta = ObjectMeta()

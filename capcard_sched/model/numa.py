@@ -80,7 +80,7 @@ class NumatopologySpec(_NumaKind, frozen=True):
     pod_allocations: tuple[PodAllocation, ...] | None = None
 
 
-class NumatopologyObject(_NumaKind, frozen=True):
+class NumatopologyObject(_NumaKind, frozen=True, tag="Numatopology", tag_field="kind"):
     """A Numatopology; its name is the name of the node."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from capcard_sched.model.annotations import POD_QUEUE_NAME
 from capcard_sched.model.in_tree_volumes import InTreeSources
 
 #: An unparsed quantity: a string, or a number in YAML.
@@ -229,7 +230,7 @@ class PodStatus(_Object, frozen=True):
     conditions: tuple[PodConditionObject, ...] | None = None
 
 
-class PodObject(_Object, frozen=True):
+class PodObject(_Object, frozen=True, tag="Pod", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -255,7 +256,7 @@ class NodeStatus(_Object, frozen=True):
     conditions: tuple[PodConditionObject, ...] | None = None
 
 
-class NodeObject(_Object, frozen=True):
+class NodeObject(_Object, frozen=True, tag="Node", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -298,7 +299,7 @@ class PodGroupStatus(_Object, frozen=True):
     failed: int | None = None
 
 
-class PodGroupObject(_Object, frozen=True):
+class PodGroupObject(_Object, frozen=True, tag="PodGroup", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
@@ -343,26 +344,31 @@ class QueueStatus(_Object, frozen=True):
     allocated: RawAmounts | None = None
 
 
-class QueueObject(_Object, frozen=True):
+class QueueObject(_Object, frozen=True, tag="Queue", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: QueueSpec = QueueSpec()
     status: QueueStatus = QueueStatus()
 
 
-class NamespaceObject(_Object, frozen=True):
-    """Only the labels of a namespace are read."""
+class NamespaceObject(_Object, frozen=True, tag="Namespace", tag_field="kind"):
+    """The labels of a namespace, and its default queue."""
 
     metadata: ObjectMeta = ObjectMeta()
 
+    @property
+    def default_queue(self) -> str:
+        """The queue of PodGroups that name none; "" without one."""
+        return (self.metadata.annotations or {}).get(POD_QUEUE_NAME, "")
 
-class ConfigMapObject(_Object, frozen=True):
+
+class ConfigMapObject(_Object, frozen=True, tag="ConfigMap", tag_field="kind"):
     """A ConfigMap with settings of a device plugin."""
 
     metadata: ObjectMeta = ObjectMeta()
     data: dict[str, str] | None = None
 
 
-class PriorityClassObject(_Object, frozen=True):
+class PriorityClassObject(_Object, frozen=True, tag="PriorityClass", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     value: int = 0
     global_default: bool | None = None

@@ -49,7 +49,7 @@ class PersistentVolumeClaimStatus(_StorageKind, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeClaimObject(_StorageKind, frozen=True):
+class PersistentVolumeClaimObject(_StorageKind, frozen=True, tag="PersistentVolumeClaim", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
@@ -99,7 +99,7 @@ class PersistentVolumeStatus(_StorageKind, frozen=True):
     phase: str | None = None
 
 
-class PersistentVolumeObject(_StorageKind, frozen=True):
+class PersistentVolumeObject(_StorageKind, frozen=True, tag="PersistentVolume", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
@@ -117,7 +117,7 @@ class TopologySelectorTerm(_StorageKind, frozen=True):
     match_label_expressions: tuple[TopologyRequirement, ...] | None = None
 
 
-class StorageClassObject(_StorageKind, frozen=True):
+class StorageClassObject(_StorageKind, frozen=True, tag="StorageClass", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
     volume_binding_mode: str | None = None
@@ -137,7 +137,7 @@ class CSINodeSpec(_StorageKind, frozen=True):
     drivers: tuple[CSINodeDriver, ...] | None = None
 
 
-class CSINodeObject(_StorageKind, frozen=True):
+class CSINodeObject(_StorageKind, frozen=True, tag="CSINode", tag_field="kind"):
     """Has the name of its node."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -148,12 +148,12 @@ class CSIDriverSpec(_StorageKind, frozen=True):
     storage_capacity: bool | None = None
 
 
-class CSIDriverObject(_StorageKind, frozen=True):
+class CSIDriverObject(_StorageKind, frozen=True, tag="CSIDriver", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
-class CSIStorageCapacityObject(_StorageKind, frozen=True):
+class CSIStorageCapacityObject(_StorageKind, frozen=True, tag="CSIStorageCapacity", tag_field="kind"):
     """Available capacity of a driver for one class on the nodes that a topology selector matches."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -173,6 +173,6 @@ class VolumeAttachmentSpec(_StorageKind, frozen=True):
     source: AttachmentSource = AttachmentSource()
 
 
-class VolumeAttachmentObject(_StorageKind, frozen=True):
+class VolumeAttachmentObject(_StorageKind, frozen=True, tag="VolumeAttachment", tag_field="kind"):
     metadata: ObjectMeta = ObjectMeta()
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

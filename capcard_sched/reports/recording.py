@@ -21,17 +21,9 @@ from capcard_sched.model.annotations import (
     VGPU_IDS,
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, NodeCards, discover_cards, parse_card_name
-from capcard_sched.model.deltas import (
-    BindFailed,
-    Delta,
-    EvictFailed,
-    NodeChanged,
-    NodeGone,
-    PodChanged,
-    PodGone,
-    PodGroupChanged,
-)
+from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PodObject
 from capcard_sched.model.quantity import QuantityError, amounts, units
 from capcard_sched.reports.shared_use import SharedUse
 
@@ -39,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from capcard_sched.model.intents import Intent, ObjectRef
-    from capcard_sched.model.objects import NodeObject, PodObject
     from capcard_sched.model.refusal import Refusal
 
 _FINISHED = ("Succeeded", "Failed")
@@ -171,18 +162,18 @@ class Recorder(Generic[_R]):
     def _facts(self, deltas: Iterable[Delta], now: float) -> None:
         for delta in deltas:
             match delta:
-                case PodChanged(pod):
+                case ObjectChanged(PodObject() as pod):
                     self._see_pod(pod, now)
-                case PodGone(namespace, name, uid):
+                case ObjectGone("Pod", namespace, name, uid):
                     self._forget_pod(uid, f"{namespace}/{name}", now)
-                case PodGroupChanged(group):
+                case ObjectChanged(PodGroupObject() as group):
                     meta = group.metadata
                     key = f"{meta.namespace or 'default'}/{meta.name}"
                     self.queues[key] = group.spec.queue or "default"
                     self.services[key] = _service_of(meta.annotations)
-                case NodeChanged(node):
+                case ObjectChanged(NodeObject() as node):
                     self._see_node(node.metadata.name, node)
-                case NodeGone(name):
+                case ObjectGone("Node", _, name):
                     self._see_node(name, None)
                 case BindFailed(_, _, uid, _):
                     self._release(uid, now)

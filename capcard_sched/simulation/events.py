@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.controllers.objects import EVENT, JsonObject
-from capcard_sched.simulation.kinds import BY_NAME
+from capcard_sched.model.kinds import KIND_BY_NAME
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import EmitEvent
@@ -45,7 +45,7 @@ class EventRecorder:
         name = self._fresh_name(namespace, target.name)
         involved: JsonObject = {
             "kind": target.kind,
-            "apiVersion": BY_NAME[target.kind].api_version,
+            "apiVersion": KIND_BY_NAME[target.kind].api_version,
             "name": target.name,
             "uid": uid,
         }

@@ -9,12 +9,11 @@ from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROU
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
+from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
-    BY_NAME,
-    KINDS,
     NAMESAKES,
     NAMESPACE,
     SCENARIO,
@@ -217,7 +216,7 @@ class _Loader:
     def _kind(self, origin: Origin, obj: JsonObject) -> str | None:
         """The kind in the store; None when the apiVersion does not match the kind."""
         name, api_version = obj["kind"], obj["apiVersion"]
-        known = BY_NAME.get(name)
+        known = KIND_BY_NAME.get(name)
         if known is None or (api_version, name) in NAMESAKES:
             if (api_version, name) not in self._unknown:
                 self._unknown.add((api_version, name))

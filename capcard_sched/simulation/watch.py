@@ -2,134 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.controllers.objects import (
-    CLAIM,
-    CONFIG_MAP,
-    POD,
-    POD_GROUP,
-    PRIORITY_CLASS,
-    QUEUE,
-    annotations_of,
-    meta,
-)
+from capcard_sched.controllers.objects import CONFIG_MAP, annotations_of, meta
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, POD_QUEUE_NAME, SIMULATION_USAGE
+from capcard_sched.model.annotations import DEVICE_CONFIG_KEY, NODE_VGPU_HANDSHAKE, SIMULATION_USAGE
 from capcard_sched.model.card_registration import handshake_state
-from capcard_sched.model.hyper_nodes import HyperNodeObject
-from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
-from capcard_sched.model.numa import NumatopologyObject
-from capcard_sched.model.objects import (
-    ConfigMapObject,
-    NamespaceObject,
-    NodeObject,
-    PodGroupObject,
-    PodObject,
-    PriorityClassObject,
-    QueueObject,
-)
+from capcard_sched.model.kinds import KINDS
+from capcard_sched.model.objects import NodeObject
 from capcard_sched.model.usage import parse_usage
-from capcard_sched.model.volumes import (
-    CSIDriverObject,
-    CSINodeObject,
-    CSIStorageCapacityObject,
-    PersistentVolumeClaimObject,
-    PersistentVolumeObject,
-    StorageClassObject,
-    VolumeAttachmentObject,
-)
 from capcard_sched.simulation.clock import EPOCH
-from capcard_sched.simulation.kinds import (
-    CSI_DRIVER,
-    CSI_NODE,
-    DISRUPTION_BUDGET,
-    HYPER_NODE,
-    NAMESPACE,
-    NODE,
-    NUMATOPOLOGY,
-    RESOURCE_QUOTA,
-    STORAGE_CAPACITY,
-    STORAGE_CLASS,
-    VOLUME,
-    VOLUME_ATTACHMENT,
-)
+from capcard_sched.simulation.kinds import NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.store import Change, Store
 
 
-class _Watched(NamedTuple):
-    """One kind that the scheduler watches."""
-
-    type: type[msgspec.Struct]
-    changed: Callable[[Any], Delta]
-    #: From namespace, name and uid.
-    gone: Callable[[str, str, str], Delta]
-
-
-#: In the order of the deltas of a step: kinds that others refer to come first.
-_WATCHED: dict[str, _Watched] = {
-    PRIORITY_CLASS: _Watched(
-        PriorityClassObject, deltas.PriorityClassChanged, lambda _, name, __: deltas.PriorityClassGone(name)
-    ),
-    NAMESPACE: _Watched(
-        NamespaceObject,
-        lambda obj: deltas.NamespaceChanged(
-            obj.metadata.name,
-            obj.metadata.labels or {},
-            (obj.metadata.annotations or {}).get(POD_QUEUE_NAME, ""),
-        ),
-        lambda _, name, __: deltas.NamespaceGone(name),
-    ),
-    RESOURCE_QUOTA: _Watched(
-        ResourceQuotaObject,
-        deltas.ResourceQuotaChanged,
-        lambda namespace, name, _: deltas.ResourceQuotaGone(namespace, name),
-    ),
-    DISRUPTION_BUDGET: _Watched(
-        PodDisruptionBudgetObject,
-        deltas.PodDisruptionBudgetChanged,
-        lambda namespace, name, _: deltas.PodDisruptionBudgetGone(namespace, name),
-    ),
-    QUEUE: _Watched(QueueObject, deltas.QueueChanged, lambda _, name, __: deltas.QueueGone(name)),
-    CONFIG_MAP: _Watched(
-        ConfigMapObject, deltas.ConfigMapChanged, lambda namespace, name, _: deltas.ConfigMapGone(namespace, name)
-    ),
-    NODE: _Watched(NodeObject, deltas.NodeChanged, lambda _, name, __: deltas.NodeGone(name)),
-    HYPER_NODE: _Watched(HyperNodeObject, deltas.HyperNodeChanged, lambda _, name, __: deltas.HyperNodeGone(name)),
-    STORAGE_CLASS: _Watched(
-        StorageClassObject, deltas.StorageClassChanged, lambda _, name, __: deltas.StorageClassGone(name)
-    ),
-    CSI_DRIVER: _Watched(CSIDriverObject, deltas.CSIDriverChanged, lambda _, name, __: deltas.CSIDriverGone(name)),
-    STORAGE_CAPACITY: _Watched(
-        CSIStorageCapacityObject,
-        deltas.CSIStorageCapacityChanged,
-        lambda namespace, name, _: deltas.CSIStorageCapacityGone(namespace, name),
-    ),
-    CSI_NODE: _Watched(CSINodeObject, deltas.CSINodeChanged, lambda _, name, __: deltas.CSINodeGone(name)),
-    NUMATOPOLOGY: _Watched(
-        NumatopologyObject, deltas.NumatopologyChanged, lambda _, name, __: deltas.NumatopologyGone(name)
-    ),
-    VOLUME: _Watched(
-        PersistentVolumeObject, deltas.PersistentVolumeChanged, lambda _, name, __: deltas.PersistentVolumeGone(name)
-    ),
-    CLAIM: _Watched(
-        PersistentVolumeClaimObject,
-        deltas.PersistentVolumeClaimChanged,
-        lambda namespace, name, _: deltas.PersistentVolumeClaimGone(namespace, name),
-    ),
-    VOLUME_ATTACHMENT: _Watched(
-        VolumeAttachmentObject, deltas.VolumeAttachmentChanged, lambda _, name, __: deltas.VolumeAttachmentGone(name)
-    ),
-    POD_GROUP: _Watched(PodGroupObject, deltas.PodGroupChanged, deltas.PodGroupGone),
-    POD: _Watched(PodObject, deltas.PodChanged, deltas.PodGone),
-}
+#: The decoded form of the kinds that the scheduler watches, in the order of the deltas of a step: kinds that others
+#: refer to come first.
+_TYPES: dict[str, type[Any]] = {kind.name: kind.watch.type for kind in KINDS if kind.watch is not None}
 
 
 class StoreWatch:
@@ -139,7 +33,7 @@ class StoreWatch:
         """`started`: wall clock at the start of the program, Unix seconds; input handshakes are compared with it."""
         self._started = started
         self._store = store
-        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _WATCHED}
+        self._changed: dict[str, dict[tuple[str, str], None]] = {kind: {} for kind in _TYPES}
         self._gone: list[Delta] = []
         #: Node to the load of the last delta, as written.
         self._loads: dict[str, str] = {}
@@ -155,7 +49,7 @@ class StoreWatch:
             changed.pop(key, None)
             if change.kind == NODE:
                 self._gone += self._load(key[1], "")
-            self._gone.append(_WATCHED[change.kind].gone(*key, meta(change.object)["uid"]))
+            self._gone.append(deltas.ObjectGone(change.kind, *key, meta(change.object)["uid"]))
         else:
             changed[key] = None
 
@@ -173,12 +67,12 @@ class StoreWatch:
         found = self._gone
         self._gone = []
         for kind, keys in self._changed.items():
-            watched = _WATCHED[kind]
             for key in keys:
                 obj = self._store.get(kind, *key)
                 if obj is not None:
-                    decoded = msgspec.convert(obj, watched.type)
-                    found.append(watched.changed(self._judged(decoded) if isinstance(decoded, NodeObject) else decoded))
+                    decoded = msgspec.convert(obj, _TYPES[kind])
+                    judged = self._judged(decoded) if isinstance(decoded, NodeObject) else decoded
+                    found.append(deltas.ObjectChanged(judged))
                     if kind == NODE:
                         found += self._load(key[1], annotations_of(obj).get(SIMULATION_USAGE, ""))
             keys.clear()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.objects import NodeObject, PodGroupObject, PriorityClassObject, QueueObject
 from capcard_sched.model.resources import ResourceColumns
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.model.task_class import NO_ACCOUNTING
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
-    from capcard_sched.model.objects import PodGroupObject, QueueObject
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.task_class import DeviceAccounting
     from capcard_sched.model.term_limits import TermLimits
@@ -143,7 +143,7 @@ class ClusterState:
         self.confirmed = self._pod_table.confirmed
         self.assume_device_notes = self._pod_table.assume_device_notes
 
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type | str, Callable[[Any], None]] = {
             **self._pod_table.handlers,
             **self._namespace_table.handlers,
             **self._limit_table.handlers,
@@ -152,14 +152,14 @@ class ClusterState:
             **self._numa_table.handlers,
             **self._config_map_table.handlers,
             **self._volume_table.handlers,
-            deltas.NodeChanged: lambda delta: self._node_cache.apply(delta.node),
-            deltas.NodeGone: lambda delta: self._node_cache.drop(delta.name),
-            deltas.PodGroupChanged: lambda delta: self._apply_group(delta.group),
-            deltas.PodGroupGone: self._drop_group,
-            deltas.QueueChanged: lambda delta: self._apply_queue(delta.queue),
-            deltas.QueueGone: lambda delta: self._drop_queue(delta.name),
-            deltas.PriorityClassChanged: self._apply_priority_class,
-            deltas.PriorityClassGone: lambda delta: self._job_table.drop_priority_class(delta.name),
+            NodeObject: self._node_cache.apply,
+            "Node": lambda gone: self._node_cache.drop(gone.name),
+            PodGroupObject: self._apply_group,
+            "PodGroup": self._drop_group,
+            QueueObject: self._apply_queue,
+            "Queue": lambda gone: self._drop_queue(gone.name),
+            PriorityClassObject: self._apply_priority_class,
+            "PriorityClass": lambda gone: self._job_table.drop_priority_class(gone.name),
             deltas.ObjectUnreadable: self._apply_undecodable,
             deltas.Takeover: self._apply_takeover,
         }
@@ -167,7 +167,13 @@ class ClusterState:
     def apply(self, delta: deltas.Delta) -> None:
         """Apply one delta. Never raises for invalid content: the object is listed in `problems`."""
         self._match_width()
-        self._handlers[type(delta)](delta)
+        match delta:
+            case deltas.ObjectChanged(obj):
+                self._handlers[type(obj)](obj)
+            case deltas.ObjectGone(kind):
+                self._handlers[kind](delta)
+            case _:
+                self._handlers[type(delta)](delta)
 
     def _apply_undecodable(self, delta: deltas.ObjectUnreadable) -> None:
         """Keep the last known facts of an object that cannot be decoded."""
@@ -253,12 +259,11 @@ class ClusterState:
         self._invalid.note(ObjectRef("PodGroup", facts.namespace, facts.name, facts.uid), problem)
         self._job_table.update(facts)
 
-    def _drop_group(self, delta: deltas.PodGroupGone) -> None:
-        self._invalid.forget("PodGroup", delta.namespace, delta.name, delta.uid)
-        self._job_table.drop(f"{delta.namespace}/{delta.name}", delta.uid)
+    def _drop_group(self, gone: deltas.ObjectGone) -> None:
+        self._invalid.forget("PodGroup", gone.namespace, gone.name, gone.uid)
+        self._job_table.drop(f"{gone.namespace}/{gone.name}", gone.uid)
 
-    def _apply_priority_class(self, delta: deltas.PriorityClassChanged) -> None:
-        item = delta.priority_class
+    def _apply_priority_class(self, item: PriorityClassObject) -> None:
         self._job_table.set_priority_class(item.metadata.name, item.value, is_default=bool(item.global_default))
 
     # --- queues -----------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from capcard_sched.model import deltas
-from capcard_sched.model.hyper_nodes import NO_TREE, HyperNodeTree, hyper_node_facts
+from capcard_sched.model.hyper_nodes import NO_TREE, HyperNodeObject, HyperNodeTree, hyper_node_facts
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.selectors import matches_labels
 
@@ -45,15 +44,15 @@ class HyperNodeTable:
         self._chosen: dict[_Rule, set[str]] = {}
         self._stale = False
         self._generation = -1
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.HyperNodeChanged: self._put,
-            deltas.HyperNodeGone: lambda delta: self._drop(delta.name),
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            HyperNodeObject: self._put,
+            "HyperNode": lambda gone: self._drop(gone.name),
         }
 
-    def _put(self, delta: deltas.HyperNodeChanged) -> None:
-        meta = delta.hyper_node.metadata
+    def _put(self, obj: HyperNodeObject) -> None:
+        meta = obj.metadata
         ref = ObjectRef("HyperNode", "", meta.name, meta.uid)
-        facts, problem = hyper_node_facts(delta.hyper_node)
+        facts, problem = hyper_node_facts(obj)
         if self._read.get(meta.name) == (ref, problem) and self.known.get(meta.name) == facts:
             return
         self._read[meta.name] = ref, problem

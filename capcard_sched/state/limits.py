@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capcard_sched.model import deltas
-from capcard_sched.model.limits import Budget, Quota, budget_facts, quota_facts
+from capcard_sched.model.limits import (
+    Budget,
+    PodDisruptionBudgetObject,
+    Quota,
+    ResourceQuotaObject,
+    budget_facts,
+    quota_facts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capcard_sched.model.deltas import ObjectGone
     from capcard_sched.state.changes import Changes
 
 _T = TypeVar("_T", Quota, Budget)
@@ -24,28 +31,28 @@ class LimitTable:
         #: Namespace to name to budget; a namespace without any is absent.
         self.budgets: dict[str, dict[str, Budget]] = {}
         self._changes = changes
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.ResourceQuotaChanged: lambda delta: self._put_quota(quota_facts(delta.quota)),
-            deltas.ResourceQuotaGone: self._drop_quota,
-            deltas.PodDisruptionBudgetChanged: lambda delta: self._put_budget(budget_facts(delta.budget)),
-            deltas.PodDisruptionBudgetGone: self._drop_budget,
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            ResourceQuotaObject: lambda quota: self._put_quota(quota_facts(quota)),
+            "ResourceQuota": self._drop_quota,
+            PodDisruptionBudgetObject: lambda budget: self._put_budget(budget_facts(budget)),
+            "PodDisruptionBudget": self._drop_budget,
         }
 
     def _put_quota(self, quota: Quota) -> None:
         if _put(self.quotas, quota):
             self._changes.quotas.add(quota.namespace)
 
-    def _drop_quota(self, delta: deltas.ResourceQuotaGone) -> None:
-        if _drop(self.quotas, delta.namespace, delta.name):
-            self._changes.quotas.add(delta.namespace)
+    def _drop_quota(self, gone: ObjectGone) -> None:
+        if _drop(self.quotas, gone.namespace, gone.name):
+            self._changes.quotas.add(gone.namespace)
 
     def _put_budget(self, budget: Budget) -> None:
         if _put(self.budgets, budget):
             self._changes.budgets.add(budget.namespace)
 
-    def _drop_budget(self, delta: deltas.PodDisruptionBudgetGone) -> None:
-        if _drop(self.budgets, delta.namespace, delta.name):
-            self._changes.budgets.add(delta.namespace)
+    def _drop_budget(self, gone: ObjectGone) -> None:
+        if _drop(self.budgets, gone.namespace, gone.name):
+            self._changes.budgets.add(gone.namespace)
 
 
 def _put(table: dict[str, dict[str, _T]], record: _T) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capcard_sched.model import deltas
+from capcard_sched.model.objects import NamespaceObject
 from capcard_sched.model.selectors import matches_labels, namespace_labels
 
 if TYPE_CHECKING:
@@ -26,10 +26,13 @@ class NamespaceTable:
         self._set_default_queue = set_default_queue
         self._classes = classes
         self._changes = changes
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.NamespaceChanged: lambda delta: self._put(delta.name, delta.labels, delta.default_queue),
-            deltas.NamespaceGone: lambda delta: self._put(delta.name, None, ""),
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            NamespaceObject: self._apply,
+            "Namespace": lambda gone: self._put(gone.name, None, ""),
         }
+
+    def _apply(self, namespace: NamespaceObject) -> None:
+        self._put(namespace.metadata.name, namespace.metadata.labels or {}, namespace.default_queue)
 
     def _put(self, name: str, labels: Mapping[str, str] | None, default_queue: str) -> None:
         if self.default_queues.get(name, "") != default_queue:

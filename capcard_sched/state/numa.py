@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
-from capcard_sched.model.numa import CpuTopology, NumaFacts, numa_facts
+from capcard_sched.model.numa import CpuTopology, NumaFacts, NumatopologyObject, numa_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capcard_sched.model.numa import NumatopologyObject
     from capcard_sched.state.changes import Changes
     from capcard_sched.state.invalid_objects import InvalidObjects
 
@@ -31,9 +29,9 @@ class NumaTable:
         self._invalid = invalid
         #: Equal topologies share one object.
         self._topologies: dict[CpuTopology, CpuTopology] = {}
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.NumatopologyChanged: lambda delta: self._put(delta.numatopology),
-            deltas.NumatopologyGone: lambda delta: self._gone(delta.name),
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            NumatopologyObject: self._put,
+            "Numatopology": lambda gone: self._gone(gone.name),
         }
 
     def _put(self, obj: NumatopologyObject) -> None:

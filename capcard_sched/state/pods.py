@@ -11,6 +11,7 @@ from capcard_sched.model import deltas
 from capcard_sched.model.annotations import DEVICE_ANNOTATIONS, FIXED_DEVICE_ANNOTATIONS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.objects import PodObject
 from capcard_sched.model.pod_facts import facts_of
 from capcard_sched.model.quantity import QuantityError
 from capcard_sched.model.status import ALLOCATED_STATUSES, COMPLETED_STATUSES, TaskStatus
@@ -19,7 +20,6 @@ from capcard_sched.state.ignored_edits import describe_edits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from capcard_sched.model.objects import PodObject
     from capcard_sched.model.pod_facts import PodFacts
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.state.accounting import Accounting
@@ -71,9 +71,9 @@ class PodTable:
         self._label_sets: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         #: Latest objects of pods that changed while their binding was in flight, by uid.
         self._deferred: dict[str, PodObject] = {}
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.PodChanged: lambda delta: self.apply(delta.pod),
-            deltas.PodGone: lambda delta: self.drop(delta.namespace, delta.name, delta.uid),
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            PodObject: self.apply,
+            "Pod": lambda gone: self.drop(gone.namespace, gone.name, gone.uid),
             deltas.BindFailed: self._bind_failed,
             deltas.BindRetry: self._bind_retry,
             deltas.EvictFailed: self._evict_failed,

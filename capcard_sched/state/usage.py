@@ -25,7 +25,7 @@ class UsageTable:
     def __init__(self, changes: Changes) -> None:
         self.usage: dict[str, NodeUsage] = {}
         self._changes = changes
-        self.handlers: dict[type, Callable[[Any], None]] = {
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
             deltas.NodeUsageChanged: self._put,
             deltas.NodeUsageGone: self._drop,
         }

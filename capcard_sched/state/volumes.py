@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capcard_sched.model import deltas
 from capcard_sched.model.in_tree_volumes import CSI_DRIVERS, MIGRATED_EVERYWHERE, MIGRATED_PLUGINS
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.selectors import label_selector_problem
@@ -27,6 +26,7 @@ from capcard_sched.model.storage_facts import claim_facts, storage_bytes, volume
 from capcard_sched.model.volumes import (
     IMMEDIATE,
     WAIT_FOR_CONSUMER,
+    CSIDriverObject,
     CSINodeObject,
     CSIStorageCapacityObject,
     PersistentVolumeClaimObject,
@@ -56,23 +56,23 @@ class VolumeTable:
         self._attached: dict[str, tuple[str, str]] = {}
         #: Volume name to the nodes with an attachment of it.
         self._nodes_of: dict[str, set[str]] = {}
-        self.handlers: dict[type, Callable[[Any], None]] = {
-            deltas.PersistentVolumeClaimChanged: lambda delta: self._apply_claim(delta.claim),
-            deltas.PersistentVolumeClaimGone: lambda delta: self._drop_claim(delta.namespace, delta.name),
-            deltas.PersistentVolumeChanged: lambda delta: self._apply_volume(delta.volume),
-            deltas.PersistentVolumeGone: lambda delta: self._drop_volume(delta.name),
-            deltas.StorageClassChanged: lambda delta: self._apply_class(delta.storage_class),
-            deltas.StorageClassGone: lambda delta: self._drop_class(delta.name),
-            deltas.CSINodeChanged: lambda delta: self._apply_csi_node(delta.csi_node),
-            deltas.CSINodeGone: lambda delta: self._drop_csi_node(delta.name),
-            deltas.CSIDriverChanged: lambda delta: self._set_tracked(
-                delta.driver.metadata.name, tracked=bool(delta.driver.spec.storage_capacity)
+        self.handlers: dict[type | str, Callable[[Any], None]] = {
+            PersistentVolumeClaimObject: self._apply_claim,
+            "PersistentVolumeClaim": lambda gone: self._drop_claim(gone.namespace, gone.name),
+            PersistentVolumeObject: self._apply_volume,
+            "PersistentVolume": lambda gone: self._drop_volume(gone.name),
+            StorageClassObject: self._apply_class,
+            "StorageClass": lambda gone: self._drop_class(gone.name),
+            CSINodeObject: self._apply_csi_node,
+            "CSINode": lambda gone: self._drop_csi_node(gone.name),
+            CSIDriverObject: lambda driver: self._set_tracked(
+                driver.metadata.name, tracked=bool(driver.spec.storage_capacity)
             ),
-            deltas.CSIDriverGone: lambda delta: self._set_tracked(delta.name, tracked=False),
-            deltas.CSIStorageCapacityChanged: lambda delta: self._apply_capacity(delta.capacity),
-            deltas.CSIStorageCapacityGone: lambda delta: self._drop_capacity(delta.namespace, delta.name),
-            deltas.VolumeAttachmentChanged: lambda delta: self._apply_attachment(delta.attachment),
-            deltas.VolumeAttachmentGone: lambda delta: self._drop_attachment(delta.name),
+            "CSIDriver": lambda gone: self._set_tracked(gone.name, tracked=False),
+            CSIStorageCapacityObject: self._apply_capacity,
+            "CSIStorageCapacity": lambda gone: self._drop_capacity(gone.namespace, gone.name),
+            VolumeAttachmentObject: self._apply_attachment,
+            "VolumeAttachment": lambda gone: self._drop_attachment(gone.name),
         }
 
     def _note(self, kind: Any, namespace: str, name: str, problems: Iterable[str], uid: str = "") -> str:

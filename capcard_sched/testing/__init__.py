@@ -149,7 +149,7 @@ class Harness(ClusterObjects):
         obj["spec"]["nodeName"] = bind.node
         obj["metadata"].setdefault("annotations", {}).update(bind.pod_annotations())
         obj["status"] = {"phase": "Running" if self._run else "Pending"}
-        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def session(self) -> Session:
         """An open session over all objects so far: plugins are open, no action has run."""

@@ -74,7 +74,7 @@ class ClusterObjects(StorageObjects):
             "spec": {"taints": list(taints), "unschedulable": unschedulable},
             "status": {"allocatable": allocatable, "capacity": allocatable, "images": list(images)},
         }
-        self._deltas.append(deltas.NodeChanged(msgspec.convert(obj, NodeObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, NodeObject)))
 
     def gpu_node(
         self,
@@ -119,11 +119,11 @@ class ClusterObjects(StorageObjects):
         written = [{"type": of, "selector": {"exactMatch": {"name": member}}} for of, member in named]
         spec = {"tier": tier, "tierName": tier_name, "members": [*written, *members]}
         obj = {"metadata": self._meta(name, None), "spec": spec}
-        self._deltas.append(deltas.HyperNodeChanged(msgspec.convert(obj, HyperNodeObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, HyperNodeObject)))
 
     def delete_hyper_node(self, name: str) -> None:
         """Delete a HyperNode."""
-        self._deltas.append(deltas.HyperNodeGone(name))
+        self._deltas.append(deltas.ObjectGone("HyperNode", "", name))
 
     def queue(
         self,
@@ -158,7 +158,7 @@ class ClusterObjects(StorageObjects):
             "guarantee": {"resource": dict(guarantee)} if guarantee is not None else None,
         }
         obj = {"metadata": self._meta(name, None, annotations=notes), "spec": spec, "status": {"state": state}}
-        self._deltas.append(deltas.QueueChanged(msgspec.convert(obj, QueueObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, QueueObject)))
 
     def group(
         self,
@@ -195,7 +195,7 @@ class ClusterObjects(StorageObjects):
             "spec": spec,
             "status": {"phase": phase, "conditions": list(conditions)},
         }
-        self._deltas.append(deltas.PodGroupChanged(msgspec.convert(obj, PodGroupObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodGroupObject)))
 
     def pod(
         self,
@@ -252,47 +252,47 @@ class ClusterObjects(StorageObjects):
             },
         }
         self._pods[f"{namespace}/{name}"] = obj
-        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def priority_class(self, name: str, value: int, *, global_default: bool = False) -> None:
         """Add or replace a PriorityClass."""
         obj = {"metadata": self._meta(name, None), "value": value, "globalDefault": global_default}
-        self._deltas.append(deltas.PriorityClassChanged(msgspec.convert(obj, PriorityClassObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PriorityClassObject)))
 
     def set_phase(self, name: str, phase: str, *, namespace: str = "default") -> None:
         """Change the status of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["status"] = {"phase": phase}
-        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def nominate(self, name: str, node: str, *, namespace: str = "default") -> None:
         """Set the nominated node of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["status"]["nominatedNodeName"] = node
-        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def terminate(self, name: str, *, namespace: str = "default") -> None:
         """Set the deletion timestamp of a pod."""
         obj = self._pods[f"{namespace}/{name}"]
         obj["metadata"]["deletionTimestamp"] = _timestamp(self._created)
-        self._deltas.append(deltas.PodChanged(msgspec.convert(obj, PodObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def delete_pod(self, name: str, *, namespace: str = "default") -> None:
         """Delete a pod."""
         self._pods.pop(f"{namespace}/{name}", None)
-        self._deltas.append(deltas.PodGone(namespace, name))
+        self._deltas.append(deltas.ObjectGone("Pod", namespace, name))
 
     def delete_node(self, name: str) -> None:
         """Delete a node."""
-        self._deltas.append(deltas.NodeGone(name))
+        self._deltas.append(deltas.ObjectGone("Node", "", name))
 
     def delete_group(self, name: str, *, namespace: str = "default") -> None:
         """Delete a PodGroup."""
-        self._deltas.append(deltas.PodGroupGone(namespace, name))
+        self._deltas.append(deltas.ObjectGone("PodGroup", namespace, name))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue."""
-        self._deltas.append(deltas.QueueGone(name))
+        self._deltas.append(deltas.ObjectGone("Queue", "", name))
 
     def apply(self, *more: Delta) -> None:
         """Add deltas to the next step."""

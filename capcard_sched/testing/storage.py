@@ -63,7 +63,7 @@ class StorageObjects:
         terms = [{"matchLabelExpressions": [{"key": key, "values": list(values)}]} for key, values in topologies]
         if terms:
             body["allowedTopologies"] = terms
-        self._deltas.append(deltas.StorageClassChanged(msgspec.convert(body, StorageClassObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, StorageClassObject)))
 
     def claim(
         self,
@@ -108,12 +108,12 @@ class StorageObjects:
     def _tell_claim(self, body: dict[str, Any]) -> None:
         meta = body["metadata"]
         self._claims[f"{meta['namespace']}/{meta['name']}"] = body
-        self._deltas.append(deltas.PersistentVolumeClaimChanged(msgspec.convert(body, PersistentVolumeClaimObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, PersistentVolumeClaimObject)))
 
     def delete_claim(self, name: str, *, namespace: str = "default") -> None:
         """Delete a claim."""
         self._claims.pop(f"{namespace}/{name}", None)
-        self._deltas.append(deltas.PersistentVolumeClaimGone(namespace, name))
+        self._deltas.append(deltas.ObjectGone("PersistentVolumeClaim", namespace, name))
 
     def volume(
         self,
@@ -152,12 +152,12 @@ class StorageObjects:
 
     def _tell_volume(self, body: dict[str, Any]) -> None:
         self._volumes[body["metadata"]["name"]] = body
-        self._deltas.append(deltas.PersistentVolumeChanged(msgspec.convert(body, PersistentVolumeObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, PersistentVolumeObject)))
 
     def delete_volume(self, name: str) -> None:
         """Delete a volume."""
         self._volumes.pop(name, None)
-        self._deltas.append(deltas.PersistentVolumeGone(name))
+        self._deltas.append(deltas.ObjectGone("PersistentVolume", "", name))
 
     def csi_node(self, node: str, *, migrated: Iterable[str] = (), **limits: int | None) -> None:
         """Set the drivers of a node and their volume limits; `_` in a name stands for a dot.
@@ -170,12 +170,12 @@ class StorageObjects:
         ]
         meta = {"name": node, "annotations": {MIGRATED_PLUGINS: ",".join(migrated)}}
         body = {"metadata": meta, "spec": {"drivers": drivers}}
-        self._deltas.append(deltas.CSINodeChanged(msgspec.convert(body, CSINodeObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSINodeObject)))
 
     def csi_driver(self, name: str, *, storage_capacity: bool) -> None:
         """Add a driver."""
         body = {"metadata": {"name": name}, "spec": {"storageCapacity": storage_capacity}}
-        self._deltas.append(deltas.CSIDriverChanged(msgspec.convert(body, CSIDriverObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSIDriverObject)))
 
     def storage_capacity(
         self, name: str, *, storage_class: str, capacity: Any, labels: Mapping[str, str] | None, largest: Any = None
@@ -190,7 +190,7 @@ class StorageObjects:
             body["nodeTopology"] = {"matchLabels": dict(labels)}
         if largest is not None:
             body["maximumVolumeSize"] = largest
-        self._deltas.append(deltas.CSIStorageCapacityChanged(msgspec.convert(body, CSIStorageCapacityObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, CSIStorageCapacityObject)))
 
     def attachment(self, name: str, *, node: str, volume: str, driver: str = "csi.test") -> None:
         """Attach a volume to a node."""
@@ -198,11 +198,11 @@ class StorageObjects:
             "metadata": {"name": name},
             "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}},
         }
-        self._deltas.append(deltas.VolumeAttachmentChanged(msgspec.convert(body, VolumeAttachmentObject)))
+        self._deltas.append(deltas.ObjectChanged(msgspec.convert(body, VolumeAttachmentObject)))
 
     def delete_attachment(self, name: str) -> None:
         """Detach a volume."""
-        self._deltas.append(deltas.VolumeAttachmentGone(name))
+        self._deltas.append(deltas.ObjectGone("VolumeAttachment", "", name))
 
     def _settle(self, bind: Bind) -> None:
         """Bind the claims of a binding, as the volume controller and provisioners do."""

@@ -13,7 +13,7 @@ import pytest
 from capcard_sched.daemon.scheduler_thread import SchedulerThread
 from capcard_sched.framework.conf.scheduler_conf import default_conf
 from capcard_sched.framework.core import Core, StepResult
-from capcard_sched.model.deltas import Delta, PodChanged, Takeover
+from capcard_sched.model.deltas import Delta, ObjectChanged, Takeover
 from capcard_sched.model.intents import Bind, Intent
 from capcard_sched.model.objects import PodObject
 from capcard_sched.testing import registry
@@ -183,7 +183,7 @@ def test_without_anything_new_the_thread_still_wakes_once_a_period(thread: Sched
 
 
 def test_a_failing_delta_is_reported_and_the_others_are_applied(thread: SchedulerThread, outside: Outside) -> None:
-    broken = PodChanged(PodObject(metadata=None))  # type: ignore[arg-type]
+    broken = ObjectChanged(PodObject(metadata=None))  # type: ignore[arg-type]
     thread.deliver([*_CLUSTER, broken, *_gang("g", 1)])
     thread.lead()
     outside.wait(lambda: set(outside.binds) == {"g-0"})

@@ -7,7 +7,7 @@ import pytest
 
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
 from capcard_sched.insight.trial import run_trial, with_actions
-from capcard_sched.model.deltas import NodeChanged, QueueChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.diagnosis import StateDifference
 from capcard_sched.model.objects import NodeObject, QueueObject
 from capcard_sched.testing import Harness
@@ -35,16 +35,16 @@ def h() -> Harness:
     return h
 
 
-def queue(cards: int) -> QueueChanged:
+def queue(cards: int) -> ObjectChanged:
     notes = {"volcano.sh/card.quota": f'{{"{H200}": {cards}}}'}
-    return QueueChanged(msgspec.convert({"metadata": {"name": "q", "annotations": notes}}, QueueObject))
+    return ObjectChanged(msgspec.convert({"metadata": {"name": "q", "annotations": notes}}, QueueObject))
 
 
-def node(name: str) -> NodeChanged:
+def node(name: str) -> ObjectChanged:
     labels = {"nvidia.com/gpu.product": H200, "nvidia.com/gpu.memory": "143771"}
     amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
     obj = {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": amounts}}
-    return NodeChanged(msgspec.convert(obj, NodeObject))
+    return ObjectChanged(msgspec.convert(obj, NodeObject))
 
 
 def usage(found: StateDifference) -> dict[tuple[str, str], tuple[float, float]]:

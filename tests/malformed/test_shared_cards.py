@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import ConfigMapChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import ConfigMapObject
 from tests.unit.plugins.deviceshare.cluster import CORES, MEMORY, NUMBER, PERCENTAGE, VgpuHarness
 
@@ -202,7 +202,7 @@ def test_a_config_map_gives_one_warning_and_the_last_valid_one_stays_in_force(ca
     for text in ("nvidia: {gpuMemoryFactor: 10}", case.value):
         meta = {"name": SETTINGS, "namespace": "kube-system"}
         h.apply(
-            ConfigMapChanged(msgspec.convert({"metadata": meta, "data": {"device-config.yaml": text}}, ConfigMapObject))
+            ObjectChanged(msgspec.convert({"metadata": meta, "data": {"device-config.yaml": text}}, ConfigMapObject))
         )
         h.step()
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 
 from capcard_sched.framework.api.hooks import SWITCHES
-from capcard_sched.model.deltas import PodDisruptionBudgetChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.limits import PodDisruptionBudgetObject
 from capcard_sched.model.status import TaskStatus
@@ -205,7 +205,7 @@ class _Run:
             "spec": {"selector": {"matchLabels": {"gang": "g0"}}},
             "status": {"disruptionsAllowed": 1},
         }
-        h.apply(PodDisruptionBudgetChanged(msgspec.convert(budget, PodDisruptionBudgetObject)))
+        h.apply(ObjectChanged(msgspec.convert(budget, PodDisruptionBudgetObject)))
 
     def arrive(self, gangs: list[_Gang]) -> None:
         for gang in gangs:

@@ -178,19 +178,19 @@ class _Model:
     def _gone(self, gone: _Gone) -> deltas.Delta:
         if gone.kind == "node":
             self.nodes.pop(gone.name, None)
-            return deltas.NodeGone(gone.name)
+            return deltas.ObjectGone("Node", "", gone.name)
         if gone.kind == "queue":
             self.queues.discard(gone.name)
-            return deltas.QueueGone(gone.name)
+            return deltas.ObjectGone("Queue", "", gone.name)
         if gone.kind == "group":
             group = self.groups.get(gone.name)
             if group is not None and gone.uid in ("", group.uid):
                 del self.groups[gone.name]
-            return deltas.PodGroupGone("default", gone.name, gone.uid)
+            return deltas.ObjectGone("PodGroup", "default", gone.name, gone.uid)
         known = self.pods.get(gone.name)
         if known is not None and gone.uid in ("", known[0].uid):
             del self.pods[gone.name]
-        return deltas.PodGone("default", gone.name, gone.uid)
+        return deltas.ObjectGone("Pod", "default", gone.name, gone.uid)
 
     # --- what follows from the facts ---------------------------------------------------------------------------------
 
@@ -350,13 +350,13 @@ def test_what_is_all_deleted_leaves_nothing_behind(changes: list[Any]) -> None:
     for change in changes:
         state.apply(model.take(change))
     for name in ("a", "b", "c", "d"):
-        state.apply(deltas.PodGone("default", name))
+        state.apply(deltas.ObjectGone("Pod", "default", name))
     for name in ("g", "h", "podgroup-rs", "podgroup-a"):
-        state.apply(deltas.PodGroupGone("default", name))
+        state.apply(deltas.ObjectGone("PodGroup", "default", name))
     for name in ("m", "n"):
-        state.apply(deltas.NodeGone(name))
+        state.apply(deltas.ObjectGone("Node", "", name))
     for name in ("default", "q", "r"):
-        state.apply(deltas.QueueGone(name))
+        state.apply(deltas.ObjectGone("Queue", "", name))
     left = (state.tasks, state.jobs, state.queues, state.schedulable, state.orphans, state.problems)
     assert not any(left)
     assert not state.groups_missing

@@ -38,8 +38,8 @@ from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS
 from capcard_sched.kube.paths import queue_path
-from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone, QueueChanged, QueueGone
-from capcard_sched.model.objects import QueueObject
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.objects import NamespaceObject, QueueObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -261,14 +261,17 @@ class AdmissionService:
     def _deliver(self, deltas: Sequence[Delta]) -> None:
         view = self._view
         for delta in deltas:
-            if isinstance(delta, QueueChanged):
-                view.set_queue(delta.queue)
-            elif isinstance(delta, QueueGone):
-                view.drop_queue(delta.name)
-            elif isinstance(delta, NamespaceChanged):
-                view.set_namespace(delta.name, delta.default_queue)
-            elif isinstance(delta, NamespaceGone):
-                view.drop_namespace(delta.name)
+            match delta:
+                case ObjectChanged(QueueObject() as queue):
+                    view.set_queue(queue)
+                case ObjectChanged(NamespaceObject() as namespace):
+                    view.set_namespace(namespace.metadata.name, namespace.default_queue)
+                case ObjectGone("Queue", _, name):
+                    view.drop_queue(name)
+                case ObjectGone("Namespace", _, name):
+                    view.drop_namespace(name)
+                case _:
+                    pass
 
     def _read_config(self) -> AdmissionConfig:
         path = self._options.admission_conf

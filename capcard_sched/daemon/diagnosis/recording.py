@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from capcard_sched.framework.core import StepResult
 
 #: Version of the file format; other versions are rejected.
-FORMAT: Final = 1
+FORMAT: Final = 2
 DEFAULT_MAX_BYTES: Final = 1 << 30
 #: Deltas and intents: maximum waiting for the disk.
 _MOST_WAITING: Final = 1_000_000

@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from capcard_sched.model.deltas import (
-    BindFailed,
-    Delta,
-    EvictFailed,
-    PodChanged,
-    PodGone,
-    PodGroupChanged,
-    PodGroupGone,
-    Takeover,
-)
+from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone, Takeover
 from capcard_sched.model.intents import AnnotatePodGroup, Bind, Evict, Intent, UpdatePodGroup
+from capcard_sched.model.objects import PodGroupObject, PodObject
 from capcard_sched.model.timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from capcard_sched.model.objects import PodGroupObject, PodObject
     from capcard_sched.state.cluster import ClusterState
 
 _NOT_RECORDED: str = "replay: not in the recording"
@@ -52,15 +43,15 @@ class ReplayState:
         """The recorded deltas, with additional ones for pods that were restored before."""
         for delta in deltas:
             match delta:
-                case PodChanged(pod):
+                case ObjectChanged(PodObject() as pod):
                     self._see(pod)
-                case PodGone(namespace, name, uid):
+                case ObjectGone("Pod", namespace, name, uid):
                     known = uid or self._uids.pop((namespace, name), "")
                     self._pods.pop(known, None)
                     self._ahead.discard(known)
-                case PodGroupChanged(group):
+                case ObjectChanged(PodGroupObject() as group):
                     self._groups[group.metadata.namespace or "default", group.metadata.name] = group
-                case PodGroupGone(namespace, name):
+                case ObjectGone("PodGroup", namespace, name):
                     self._groups.pop((namespace, name), None)
                 case BindFailed(_, _, uid) | EvictFailed(_, _, uid):
                     yield from self._undo(uid)
@@ -83,8 +74,8 @@ class ReplayState:
         pod = self._pods.get(uid)
         if uid in self._ahead and pod is not None:
             self._ahead.discard(uid)
-            yield PodGone(pod.metadata.namespace or "default", pod.metadata.name, uid)
-            yield PodChanged(pod)
+            yield ObjectGone("Pod", pod.metadata.namespace or "default", pod.metadata.name, uid)
+            yield ObjectChanged(pod)
 
     # --- after a step -----------------------------------------------------------------------------------------------
 
@@ -130,7 +121,7 @@ class ReplayState:
             if pod is not None and replayed.get(uid) != bind:
                 self._ahead.add(uid)
                 meta = replace(pod.metadata, annotations={**(pod.metadata.annotations or {}), **bind.annotations})
-                yield PodChanged(replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node)))
+                yield ObjectChanged(replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node)))
 
     def _evictions(self, recorded: Mapping[str, Evict], replayed: Mapping[str, Evict], now: float) -> Iterator[Delta]:
         for uid, evict in replayed.items():
@@ -140,7 +131,9 @@ class ReplayState:
             pod = self._pods.get(uid)
             if pod is not None and uid not in replayed:
                 self._ahead.add(uid)
-                yield PodChanged(replace(pod, metadata=replace(pod.metadata, deletion_timestamp=format_timestamp(now))))
+                yield ObjectChanged(
+                    replace(pod, metadata=replace(pod.metadata, deletion_timestamp=format_timestamp(now)))
+                )
 
     def _phases(self, state: ClusterState, recorded: Sequence[Intent], replayed: Sequence[Intent]) -> Iterator[Delta]:
         intents = (*recorded, *replayed)
@@ -148,7 +141,7 @@ class ReplayState:
         for key in sorted(keys):
             job, group = state.jobs.get("/".join(key)), self._groups.get(key)
             if job is not None and group is not None and job.phase.value != self.phase(*key):
-                yield PodGroupChanged(group)
+                yield ObjectChanged(group)
 
 
 def _binds(intents: Sequence[Intent]) -> Mapping[str, Bind]:

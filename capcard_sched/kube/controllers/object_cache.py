@@ -13,7 +13,7 @@ import msgspec
 
 from capcard_sched.controllers.objects import COMMAND, POD_GROUP, QUEUE, JsonObject, Key, key_of, meta
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, ObjectChanged, ObjectGone
+from capcard_sched.kube.controllers.records import FETCHED, RESOURCES, RecordChanged, RecordGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ class NotFetchedError(LookupError):
 class _CachedObject:
     __slots__ = ("data", "deleted", "owners", "uid", "version")
 
-    def __init__(self, change: ObjectChanged) -> None:
+    def __init__(self, change: RecordChanged) -> None:
         self.uid = change.uid
         self.version = change.version
         self.owners = change.owners
@@ -115,9 +115,9 @@ class ObjectCache:
 
     # --- changes ---
 
-    def apply(self, change: ObjectChanged | ObjectGone, *, confirmed: bool = True) -> None:
+    def apply(self, change: RecordChanged | RecordGone, *, confirmed: bool = True) -> None:
         """A change from a watch, or with `confirmed=False` from an answer."""
-        if isinstance(change, ObjectGone):
+        if isinstance(change, RecordGone):
             self._remove(change)
             return
         key = Key(change.kind, change.namespace, change.name)
@@ -164,19 +164,19 @@ class ObjectCache:
         now = self._clock()
         return [key for key, (_, until) in self._unconfirmed.items() if until <= now]
 
-    def confirm(self, key: Key, change: ObjectChanged | None) -> None:
+    def confirm(self, key: Key, change: RecordChanged | None) -> None:
         """An unconfirmed object was read again; None when it does not exist."""
         known = self._unconfirmed.pop(key, None)
         entry = self._entries.get(key.kind, {}).get(key[1:])
         if change is None:
             if known is not None and entry is not None and entry.uid == known[0]:
-                self._remove(ObjectGone(*key, entry.uid))
+                self._remove(RecordGone(*key, entry.uid))
             return
         if entry is not None and entry.uid == change.uid:
             entry.deleted = ""
         self.apply(change)
 
-    def _remove(self, gone: ObjectGone) -> None:
+    def _remove(self, gone: RecordGone) -> None:
         key = Key(gone.kind, gone.namespace, gone.name)
         if gone.uid:
             self._bury(gone.uid)

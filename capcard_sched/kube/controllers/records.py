@@ -10,25 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from capcard_sched.controllers.objects import (
-    APPS_API,
-    BATCH_API,
-    BUS_API,
     CLAIM,
     COMMAND,
-    CONFIG_MAP,
     CRON_JOB,
     DEPLOYMENT,
     JOB,
-    NETWORK_POLICY,
-    NETWORKING_API,
     POD,
     POD_GROUP,
     PRIORITY_CLASS,
     QUEUE,
     REPLICA_SET,
-    SCHEDULING_API,
-    SECRET,
-    SERVICE,
     STATEFUL_SET,
     Key,
 )
@@ -36,6 +27,7 @@ from capcard_sched.controllers.podgroups import OWNER_KINDS
 from capcard_sched.kube.kinds import WatchedKind
 from capcard_sched.kube.paths import object_path
 from capcard_sched.model.annotations import GROUP_NAME, GROUP_NAME_ALIAS
+from capcard_sched.model.kinds import KIND_BY_NAME, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -45,41 +37,10 @@ _READ_PREFIXES: Final = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8
 _REVISION: Final = "controller-revision-hash"
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
-
-class ApiResource(NamedTuple):
-    """Where the objects of a kind are."""
-
-    #: `v1`, or group and version.
-    api_version: str
-    resource: str
-
-    def path(self, namespace: str, name: str = "", sub: str = "") -> str:
-        """The collection of a namespace, or one object or subresource in it."""
-        api = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
-        if name:
-            return object_path(api, self.resource, name, namespace=namespace, sub=sub)
-        return f"{api}/namespaces/{namespace}/{self.resource}" if namespace else f"{api}/{self.resource}"
-
-
 #: Every kind that controllers read or write, by its name in a view.
-RESOURCES: Final[Mapping[str, ApiResource]] = {
-    POD: ApiResource("v1", "pods"),
-    SERVICE: ApiResource("v1", "services"),
-    CONFIG_MAP: ApiResource("v1", "configmaps"),
-    SECRET: ApiResource("v1", "secrets"),
-    CLAIM: ApiResource("v1", "persistentvolumeclaims"),
-    NETWORK_POLICY: ApiResource(NETWORKING_API, "networkpolicies"),
-    PRIORITY_CLASS: ApiResource("scheduling.k8s.io/v1", "priorityclasses"),
-    DEPLOYMENT: ApiResource(APPS_API, "deployments"),
-    REPLICA_SET: ApiResource(APPS_API, "replicasets"),
-    STATEFUL_SET: ApiResource(APPS_API, "statefulsets"),
-    OWNER_KINDS["apps/v1", "DaemonSet"]: ApiResource(APPS_API, "daemonsets"),
-    OWNER_KINDS["batch/v1", "Job"]: ApiResource("batch/v1", "jobs"),
-    QUEUE: ApiResource(SCHEDULING_API, "queues"),
-    POD_GROUP: ApiResource(SCHEDULING_API, "podgroups"),
-    JOB: ApiResource(BATCH_API, "jobs"),
-    CRON_JOB: ApiResource(BATCH_API, "cronjobs"),
-    COMMAND: ApiResource(BUS_API, "commands"),
+RESOURCES: Final[Mapping[str, Kind]] = KIND_BY_NAME | {
+    OWNER_KINDS["apps/v1", "DaemonSet"]: Kind("DaemonSet", "apps/v1", "daemonsets"),
+    OWNER_KINDS["batch/v1", "Job"]: Kind("Job", "batch/v1", "jobs"),
 }
 #: Owners of which only the annotations count, and those rarely: they are read when a PodGroup is created.
 FETCHED: Final = frozenset({DEPLOYMENT, OWNER_KINDS["apps/v1", "DaemonSet"], OWNER_KINDS["batch/v1", "Job"]})
@@ -212,7 +173,7 @@ class WatchedPod(_TrimmedObject, frozen=True):
     status: PodStatusRecord = PodStatusRecord()
 
 
-class ObjectChanged(NamedTuple):
+class RecordChanged(NamedTuple):
     """An object as it is now."""
 
     kind: str
@@ -227,7 +188,7 @@ class ObjectChanged(NamedTuple):
     data: bytes
 
 
-class ObjectGone(NamedTuple):
+class RecordGone(NamedTuple):
     """An object was deleted; `uid` is "" when a list did not have it any more."""
 
     kind: str
@@ -240,12 +201,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def changed(record: Any) -> ObjectChanged:
+    def changed(record: Any) -> RecordChanged:
         meta: MetaRecord = record.metadata
         owners = tuple(owner.uid for owner in meta.owner_references or ())
         version = int(meta.resource_version) if meta.resource_version.isdigit() else 0
         data = _encode(trim(record))
-        return ObjectChanged(kind, meta.namespace or "", meta.name, meta.uid, version, owners, data)
+        return RecordChanged(kind, meta.namespace or "", meta.name, meta.uid, version, owners, data)
 
     return changed
 
@@ -312,18 +273,18 @@ _OPTIONAL: Final = frozenset({PRIORITY_CLASS, CLAIM, CRON_JOB})
 
 
 def watched_kinds(kinds: Iterable[str]) -> tuple[WatchedKind[Any], ...]:
-    """The rows for the reflectors. They deliver ObjectChanged and ObjectGone."""
+    """The rows for the reflectors. They deliver RecordChanged and RecordGone."""
     return tuple(_watched(kind) for kind in _ROWS if kind in set(kinds))
 
 
 def _watched(kind: str) -> WatchedKind[Any]:
     def gone(meta: Any) -> Any:
-        return ObjectGone(kind, meta.namespace or "", meta.name, meta.uid)
+        return RecordGone(kind, meta.namespace or "", meta.name, meta.uid)
 
     row = _ROWS[kind]
     return WatchedKind(
         kind,
-        RESOURCES[kind].path(""),
+        RESOURCES[kind].collection(),
         row.type,
         _change(kind, row.trim),
         gone,
@@ -334,7 +295,7 @@ def _watched(kind: str) -> WatchedKind[Any]:
     )
 
 
-def decode_change(kind: str, body: bytes) -> ObjectChanged | None:
+def decode_change(kind: str, body: bytes) -> RecordChanged | None:
     """The object in the answer to a write; None for a kind that is not watched or an answer that is no object."""
     if kind not in _ROWS:
         return None
@@ -342,10 +303,11 @@ def decode_change(kind: str, body: bytes) -> ObjectChanged | None:
         record = _DECODERS[kind].decode(body)
     except msgspec.DecodeError:
         return None
-    change: ObjectChanged = _change(kind, _ROWS[kind].trim)(record)
+    change: RecordChanged = _change(kind, _ROWS[kind].trim)(record)
     return change if change.uid else None
 
 
 def path_of(key: Key, sub: str = "") -> str:
     """The path of an object."""
-    return RESOURCES[key.kind].path(key.namespace, key.name, sub)
+    kind = RESOURCES[key.kind]
+    return object_path(kind.api, kind.resource, key.name, namespace=key.namespace, sub=sub)

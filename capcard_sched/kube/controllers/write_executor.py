@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.controllers.object_cache import ObjectCache
-    from capcard_sched.kube.controllers.records import ObjectChanged
+    from capcard_sched.kube.controllers.records import RecordChanged
     from capcard_sched.kube.writes.leadership_gate import LeadershipGate
 
 #: Creations and deletions of one object that are on their way at a time.
@@ -109,7 +109,7 @@ class WriteExecutor:
         fields = ("name", "namespace", "uid", "annotations", "ownerReferences")
         return {"metadata": {field: metadata[field] for field in fields if field in metadata}}
 
-    async def read(self, key: Key) -> ObjectChanged | None:
+    async def read(self, key: Key) -> RecordChanged | None:
         """Read an object that is watched. Raises ApiError and Unreachable."""
         try:
             body = await self._client.request("GET", path_of(key))
@@ -142,7 +142,7 @@ class WriteExecutor:
     async def _create(self, write: Create, term: int) -> None:
         namespace, name = key_of(write.object)
         key = Key(write.object["kind"], namespace, name)
-        path = RESOURCES[key.kind].path(namespace)
+        path = RESOURCES[key.kind].collection(namespace)
         try:
             body = await self._gate.send(self._client, term, "POST", path, body=_encode(write.object))
         except ApiError as error:

@@ -15,7 +15,7 @@ from capcard_sched.kube.writes.evictor import EvictionCall, EvictionGroup, PodEv
 from capcard_sched.kube.writes.leadership_gate import GatedClient, LeadershipLost
 from capcard_sched.kube.writes.retry_class import RetryClass, code_of, retry_after_of, retry_class, text_of
 from capcard_sched.kube.writes.write_backoff import RefusedWrites, WriteBackoff
-from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed, PodGone
+from capcard_sched.model.deltas import BindFailed, BindRetry, EvictFailed, ObjectGone
 from capcard_sched.model.intents import EmitEvent, ObjectRef, UpdatePodCondition
 from capcard_sched.model.reasons import FAILED_SCHEDULING
 
@@ -234,7 +234,7 @@ class BindQueue:
         self._open["bind"] -= 1
         if result is binder.BindResult.GONE:
             self._refusals.forget(bind.uid)
-            self._deliver([PodGone(bind.namespace, bind.name, bind.uid)])
+            self._deliver([ObjectGone("Pod", bind.namespace, bind.name, bind.uid)])
         elif result is binder.BindResult.ELSEWHERE:
             self._refusals.forget(bind.uid)
             self._observer.bind_failed(bind, outcome.code, outcome.message)
@@ -271,7 +271,7 @@ class BindQueue:
             return 0.0
         self._evict_refusals.forget(evict.uid)
         if result is evictor.EvictionResult.GONE:
-            self._deliver([PodGone(evict.namespace, evict.name, evict.uid)])
+            self._deliver([ObjectGone("Pod", evict.namespace, evict.name, evict.uid)])
             return 0.0
         pod = ObjectRef("Pod", evict.namespace, evict.name, evict.uid)
         intents: list[Intent] = [EmitEvent(pod, "Warning", "Evict", eviction_message(evict))]

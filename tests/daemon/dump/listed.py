@@ -11,6 +11,7 @@ from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.session.session_deadline import QueueCut
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import AnnotateQueue, Bind, UpdatePodGroup, UpdateQueueStatus
+from capcard_sched.model.kinds import kind_of_object
 from capcard_sched.testing import Harness
 
 
@@ -46,16 +47,14 @@ class Listed(Harness):
 
     def _keep(self, changes: list[deltas.Delta]) -> None:
         for delta in changes:
-            change: Any = delta
-            kind = type(delta).__name__
-            if kind.endswith("Gone"):
-                key = (kind.removesuffix("Gone"), f"{getattr(change, 'namespace', '')}/{change.name}")
-                self.objects.pop(key, None)
-            elif kind == "NamespaceChanged":
-                self.objects["Namespace", f"/{change.name}"] = delta
-            else:
-                meta = getattr(change, change.__struct_fields__[0]).metadata
-                self.objects[kind.removesuffix("Changed"), f"{meta.namespace or ''}/{meta.name}"] = delta
+            match delta:
+                case deltas.ObjectGone(kind, namespace, name):
+                    self.objects.pop((kind, f"{namespace}/{name}"), None)
+                case deltas.ObjectChanged(obj):
+                    meta = obj.metadata
+                    self.objects[kind_of_object(obj), f"{meta.namespace or ''}/{meta.name}"] = delta
+                case _:
+                    raise TypeError(delta)
 
     def _write(self, intent: object) -> None:
         """What the API server makes of a status write."""
@@ -66,19 +65,19 @@ class Listed(Harness):
                 if group is None:
                     return
                 status = msgspec.structs.replace(
-                    group.group.status,
+                    group.object.status,
                     phase=intent.phase,
                     running=intent.running,
                     succeeded=intent.succeeded,
                     failed=intent.failed,
                     conditions=intent.conditions,
                 )
-                change: deltas.Delta = deltas.PodGroupChanged(msgspec.structs.replace(group.group, status=status))
+                change: deltas.Delta = deltas.ObjectChanged(msgspec.structs.replace(group.object, status=status))
             case UpdateQueueStatus() | AnnotateQueue():
                 queue: Any = self.objects.get(("Queue", f"/{intent.name}"))
                 if queue is None:
                     return
-                change = self._queue(queue.queue, intent)
+                change = self._queue(queue.object, intent)
             case _:
                 return
         self._deltas.append(change)
@@ -88,10 +87,10 @@ class Listed(Harness):
     def _queue(queue: Any, intent: UpdateQueueStatus | AnnotateQueue) -> deltas.Delta:
         if isinstance(intent, UpdateQueueStatus):
             status = msgspec.structs.replace(queue.status, allocated=intent.allocated)
-            return deltas.QueueChanged(msgspec.structs.replace(queue, status=status))
+            return deltas.ObjectChanged(msgspec.structs.replace(queue, status=status))
         notes = {**(queue.metadata.annotations or {}), **intent.annotations}
         notes = {key: value for key, value in notes.items() if value is not None}
-        return deltas.QueueChanged(
+        return deltas.ObjectChanged(
             msgspec.structs.replace(queue, metadata=msgspec.structs.replace(queue.metadata, annotations=notes))
         )
 

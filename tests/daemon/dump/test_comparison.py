@@ -18,7 +18,7 @@ from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME
 from capcard_sched.model.hyper_nodes import HyperNode
 from capcard_sched.model.limits import Budget, Quota
 from capcard_sched.model.numa import CpuTopology, NumaFacts
-from capcard_sched.model.objects import PodConditionObject
+from capcard_sched.model.objects import PodConditionObject, PodGroupObject, PodObject
 from capcard_sched.model.status import TaskStatus
 from tests import objects
 from tests.accounting import raw
@@ -105,10 +105,11 @@ def test_a_binding_that_the_watch_has_not_shown_yet_is_expected() -> None:
 def shown(h: Listed, name: str, node: str) -> deltas.Delta:
     """The pod as the API server has it once it is bound there and runs."""
     delta = h.objects["Pod", f"default/{name}"]
-    assert isinstance(delta, deltas.PodChanged)
-    spec = msgspec.structs.replace(delta.pod.spec, node_name=node)
-    status = msgspec.structs.replace(delta.pod.status, phase="Running")
-    return deltas.PodChanged(msgspec.structs.replace(delta.pod, spec=spec, status=status))
+    assert isinstance(delta, deltas.ObjectChanged)
+    assert isinstance(delta.object, PodObject)
+    spec = msgspec.structs.replace(delta.object.spec, node_name=node)
+    status = msgspec.structs.replace(delta.object.status, phase="Running")
+    return deltas.ObjectChanged(msgspec.structs.replace(delta.object, spec=spec, status=status))
 
 
 def test_since_when_a_pod_cools_down_shows_with_its_binding() -> None:
@@ -118,10 +119,11 @@ def test_since_when_a_pod_cools_down_shows_with_its_binding() -> None:
     h.step()
     h.deliver()
     bound = shown(h, "e", h.binds["e"])
-    assert isinstance(bound, deltas.PodChanged)
+    assert isinstance(bound, deltas.ObjectChanged)
+    assert isinstance(bound.object, PodObject)
     scheduled = PodConditionObject("PodScheduled", "True", last_transition_time="2026-01-01T00:00:00Z")
-    status = msgspec.structs.replace(bound.pod.status, conditions=(scheduled,))
-    there = deltas.PodChanged(msgspec.structs.replace(bound.pod, status=status))
+    status = msgspec.structs.replace(bound.object.status, conditions=(scheduled,))
+    there = deltas.ObjectChanged(msgspec.structs.replace(bound.object, status=status))
     assert unexpected(compare(h.state, [*h.listing(), there])) == []
     h.state.apply(there)
     assert [item.field for item in compare(h.state, [*h.listing(), bound])] == ["cooldown"]
@@ -239,19 +241,19 @@ def _node_tasks(h: Listed) -> None:
 
 
 def _node_gone(h: Listed) -> None:
-    h.state.apply(deltas.NodeGone("n2"))
+    h.state.apply(deltas.ObjectGone("Node", "", "n2"))
 
 
 def _pod_gone(h: Listed) -> None:
-    h.state.apply(deltas.PodGone("default", "c"))
+    h.state.apply(deltas.ObjectGone("Pod", "default", "c"))
 
 
 def _queue_gone(h: Listed) -> None:
-    h.state.apply(deltas.QueueGone("r"))
+    h.state.apply(deltas.ObjectGone("Queue", "", "r"))
 
 
 def _group_gone(h: Listed) -> None:
-    h.state.apply(deltas.PodGroupGone("default", "waits"))
+    h.state.apply(deltas.ObjectGone("PodGroup", "default", "waits"))
 
 
 def _pod_more(h: Listed) -> None:
@@ -364,18 +366,21 @@ def stored() -> Listed:
 
 
 STORAGE: list[tuple[deltas.Delta, str]] = [
-    (deltas.PersistentVolumeClaimGone("default", "data"), "PersistentVolumeClaim default/data: object: cache none, "),
-    (deltas.PersistentVolumeGone("disk"), "PersistentVolume disk: object: cache none, "),
-    (deltas.PersistentVolumeGone("disk"), "Cluster: reserved: cache {}, API {'default/data': ['disk']}"),
-    (deltas.PersistentVolumeGone("disk"), "Cluster: volumes_of_class: cache {}, API {'fast': ['disk']}"),
-    (deltas.StorageClassGone("fast"), "StorageClass fast: object: cache none, "),
-    (deltas.CSINodeGone("n1"), "CSINode n1: object: cache none, API {'csi.test': 3}"),
-    (deltas.CSIDriverGone("csi.test"), "Cluster: tracked_drivers: cache also nothing, API also csi.test"),
     (
-        deltas.CSIStorageCapacityGone("kube-system", "here"),
+        deltas.ObjectGone("PersistentVolumeClaim", "default", "data"),
+        "PersistentVolumeClaim default/data: object: cache none, ",
+    ),
+    (deltas.ObjectGone("PersistentVolume", "", "disk"), "PersistentVolume disk: object: cache none, "),
+    (deltas.ObjectGone("PersistentVolume", "", "disk"), "Cluster: reserved: cache {}, API {'default/data': ['disk']}"),
+    (deltas.ObjectGone("PersistentVolume", "", "disk"), "Cluster: volumes_of_class: cache {}, API {'fast': ['disk']}"),
+    (deltas.ObjectGone("StorageClass", "", "fast"), "StorageClass fast: object: cache none, "),
+    (deltas.ObjectGone("CSINode", "", "n1"), "CSINode n1: object: cache none, API {'csi.test': 3}"),
+    (deltas.ObjectGone("CSIDriver", "", "csi.test"), "Cluster: tracked_drivers: cache also nothing, API also csi.test"),
+    (
+        deltas.ObjectGone("CSIStorageCapacity", "kube-system", "here"),
         "CSIStorageCapacity kube-system/here: object: cache none, ",
     ),
-    (deltas.VolumeAttachmentGone("a1"), "VolumeAttachment n1: object: cache none, API {'a1': 'disk'}"),
+    (deltas.ObjectGone("VolumeAttachment", "", "a1"), "VolumeAttachment n1: object: cache none, API {'a1': 'disk'}"),
 ]
 
 
@@ -437,7 +442,11 @@ class Histories(RuleBasedStateMachine):
     @rule(name=_groups, members=st.integers(1, 3), queue=st.sampled_from(["q", "r", "default"]), roles=st.booleans())
     def group(self, name: str, members: int, queue: str, roles: bool) -> None:
         known = self.h.objects.get(("PodGroup", f"default/{name}"))
-        phase = known.group.status.phase if isinstance(known, deltas.PodGroupChanged) else "Pending"
+        phase = (
+            known.object.status.phase
+            if isinstance(known, deltas.ObjectChanged) and isinstance(known.object, PodGroupObject)
+            else "Pending"
+        )
         minimums = {"worker": 1} if roles else None
         self.h.group(name, min_member=members, queue=queue, phase=phase or "Pending", min_task_member=minimums)
 

@@ -19,6 +19,7 @@ from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaO
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import Harness
+from tests import objects
 from tests.accounting import raw
 
 CARD = "NVIDIA-H200"
@@ -142,7 +143,7 @@ def test_numa_facts_are_written_as_lists_of_cpus() -> None:
             "podAllocations": [{"namespace": "default", "name": "a"}],
         },
     }
-    h.apply(deltas.NumatopologyChanged(msgspec.convert(body, NumatopologyObject)))
+    h.apply(deltas.ObjectChanged(msgspec.convert(body, NumatopologyObject)))
     h.step()
     assert document(h)["numatopologies"] == {
         "n1": {
@@ -168,9 +169,9 @@ def test_what_limits_namespaces_is_written() -> None:
         "status": {"disruptionsAllowed": 2, "disruptedPods": {"b": "2026-01-01T00:00:00Z"}},
     }
     h.apply(
-        deltas.ResourceQuotaChanged(msgspec.convert(quota, ResourceQuotaObject)),
-        deltas.PodDisruptionBudgetChanged(msgspec.convert(budget, PodDisruptionBudgetObject)),
-        deltas.NamespaceChanged("default", {"note": SECRET}),
+        deltas.ObjectChanged(msgspec.convert(quota, ResourceQuotaObject)),
+        deltas.ObjectChanged(msgspec.convert(budget, PodDisruptionBudgetObject)),
+        objects.namespace("default", {"note": SECRET}),
     )
     h.priority_class("low", 5, global_default=True)
     h.priority_class("high", 1000)

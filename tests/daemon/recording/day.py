@@ -11,7 +11,7 @@ import msgspec
 from capcard_sched.daemon.diagnosis.recording import Recording
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import StepResult
-from capcard_sched.model.deltas import BindFailed, BindRetry, Delta, PodChanged, Takeover
+from capcard_sched.model.deltas import BindFailed, BindRetry, Delta, ObjectChanged, Takeover
 from capcard_sched.model.intents import Bind, UpdatePodGroup
 from capcard_sched.model.objects import PodObject
 from capcard_sched.testing import Harness, registry
@@ -168,7 +168,7 @@ class Day:
         """A pod is updated and stays what it is, as far as scheduling is concerned."""
         obj = self.h._pods[key]
         obj["metadata"]["labels"] = {"touched": str(number)}
-        self.h.apply(PodChanged(msgspec.convert(obj, PodObject)))
+        self.h.apply(ObjectChanged(msgspec.convert(obj, PodObject)))
 
     def _to_one(self, what: str, number: int) -> None:
         pool = self.bound if what in ("finish", "delete") else self.under_way

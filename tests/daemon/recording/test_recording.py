@@ -30,10 +30,12 @@ from capcard_sched.daemon.diagnosis.replay import replay
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import StepResult
 from capcard_sched.framework.session.report import SessionReport
-from capcard_sched.model.deltas import Delta, NodeGone
+from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Intent
+from capcard_sched.model.kinds import KubernetesObject
 from capcard_sched.testing import registry
 from tests.daemon.recording.day import CONFS, Day, Event, record
+from tests.objects import change_of
 
 _DAY = [
     Event(what, number)
@@ -50,7 +52,7 @@ def opened(path: Path, **more: Any) -> Recording:
 
 
 def facts(count: int) -> list[Delta]:
-    return [NodeGone(f"node-{number}") for number in range(count)]
+    return [ObjectGone("Node", "", f"node-{number}") for number in range(count)]
 
 
 @pytest.mark.parametrize("name", ["day.jsonl", "day.jsonl.gz"])
@@ -59,20 +61,20 @@ def test_a_recording_has_deltas_and_decisions_in_order(tmp_path: Path, name: str
     recording = opened(path)
     bind = Bind("ns", "p", "u", "n", {"k": "v"})
     recording.leading(leading=True)
-    recording.applied([NodeGone("x")])
-    recording.stepped(StepResult([bind], SessionReport("session-1"), False), [NodeGone("y")], 7.25)
+    recording.applied([ObjectGone("Node", "", "x")])
+    recording.stepped(StepResult([bind], SessionReport("session-1"), False), [ObjectGone("Node", "", "y")], 7.25)
     recording.stepped(StepResult([], SessionReport(""), True), [], 8.0)
     recording.failed("session", ValueError("oops"))
     recording.close(10)
     reader = RecordingReader(path)
-    assert reader.header == Header(1, __version__, 5.0, ("a", "b"), "d")
+    assert reader.header == Header(2, __version__, 5.0, ("a", "b"), "d")
     conf, *rest = list(reader)
     assert isinstance(conf, ConfUsed)
     assert conf.hash == default_conf(registry()).hash
     assert rest == [
         Leading(True, 5.0),
-        Applied((NodeGone("x"),)),
-        Stepped(7.25, (NodeGone("y"),), (bind,), "session-1"),
+        Applied((ObjectGone("Node", "", "x"),)),
+        Stepped(7.25, (ObjectGone("Node", "", "y"),), (bind,), "session-1"),
         Failed("session", "ValueError: oops"),
     ], "an idle step over nothing is left out"
     assert reader.end == "closed"
@@ -102,11 +104,16 @@ def example(kind: type[Any]) -> Any:
     return kind(**values)
 
 
-@pytest.mark.parametrize("kind", [*get_args(Delta), *get_args(Intent)])
-def test_every_fact_and_every_decision_can_be_read_back(tmp_path: Path, kind: type[Any]) -> None:
-    message = example(kind)
+MESSAGES = [
+    *(ObjectChanged(example(kind)) for kind in get_args(KubernetesObject)),
+    *(example(kind) for kind in (*get_args(Delta), *get_args(Intent)) if kind is not ObjectChanged),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=change_of)
+def test_every_fact_and_every_decision_can_be_read_back(tmp_path: Path, message: Any) -> None:
     recording = opened(tmp_path / "f")
-    if kind in get_args(Delta):
+    if isinstance(message, get_args(Delta)):
         recording.applied([message])
     else:
         recording.stepped(StepResult([message], SessionReport("s"), False), [], 1.0)
@@ -156,7 +163,7 @@ def test_the_size_limit_ends_a_recording_with_a_mark(tmp_path: Path, name: str) 
     path = tmp_path / name
     recording = opened(path, max_bytes=30_000, on_end=reasons.append)
     for number in range(2000):
-        recording.applied([NodeGone(f"{number}-{hash(str(number)):x}{os.urandom(40).hex()}")])
+        recording.applied([ObjectGone("Node", "", f"{number}-{hash(str(number)):x}{os.urandom(40).hex()}")])
     recording.close(10)
     assert recording.ended
     assert path.stat().st_size <= 30_000
@@ -294,7 +301,7 @@ def test_what_was_written_is_in_the_file_at_once(tmp_path: Path) -> None:
         (b"\x1f\x8bnot gzip", "not a recording file"),
         (
             b'{"record":"Header","format":99,"program":"x","at":1,"scheduler_names":[],"default_queue":"d"}\n',
-            "unsupported recording format 99; accepted: 1",
+            "unsupported recording format 99; accepted: 2",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def test_one_changed_decision_is_reported_once_and_causes_no_other(tmp_path: Pat
         if b"g1-0" in text:
             text = text.replace(f'"{taken.node}"'.encode(), f'"{other}"'.encode())
             text = text.replace(f"to {taken.node}".encode(), f"to {other}".encode())
-        return msgspec.json.decode(text, type=Delta | Intent)  # type: ignore[no-any-return]
+        return msgspec.json.decode(text, type=type(item))
 
     def move(step: Stepped) -> Stepped:
         deltas, intents = map(elsewhere, step.deltas), map(elsewhere, step.intents)

@@ -9,7 +9,7 @@ import pytest
 
 from capcard_sched.controllers.objects import JsonObject, Key
 from capcard_sched.kube.controllers.object_cache import NotFetchedError, ObjectCache
-from capcard_sched.kube.controllers.records import ObjectChanged, ObjectGone, decode_change
+from capcard_sched.kube.controllers.records import RecordChanged, RecordGone, decode_change
 
 POD = Key("Pod", "default", "p")
 
@@ -36,10 +36,10 @@ class CacheBench:
         before, after = (obj["metadata"]["resourceVersion"] if obj is not None else "" for obj in (old, new))
         self.changes.append((kind, before, after))
 
-    def watch(self, change: ObjectChanged | ObjectGone) -> None:
+    def watch(self, change: RecordChanged | RecordGone) -> None:
         self.cache.apply(change)
 
-    def answer(self, change: ObjectChanged) -> None:
+    def answer(self, change: RecordChanged) -> None:
         self.cache.apply(change, confirmed=False)
 
     def version(self, key: Key = POD) -> str:
@@ -47,7 +47,7 @@ class CacheBench:
         return "" if found is None else str(found["metadata"]["resourceVersion"])
 
 
-def changed(version: int, *, uid: str = "u", kind: str = "Pod", name: str = "p", **body: Any) -> ObjectChanged:
+def changed(version: int, *, uid: str = "u", kind: str = "Pod", name: str = "p", **body: Any) -> RecordChanged:
     metadata = {
         "name": name,
         "namespace": "default",
@@ -60,8 +60,8 @@ def changed(version: int, *, uid: str = "u", kind: str = "Pod", name: str = "p",
     return found
 
 
-def gone(uid: str = "u", kind: str = "Pod", name: str = "p") -> ObjectGone:
-    return ObjectGone(kind, "default", name, uid)
+def gone(uid: str = "u", kind: str = "Pod", name: str = "p") -> RecordGone:
+    return RecordGone(kind, "default", name, uid)
 
 
 def test_an_answer_is_seen_at_once_and_its_watch_event_changes_nothing() -> None:

@@ -13,7 +13,8 @@ from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.reflector import WatchSettings
-from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, PodChanged, PodGone
+from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
+from capcard_sched.model.objects import NodeObject, PodObject
 from tests.controlplane.cluster import ALL, Cluster
 from tests.controlplane.proxy import Proxy
 
@@ -62,14 +63,14 @@ class Mirror:
         self.batches.append(batch)
         for delta in batch:
             match delta:
-                case NodeChanged(node):
+                case ObjectChanged(NodeObject() as node):
                     self.nodes[node.metadata.name] = node.metadata.labels or {}
-                case NodeGone(name):
+                case ObjectGone("Node", _, name):
                     self.nodes.pop(name, None)
-                case PodChanged(pod):
+                case ObjectChanged(PodObject() as pod):
                     meta = pod.metadata
                     self.pods[f"{meta.namespace}/{meta.name}"] = (meta.uid, pod.spec.node_name or "")
-                case PodGone(namespace, name, uid):
+                case ObjectGone("Pod", namespace, name, uid):
                     before = self.pods.pop(f"{namespace}/{name}", None)
                     assert before is None or uid in {"", before[0]}
                 case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from capcard_sched.kube.connection import load_connection
 from capcard_sched.kube.informers import Informers
 from capcard_sched.kube.instrumentation import NullObserver
 from capcard_sched.kube.kinds import chosen_kinds
-from capcard_sched.model.deltas import ConfigMapChanged, ConfigMapGone, Delta
+from capcard_sched.model.deltas import Delta, ObjectChanged, ObjectGone
+from capcard_sched.model.objects import ConfigMapObject
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.proxy import Proxy
 
@@ -20,10 +22,12 @@ pytestmark = pytest.mark.asyncio
 
 async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Proxy) -> None:
     told: list[Delta] = []
+    made: dict[str, Any] = {}
     for name in ("devices", "other"):
         data = {"device-config.yaml": "a: 1"}
-        made = await cluster.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
-    namespace = made["metadata"]["namespace"]
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+        made[name] = (await cluster.create(body))["metadata"]
+    namespace = made["devices"]["namespace"]
     kinds = [kind for kind in chosen_kinds(config_maps=[(namespace, "devices")]) if kind.name == "ConfigMap"]
     async with Client(load_connection(str(proxy.kubeconfig_for("scheduler-a"))), connections=4) as client:
         informers = Informers(client, told.extend, NullObserver(), kinds)
@@ -38,10 +42,10 @@ async def test_only_the_named_config_map_is_watched(cluster: Cluster, proxy: Pro
         await asyncio.gather(running, return_exceptions=True)
 
     first, second, third = told
-    assert isinstance(first, ConfigMapChanged)
-    assert isinstance(second, ConfigMapChanged)
-    assert [each.config_map.data for each in (first, second)] == [
+    assert isinstance(first, ObjectChanged)
+    assert isinstance(second, ObjectChanged)
+    assert [each.object.data for each in (first, second) if isinstance(each.object, ConfigMapObject)] == [
         {"device-config.yaml": "a: 1"},
         {"device-config.yaml": "a: 3"},
     ]
-    assert third == ConfigMapGone(namespace, "devices")
+    assert third == ObjectGone("ConfigMap", namespace, "devices", made["devices"]["uid"])

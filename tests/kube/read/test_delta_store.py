@@ -16,8 +16,10 @@ from capcard_sched.kube.kinds import KINDS, WatchedKind, chosen_kinds
 from capcard_sched.model import deltas
 from capcard_sched.model.deltas import Delta
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import NodeObject, ObjectMeta, PodObject
 from capcard_sched.state.cluster import ClusterState
+from tests import objects
 
 POD, NODE = (next(kind for kind in KINDS if kind.name == name) for name in ("Pod", "Node"))
 
@@ -33,11 +35,11 @@ class Reported(dict[tuple[str, str], str]):
     def take(self, out: list[Delta]) -> None:
         for delta in out:
             match delta:
-                case deltas.PodChanged(pod):
+                case deltas.ObjectChanged(PodObject() as pod):
                     key = (pod.metadata.namespace or "", pod.metadata.name)
                     assert self.get(key) != pod.status.phase, "told what was known"
                     self[key] = pod.status.phase or ""
-                case deltas.PodGone(namespace, name):
+                case deltas.ObjectGone("Pod", namespace, name):
                     del self[namespace, name]  # KeyError: told of the end of what never was
                 case _:
                     pytest.fail(f"unexpected {delta}")
@@ -125,8 +127,12 @@ def node(name: str, resource_version: str = "1", **labels: str) -> NodeObject:
     )
 
 
+def _node_kind(*selector: tuple[str, str]) -> WatchedKind[Any]:
+    return next(kind for kind in chosen_kinds(node_selector=selector) if kind.name == "Node")
+
+
 def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
-    kind = chosen_kinds(node_selector=[("zone", "a"), ("pool", "gpu")])[0]
+    kind = _node_kind(("zone", "a"), ("pool", "gpu"))
     known, out = DeltaStore(kind, NullObserver()), list[Delta]()
     known.changed(node("n", zone="b"), out)
     assert out == []
@@ -134,23 +140,23 @@ def test_a_node_that_no_longer_matches_the_selector_is_gone() -> None:
     known.changed(node("n", zone="c"), out)
     known.changed(node("n", zone="d"), out)
     known.changed(node("n", pool="gpu"), out)
-    assert [type(delta).__name__ for delta in out] == ["NodeChanged", "NodeGone", "NodeChanged"]
+    assert [objects.change_of(delta) for delta in out] == ["NodeChanged", "NodeGone", "NodeChanged"]
 
 
 def test_a_listed_node_outside_the_selector_is_gone_too() -> None:
-    kind = chosen_kinds(node_selector=[("zone", "a")])[0]
+    kind = _node_kind(("zone", "a"))
     known, out = DeltaStore(kind, NullObserver()), list[Delta]()
     known.changed(node("n", zone="a"), out)
     known.begin_list()
     known.items([node("n", zone="b")], out)
     known.end_list(out)
-    assert out[1:] == [deltas.NodeGone("n")]
+    assert out[1:] == [deltas.ObjectGone("Node", "", "n")]
 
 
 def test_flags_choose_kinds() -> None:
     assert [kind.name for kind in chosen_kinds()] == [kind.name for kind in KINDS]
     assert "PriorityClass" not in [kind.name for kind in chosen_kinds(priority_classes=False)]
-    assert [kind.name for kind in KINDS if kind.required] == ["Node", "Pod", "PodGroup", "Queue"]
+    assert {kind.name for kind in KINDS if kind.required} == {"Node", "Pod", "PodGroup", "Queue"}
 
 
 class Problems(NullObserver):
@@ -172,13 +178,13 @@ def test_an_unreadable_object_is_told_once_per_problem_and_again_when_mended() -
         ("nodes", "undecodable", "Node n: spec: bad"),
         ("nodes", "undecodable", "Node n: status: bad"),
     ]
-    assert out[0] == out[-1] == deltas.NodeChanged(node("n"))
+    assert out[0] == out[-1] == deltas.ObjectChanged(node("n"))
     assert len(out) == 4
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(kind: WatchedKind[Any]) -> None:
-    namespace = getattr(kind.gone(ObjectMeta(name="x", namespace="a")), "namespace", None)
+    namespace = "a" if KIND_BY_NAME[kind.name].namespaced else None
     meta = ObjectMeta(name="x", namespace=namespace, uid="u")
     reported = kind.undecodable(meta, "spec: bad", "n")
     if reported is None:
@@ -198,6 +204,6 @@ def test_whoever_owns_an_unreadable_object_is_told_where_events_can_be_written(k
 
 def test_rows_tell_who_is_gone_as_exactly_as_they_can() -> None:
     meta = ObjectMeta(name="x", namespace="a", uid="u")
-    assert POD.gone(meta) == deltas.PodGone("a", "x", "u")
-    assert NODE.gone(meta) == deltas.NodeGone("x")
+    assert POD.gone(meta) == deltas.ObjectGone("Pod", "a", "x", "u")
+    assert NODE.gone(ObjectMeta(name="x", uid="u")) == deltas.ObjectGone("Node", "", "x", "u")
     assert {kind.resource for kind in KINDS} >= {"pods", "nodes", "podgroups", "queues", "csinodes"}

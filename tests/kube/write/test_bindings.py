@@ -11,7 +11,7 @@ import pytest
 from capcard_sched.kube.client import ApiError, Client
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.model.annotations import BOUND_QUEUE, CARD_ASSIGNED, FENCE
-from capcard_sched.model.deltas import BindFailed, BindRetry, PodGone
+from capcard_sched.model.deltas import BindFailed, BindRetry, ObjectGone
 from capcard_sched.model.intents import Bind, ClaimBinding, UpdatePodCondition
 from tests.controlplane.cluster import Cluster
 from tests.controlplane.manifests import node, pod
@@ -226,7 +226,7 @@ async def test_a_pod_that_is_gone_or_another_one_by_now_is_told_as_gone(
     async with Harness(cluster, proxy) as effects:
         effects.effects.submit([bind_of(made)])
         await effects.until(lambda: effects.deltas, "the outcome")
-        assert effects.deltas == [PodGone(cluster.namespace, "p", made["metadata"]["uid"])]
+        assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "p", made["metadata"]["uid"])]
         await effects.quiet()
     assert await cluster.bound() == {}, "a successor of the same name is not bound"
 

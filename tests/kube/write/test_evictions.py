@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from capcard_sched.model.deltas import EvictFailed, PodGone
+from capcard_sched.model.deltas import EvictFailed, ObjectGone
 from capcard_sched.model.intents import Evict
 from tests.controlplane.cluster import Cluster, Manifest, RequestError
 from tests.controlplane.manifests import gang, node, pod
@@ -196,7 +196,7 @@ async def test_a_successor_of_the_same_name_is_neither_marked_nor_deleted(
         effects.effects.submit([evict_of(made)])
         # The eviction API tries a conflict again for ten seconds before it tells us.
         await effects.until(lambda: effects.deltas, "the outcome", within=25)
-        assert effects.deltas == [PodGone(cluster.namespace, "p", made["metadata"]["uid"])]
+        assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "p", made["metadata"]["uid"])]
         await effects.quiet()
     if successor:
         found = await cluster.get("pods", "p")
@@ -310,7 +310,7 @@ async def test_who_is_gone_keeps_nobody_from_leaving(cluster: Cluster, proxy: Pr
         effects.effects.submit(together(p, q))
         await effects.quiet(within=25)
         assert effects.observer.evictions == [("evicted", "p", 200)]
-        assert effects.deltas == [PodGone(cluster.namespace, "q", q["metadata"]["uid"])]
+        assert effects.deltas == [ObjectGone("Pod", cluster.namespace, "q", q["metadata"]["uid"])]
 
 
 @pytest.mark.asyncio

@@ -13,7 +13,7 @@ from rich.console import Console
 from capcard_sched.framework.api.plugin import VETO, Placement, Plugin, VictimDecision
 from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.find import find_job
-from capcard_sched.model.deltas import EvictFailed, PodChanged
+from capcard_sched.model.deltas import EvictFailed, ObjectChanged
 from capcard_sched.model.intents import Evict, UpdatePodCondition
 from capcard_sched.model.job import Task
 from capcard_sched.model.objects import PodObject
@@ -437,7 +437,7 @@ def test_after_a_start_a_nominated_pod_waits_as_long_as_those_who_leave() -> Non
     w.want(4)
     pod = w.h._pods["default/r-w-0"]
     pod["status"]["nominatedNodeName"] = "n1"
-    w.h._deltas.append(PodChanged(msgspec.convert(pod, PodObject)))
+    w.h._deltas.append(ObjectChanged(msgspec.convert(pod, PodObject)))
     assert w.h.step().next_wakeup == w.h.now + 630
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from capcard_sched.cli.main import run
 from capcard_sched.framework.explain.queue_uses import queue_uses
-from capcard_sched.model.deltas import QueueGone
+from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.testing import Harness
 
 DEMO = Path(__file__).parents[3] / "config" / "examples" / "demo"
@@ -211,7 +211,7 @@ def test_a_deleted_queue_with_live_pods_stays_visible() -> None:
     h.node("n1")
     h.pod("p", group="g", node="n1", phase="Running")
     h.step()
-    h.apply(QueueGone("q"))
+    h.apply(ObjectGone("Queue", "", "q"))
     h.step()
     deleted = {use.name: use for use in queue_uses(h.core)}["q"]
     assert (deleted.state, deleted.jobs) == ("Deleted", 1)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from capcard_sched.framework.api.plugin import Plugin
-from capcard_sched.model.deltas import PodDisruptionBudgetGone, ResourceQuotaChanged, ResourceQuotaGone
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.limits import ResourceQuotaObject
 from capcard_sched.testing import EPOCH, Harness
 
@@ -67,8 +67,8 @@ def test_another_conf_forgets_the_time() -> None:
 def test_a_change_wakes_those_who_look_at_it(plugin: str, idle: bool) -> None:
     h = _harness(plugin)
     obj = {"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"cpu": "1"}}}
-    h.apply(ResourceQuotaChanged(msgspec.convert(obj, ResourceQuotaObject)))
+    h.apply(ObjectChanged(msgspec.convert(obj, ResourceQuotaObject)))
     assert h.step().idle is idle
     assert h.step().idle
-    h.apply(ResourceQuotaGone("ns", "q"), PodDisruptionBudgetGone("ns", "b"))
+    h.apply(ObjectGone("ResourceQuota", "ns", "q"), ObjectGone("PodDisruptionBudget", "ns", "b"))
     assert h.step().idle is idle

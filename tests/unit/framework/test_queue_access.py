@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.model import deltas
 from capcard_sched.model.queue_access import NamespaceRule
 from capcard_sched.testing import Harness
+from tests import objects
 
 NAMESPACES = "capcard-sched.io/namespaces"
 CONF = """
@@ -103,7 +103,7 @@ def test_labels_of_a_namespace_are_followed() -> None:
     submit(h, "ns")
     h.settle()
     assert h.binds == {}
-    h.apply(deltas.NamespaceChanged("ns", {"team": "a"}))
+    h.apply(objects.namespace("ns", {"team": "a"}))
     h.settle()
     assert h.binds == {"p": "n1"}
 
@@ -147,7 +147,7 @@ def test_a_parent_with_a_card_quota_accepts_no_jobs(quota: dict[str, int] | None
 def test_a_group_without_a_queue_gets_the_default_queue_of_its_namespace(named: str) -> None:
     h = world()
     h.queue("default")
-    h.apply(deltas.NamespaceChanged("team-a", {}, "q"))
+    h.apply(objects.namespace("team-a", {}, "q"))
     submit(h, "team-a", named)
     h.group("other", namespace="team-b", queue=named)
     h.settle()
@@ -159,7 +159,7 @@ def test_a_group_without_a_queue_gets_the_default_queue_of_its_namespace(named: 
 def test_a_named_queue_wins_over_the_default_queue() -> None:
     h = world()
     h.queue("default")
-    h.apply(deltas.NamespaceChanged("team-a", {}, "default"))
+    h.apply(objects.namespace("team-a", {}, "default"))
     submit(h, "team-a")
     h.settle()
     assert h.job("g", namespace="team-a").queue == "q"
@@ -171,7 +171,7 @@ def test_pending_groups_follow_a_changed_default_queue_and_bound_ones_stay() -> 
         h.queue(name, cards={"NVIDIA-H200": 8})
     submit(h, "team-a", "")
     h.settle()
-    h.apply(deltas.NamespaceChanged("team-a", {}, "other"))
+    h.apply(objects.namespace("team-a", {}, "other"))
     h.group("late", namespace="team-a", queue="")
     h.settle()
     assert h.job("late", namespace="team-a").queue == "other"

@@ -99,7 +99,7 @@ def test_usage_of_node_and_queue_follows_a_resize() -> None:
     def apply(*args: Any) -> tuple[int, int]:
         pod = _pod(*args, schedulerName="capcard-sched")
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=own))
-        state.apply(deltas.PodChanged(pod))
+        state.apply(deltas.ObjectChanged(pod))
         return int(state.nodes.used[0][0]), int(state.queues["q"].allocated[0])
 
     assert apply(TWO, TWO, TWO, {}) == (2000, 2000)

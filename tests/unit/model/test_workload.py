@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from capcard_sched.model.deltas import PodChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import OwnerReference
 from capcard_sched.model.workload import workload_of
 from capcard_sched.state.cluster import ClusterState
@@ -30,12 +30,12 @@ CASES: Mapping[str, tuple[str, str, Mapping[str, str], str]] = {
 }
 
 
-def _job_of(delta: PodChanged, kind: str) -> str:
-    metadata = delta.pod.metadata
+def _job_of(delta: ObjectChanged, kind: str) -> str:
+    metadata = delta.object.metadata
     owners = (OwnerReference(kind=kind, name="owner", uid="owner", controller=True),) if kind else None
     owned = msgspec.structs.replace(metadata, owner_references=owners)
     state = ClusterState(("capcard-sched",), "default")
-    state.apply(PodChanged(msgspec.structs.replace(delta.pod, metadata=owned)))
+    state.apply(ObjectChanged(msgspec.structs.replace(delta.object, metadata=owned)))
     (job,) = state.jobs.values()
     return workload_of(job)
 
@@ -51,7 +51,7 @@ def test_pods_that_name_a_group_are_known_by_that() -> None:
 
 def test_a_pod_whose_group_a_controller_made_is_still_called_by_its_own_name() -> None:
     made = objects.pod("notebook")
-    uid = made.pod.metadata.uid
+    uid = made.object.metadata.uid
     assert _job_of(objects.pod("notebook", group=f"podgroup-{uid}"), "") == "pod/notebook"
 
 
@@ -61,6 +61,6 @@ def test_a_group_without_pods_is_known_by_its_job_or_else_its_own_name() -> None
     state.apply(early)
     assert workload_of(state.jobs["default/early"]) == ""
     owners = (OwnerReference(kind="Job", name="train", uid="u", controller=True),)
-    owned = msgspec.structs.replace(early.group.metadata, owner_references=owners)
-    state.apply(msgspec.structs.replace(early, group=msgspec.structs.replace(early.group, metadata=owned)))
+    owned = msgspec.structs.replace(early.object.metadata, owner_references=owners)
+    state.apply(ObjectChanged(msgspec.structs.replace(early.object, metadata=owned)))
     assert workload_of(state.jobs["default/early"]) == "job/train"

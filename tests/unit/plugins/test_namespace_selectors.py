@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
+from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.testing import Harness
+from tests import objects
 
 CONF = """
 actions: "allocate"
@@ -33,7 +34,7 @@ def cluster(**labels: dict[str, str]) -> Harness:
     h.group("g")
     h.node("n")
     for name, each in labels.items():
-        h.apply(NamespaceChanged(name, each))
+        h.apply(objects.namespace(name, each))
     h.pod("web", group=None, node="n", namespace="other", labels={"app": "web"})
     return h
 
@@ -81,7 +82,7 @@ def test_a_pod_that_waits_is_tried_when_a_label_lets_it_in() -> None:
     h.pod("p", affinity=away(**TEAM_A))
     h.settle()
     assert h.binds == {}
-    h.apply(NamespaceChanged("other", {"team": "b"}))
+    h.apply(objects.namespace("other", {"team": "b"}))
     h.step()
     assert h.binds == {"p": "n"}
 
@@ -90,7 +91,7 @@ def test_a_deleted_namespace_has_no_labels() -> None:
     h = cluster(other={"team": "a"})
     h.pod("p", affinity=away(**TEAM_A))
     h.settle()
-    h.apply(NamespaceGone("other"))
+    h.apply(ObjectGone("Namespace", "", "other"))
     h.step()
     assert h.binds == {"p": "n"}
 
@@ -101,7 +102,7 @@ def test_a_term_of_an_existing_pod_selects_incoming_pods_by_the_labels_of_their_
     h.pod("p", labels={"app": "web"})
     h.settle()
     assert h.binds == {}
-    h.apply(NamespaceChanged("default", {}))
+    h.apply(objects.namespace("default", {}))
     h.step()
     assert h.binds == {"p": "n"}
 
@@ -111,7 +112,7 @@ def test_several_changes_between_two_sessions_count_as_one() -> None:
     h.pod("p", affinity={"podAffinity": {REQUIRED: [term(**TEAM_A)]}})
     h.settle()
     for labels in ({"team": "a"}, {"team": "c"}, {"team": "a", "more": "1"}):
-        h.apply(NamespaceChanged("other", labels))
+        h.apply(objects.namespace("other", labels))
     h.step()
     assert h.binds == {"p": "n"}
 
@@ -120,9 +121,9 @@ def test_a_change_that_no_selector_looks_at_costs_no_session() -> None:
     h = cluster(other={"team": "a"})
     h.pod("p", affinity=away(**TEAM_A))
     h.settle()
-    h.apply(NamespaceChanged("other", {"team": "a", "purpose": "test"}), NamespaceChanged("third", {"team": "b"}))
+    h.apply(objects.namespace("other", {"team": "a", "purpose": "test"}), objects.namespace("third", {"team": "b"}))
     assert h.step().idle
-    h.apply(NamespaceChanged("third", {"team": "a"}))
+    h.apply(objects.namespace("third", {"team": "a"}))
     assert not h.step().idle
 
 
@@ -138,10 +139,10 @@ def test_only_counts_that_a_change_affects_are_computed_again() -> None:
     def loaded() -> set[str]:
         return {label for label, count in by_label.items() if count._sum is not None}
 
-    h.apply(NamespaceChanged("other", {"team": "a", "purpose": "x"}))
+    h.apply(objects.namespace("other", {"team": "a", "purpose": "x"}))
     h.session()
     assert loaded() == {"team", "tier"}
-    h.apply(NamespaceChanged("other", {"purpose": "x"}))
+    h.apply(objects.namespace("other", {"purpose": "x"}))
     h.session()
     assert loaded() == {"tier"}
     assert [count.sum for count in by_label.values()] == [0, 0]

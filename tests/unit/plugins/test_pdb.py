@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capcard_sched.framework.api.plugin import Plugin, VictimDecision
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.deltas import EvictFailed, PodDisruptionBudgetChanged, PodDisruptionBudgetGone
+from capcard_sched.model.deltas import EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Evict
 from capcard_sched.model.job import Task
 from capcard_sched.model.limits import PodDisruptionBudgetObject
@@ -34,7 +34,7 @@ def budget(
         "spec": {"selector": WEB if selector is None else selector},
         "status": {"disruptionsAllowed": allowed, **status},
     }
-    h.apply(PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
+    h.apply(ObjectChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
 
 
 def cluster(*pods: tuple[str, dict[str, str]], conf: str = CONF, **more: Any) -> Harness:
@@ -117,7 +117,7 @@ def test_a_budget_is_of_its_namespace() -> None:
 def test_a_budget_without_observed_status_allows_nothing() -> None:
     h = two_webs()
     obj = {"metadata": {"name": "fresh", "namespace": "default"}, "spec": {"selector": WEB}}
-    h.apply(PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
+    h.apply(ObjectChanged(msgspec.convert(obj, PodDisruptionBudgetObject)))
     h.session()
     assert victims(h, "p1", "p2") == []
 
@@ -264,8 +264,8 @@ def test_only_budget_changes_that_matter_trigger_a_session() -> None:
     budget(h, 1)
     assert not h.step().idle
     h.settle()
-    h.apply(PodDisruptionBudgetGone("default", "budget"))
+    h.apply(ObjectGone("PodDisruptionBudget", "default", "budget"))
     assert not h.step().idle
-    h.apply(PodDisruptionBudgetGone("default", "budget"))
+    h.apply(ObjectGone("PodDisruptionBudget", "default", "budget"))
     h.settle()
     assert h.step().idle

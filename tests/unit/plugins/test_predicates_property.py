@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from capcard_sched.framework.api.node_view import Diagnosis, NodeView
 from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
-from capcard_sched.model.deltas import NamespaceChanged, NamespaceGone
+from capcard_sched.model.deltas import ObjectGone
 from capcard_sched.testing import Harness
+from tests import objects
 
 CONF = """
 actions: "enqueue, allocate, backfill"
@@ -454,10 +455,10 @@ def relabel(h: Harness, name: str, labels: dict[str, str] | None) -> None:
     """Give a namespace other labels, or, for None, take it away."""
     if labels is None:
         NAMESPACES.pop(name, None)
-        h.apply(NamespaceGone(name))
+        h.apply(ObjectGone("Namespace", "", name))
     else:
         NAMESPACES[name] = labels
-        h.apply(NamespaceChanged(name, labels))
+        h.apply(objects.namespace(name, labels))
 
 
 @settings(max_examples=80, deadline=None)

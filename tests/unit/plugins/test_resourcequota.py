@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from capcard_sched.model.deltas import ResourceQuotaChanged, ResourceQuotaGone
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.job import Job
 from capcard_sched.model.limits import ResourceQuotaObject
 from capcard_sched.model.refusal import Figures, Refusal
@@ -28,7 +28,7 @@ def _quota(
     if used is not None:
         obj["status"] = {"hard": hard, "used": used}
     obj["spec"] |= more
-    h.apply(ResourceQuotaChanged(msgspec.convert(obj, ResourceQuotaObject)))
+    h.apply(ObjectChanged(msgspec.convert(obj, ResourceQuotaObject)))
 
 
 def _cluster() -> Harness:
@@ -255,7 +255,7 @@ def test_a_freed_quota_wakes_and_other_quotas_do_not(monkeypatch: pytest.MonkeyP
     h.node("n")
     h.step()
     assert asked == ["a"], "the same grounds, the same answer"
-    h.apply(ResourceQuotaGone("default", "quota"))
+    h.apply(ObjectGone("ResourceQuota", "default", "quota"))
     assert not h.step().idle
     assert (asked, h.job("a").phase) == (["a", "a"], PodGroupPhase.INQUEUE)
 

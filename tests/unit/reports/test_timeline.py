@@ -6,16 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from capcard_sched.model.deltas import (
-    BindFailed,
-    Delta,
-    EvictFailed,
-    NodeChanged,
-    NodeGone,
-    PodChanged,
-    PodGone,
-    PodGroupChanged,
-)
+from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged, ObjectGone
 from capcard_sched.model.intents import Bind, Evict, Intent, ObjectRef
 from capcard_sched.model.objects import (
     Container,
@@ -69,22 +60,22 @@ class Script:
         return self._results.pop(0) if self._results else Result()
 
 
-def node(name: str, card: str, count: int) -> NodeChanged:
+def node(name: str, card: str, count: int) -> ObjectChanged:
     labels = {"nvidia.com/gpu.product": card, "nvidia.com/gpu.memory": "81920"}
     amounts: RawAmounts = {"cpu": "8", "nvidia.com/gpu": str(count)}
-    return NodeChanged(NodeObject(ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts)))
+    return ObjectChanged(NodeObject(ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=amounts)))
 
 
-def group(name: str, queue: str, service: str = "") -> PodGroupChanged:
+def group(name: str, queue: str, service: str = "") -> ObjectChanged:
     notes = {"volcano.sh/service.type": service} if service else None
     meta = ObjectMeta(name=name, namespace="default", annotations=notes)
-    return PodGroupChanged(PodGroupObject(meta, PodGroupSpec(queue=queue)))
+    return ObjectChanged(PodGroupObject(meta, PodGroupSpec(queue=queue)))
 
 
-def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase: str = "Pending") -> PodChanged:
+def pod(name: str, card: str = "", cards: int = 1, on: str | None = None, phase: str = "Pending") -> ObjectChanged:
     notes = {"scheduling.k8s.io/group-name": f"job-{name}"} | ({"volcano.sh/card.name": card} if card else {})
     limits: RawAmounts | None = {"nvidia.com/gpu": str(cards)} if card else None
-    return PodChanged(
+    return ObjectChanged(
         PodObject(
             ObjectMeta(name=name, namespace="default", uid=f"uid-{name}", annotations=notes),
             PodSpec(node_name=on, containers=(Container(resources=ResourceRequirements(limits=limits)),)),
@@ -131,7 +122,7 @@ def test_use_is_averaged_over_time_and_peaks_are_kept() -> None:
         (0.0, [*NODES, group("job-x", "q"), pod("x", H200, 4), pod("y", H200, 2)], Result([bind("x", "a")])),
         (10.0, [], Result([bind("y", "a")])),
         (15.0, [pod("x", H200, 4, on="a", phase="Succeeded")], Result()),
-        (20.0, [PodGone("default", "y", "uid-y")], Result()),
+        (20.0, [ObjectGone("Pod", "default", "y", "uid-y")], Result()),
         (40.0, [], Result()),
     )
     timeline = timeline_of(recorder, buckets=4)
@@ -156,9 +147,9 @@ def test_cards_of_all_types_have_a_peak_together() -> None:
 def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
     registered = "A,10,100,L40S,true,hami-core:B,10,100,L40S,true,hami-core:"
 
-    def shared(text: str) -> NodeChanged:
+    def shared(text: str) -> ObjectChanged:
         notes = {"volcano.sh/node-vgpu-register": text}
-        return NodeChanged(NodeObject(ObjectMeta(name="s", annotations=notes)))
+        return ObjectChanged(NodeObject(ObjectMeta(name="s", annotations=notes)))
 
     def taken(name: str, devices: str) -> Bind:
         return Bind("default", name, f"uid-{name}", "s", {"volcano.sh/vgpu-ids-new": devices})
@@ -167,7 +158,7 @@ def test_a_shared_card_is_in_use_while_a_pod_has_a_share_of_it() -> None:
     recorder = recorded(
         (0.0, [shared(registered), pod("x"), pod("y"), pod("z")], Result(first)),
         (10.0, [pod("y", on="s", phase="Succeeded")], Result([taken("z", "none,NVIDIA,1,0:")])),
-        (20.0, [PodGone("default", "x", "uid-x"), shared(registered[:29])], Result()),
+        (20.0, [ObjectGone("Pod", "default", "x", "uid-x"), shared(registered[:29])], Result()),
         (30.0, [], Result()),
     )
     assert recorder.use == {"L40S": [(0.0, 2), (10.0, 1), (20.0, 0)]}
@@ -238,7 +229,9 @@ def test_waits_last_until_the_end_of_the_run() -> None:
 
 
 def test_a_pod_deleted_while_it_waited_is_no_measured_wait() -> None:
-    recorder = recorded((0.0, [group("job-x", "q"), pod("x")], Result()), (5.0, [PodGone("default", "x")], Result()))
+    recorder = recorded(
+        (0.0, [group("job-x", "q"), pod("x")], Result()), (5.0, [ObjectGone("Pod", "default", "x")], Result())
+    )
     assert timeline_of(recorder).waits == []
 
 
@@ -250,7 +243,7 @@ def test_a_quota_blocks_a_job_from_the_refusal_to_the_placement() -> None:
         (1.0, [], Result([], refusals)),
         (2.0, [], Result([], Report([refuse("y", H200, 3000, "Pod")]))),
         (6.0, [], Result([bind("y", "a")])),
-        (11.0, [PodGone("default", "z", "uid-z")], Result()),
+        (11.0, [ObjectGone("Pod", "default", "z", "uid-z")], Result()),
         (21.0, [], Result()),
     )
     assert timeline_of(recorder).quota_waits == [
@@ -262,14 +255,14 @@ def test_a_quota_blocks_a_job_from_the_refusal_to_the_placement() -> None:
 def test_a_service_is_named_by_the_common_prefix_of_its_pods() -> None:
     pods = [pod(f"chat-5d-{name}", H200) for name in "ab"]
     for change in pods:
-        change.pod.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[index]
+        change.object.metadata.annotations["scheduling.k8s.io/group-name"] = "podgroup-7"  # type: ignore[index]
     refusals = [(ObjectRef("PodGroup", "default", "podgroup-7"), refuse("x", H200, 2000)[1])]
     recorder = recorded((0.0, [*NODES, *pods], Result([], Report(refusals))), (5.0, [], Result()))
     assert [hold.longest_job for hold in timeline_of(recorder).quota_waits] == ["default/chat-5d-*"]
 
 
 def test_totals_follow_the_nodes() -> None:
-    recorder = recorded((0.0, [*NODES], Result()), (1.0, [node("a", H200, 6), NodeGone("b")], Result()))
+    recorder = recorded((0.0, [*NODES], Result()), (1.0, [node("a", H200, 6), ObjectGone("Node", "", "b")], Result()))
     assert timeline_of(recorder).cards == {H200: 6}
 
 
@@ -289,7 +282,7 @@ def test_cards_are_summed_up_by_service_type_in_card_hours_and_over_time() -> No
             Result([bind("u", "b")]),
         ),
         (1800.0, [], Result([evict("t", "reclaim: more")])),
-        (3600.0, [PodGone("default", "t", "uid-t")], Result([bind("i", "a")])),
+        (3600.0, [ObjectGone("Pod", "default", "t", "uid-t")], Result([bind("i", "a")])),
         (7200.0, [], Result()),
     )
     assert timeline_of(recorder, buckets=2).services == [

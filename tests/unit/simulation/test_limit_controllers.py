@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from capcard_sched.model import deltas
+from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.limits import Budget, budget_facts
 from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.kinds import BY_NAME
 from capcard_sched.simulation.watch import StoreWatch
+from tests import objects
 
 APP = {"app": "web"}
 
@@ -27,7 +28,9 @@ class Workbench:
 
     def create(self, kind: str, name: str, **fields: Any) -> None:
         metadata = {"name": name, **fields.pop("metadata", {})}
-        self.store.create(kind, {"apiVersion": BY_NAME[kind].api_version, "kind": kind, "metadata": metadata, **fields})
+        self.store.create(
+            kind, {"apiVersion": KIND_BY_NAME[kind].api_version, "kind": kind, "metadata": metadata, **fields}
+        )
         self.cluster.settle()
 
     def pod(self, name: str, *, phase: str = "Running", cpu: str = "1", **metadata: Any) -> None:
@@ -208,18 +211,16 @@ def test_the_scheduler_is_told_of_namespaces_quotas_and_budgets() -> None:
     bench.feed.drain()
     bench.pod("p", labels=APP)
     bench.store.patch("Namespace", "", "lab", {"metadata": {"labels": {"team": "b"}}})
-    told = {type(delta): delta for delta in bench.feed.drain()}
-    assert told[deltas.NamespaceChanged] == deltas.NamespaceChanged("lab", {"team": "b"})
-    of_quota, of_budget = told[deltas.ResourceQuotaChanged], told[deltas.PodDisruptionBudgetChanged]
-    assert isinstance(of_quota, deltas.ResourceQuotaChanged)
-    assert of_quota.quota.status.used == {"cpu": "1"}
-    assert isinstance(of_budget, deltas.PodDisruptionBudgetChanged)
-    assert budget_facts(of_budget.budget) == Budget("default", "b", of_budget.budget.spec.selector, 0, frozenset())
+    told: dict[str, Any] = {objects.change_of(delta): delta for delta in bench.feed.drain()}
+    assert told["NamespaceChanged"].object.metadata.labels == {"team": "b"}
+    of_quota, of_budget = (told[f"{kind}Changed"].object for kind in ("ResourceQuota", "PodDisruptionBudget"))
+    assert of_quota.status.used == {"cpu": "1"}
+    assert budget_facts(of_budget) == Budget("default", "b", of_budget.spec.selector, 0, frozenset())
     bench.remove("ResourceQuota", "q")
     bench.remove("PodDisruptionBudget", "b")
     bench.store.remove("Namespace", "", "lab")
     assert set(bench.feed.drain()) >= {
-        deltas.ResourceQuotaGone("default", "q"),
-        deltas.PodDisruptionBudgetGone("default", "b"),
-        deltas.NamespaceGone("lab"),
+        deltas.ObjectGone("ResourceQuota", "default", "q"),
+        deltas.ObjectGone("PodDisruptionBudget", "default", "b"),
+        deltas.ObjectGone("Namespace", "", "lab"),
     }

@@ -6,12 +6,13 @@ import pytest
 
 from capcard_sched.controllers.objects import JsonObject
 from capcard_sched.model.annotations import SIMULATION_USAGE
-from capcard_sched.model.deltas import Delta, NodeChanged, NodeGone, NodeUsageChanged, NodeUsageGone
+from capcard_sched.model.deltas import Delta, NodeUsageChanged, NodeUsageGone, ObjectGone
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.simulation.checks import check_object
 from capcard_sched.simulation.cluster import SimulatedCluster
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.watch import StoreWatch
+from tests.objects import change_of
 
 
 def _node(load: str | None) -> JsonObject:
@@ -20,7 +21,7 @@ def _node(load: str | None) -> JsonObject:
 
 
 def _told(feed: StoreWatch) -> list[Delta]:
-    return [delta for delta in feed.drain() if not isinstance(delta, NodeChanged)]
+    return [delta for delta in feed.drain() if change_of(delta) != "NodeChanged"]
 
 
 def test_a_load_that_is_written_is_told_once_and_so_are_its_changes_and_its_end() -> None:
@@ -43,8 +44,12 @@ def test_the_load_of_a_node_goes_with_it() -> None:
     cluster.store.observe(feed.observe)
     cluster.store.create(NODE, _node("cpu=80"))
     feed.drain()
+    uid = cluster.store.get(NODE, "", "n")["metadata"]["uid"]  # type: ignore[index]
     cluster.store.delete(NODE, "", "n")
-    assert sorted(feed.drain(), key=lambda delta: type(delta).__name__) == [NodeGone("n"), NodeUsageGone("n")]
+    assert sorted(feed.drain(), key=lambda delta: type(delta).__name__) == [
+        NodeUsageGone("n"),
+        ObjectGone("Node", "", "n", uid),
+    ]
 
 
 @pytest.mark.parametrize("load", ["80", "cpu=80%", "cpu=200", "gpu=1", ""])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, PodChanged, PodGone
+from capcard_sched.model.deltas import BindFailed, Delta, EvictFailed, ObjectChanged
 from capcard_sched.model.intents import (
     AnnotateQueue,
     Bind,
@@ -20,10 +20,11 @@ from capcard_sched.model.intents import (
     UpdatePodGroup,
     UpdateQueueStatus,
 )
-from capcard_sched.model.objects import PodGroupCondition
+from capcard_sched.model.objects import PodGroupCondition, PodObject
 from capcard_sched.simulation.output import as_list, to_json, to_yaml
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import InputError, load_scenario
+from tests.objects import change_of
 
 SECOND = 1_000_000
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": 4}}}
@@ -50,12 +51,16 @@ class Scripted:
         return Result(intents, idle=not deltas and not intents)
 
 
+def _pods(deltas: Sequence[Delta]) -> list[PodObject]:
+    changed = [delta.object for delta in deltas if isinstance(delta, ObjectChanged)]
+    return [obj for obj in changed if isinstance(obj, PodObject)]
+
+
 def bind_everything(node: str = "n1") -> Callable[[Sequence[Delta], float], Sequence[Intent]]:
     def answer(deltas: Sequence[Delta], _: float) -> list[Intent]:
-        pods = [delta.pod for delta in deltas if isinstance(delta, PodChanged)]
         return [
             Bind(pod.metadata.namespace or "", pod.metadata.name, pod.metadata.uid, node, {"card": "A"})
-            for pod in pods
+            for pod in _pods(deltas)
             if not pod.spec.node_name
         ]
 
@@ -129,8 +134,9 @@ def test_an_operation_is_seen_by_the_session_of_its_time_in_order_of_the_timelin
     scheduler = Scripted(nothing)
     created = timeline({"at": "7s", "delete": REF}, {"at": "5s", "create": pod()}, {"at": "7s", "create": pod()})
     run(scheduler, created)
-    seen = [(at, type(delta)) for at, deltas in scheduler.steps for delta in deltas if "Pod" in type(delta).__name__]
-    assert [one for one in seen if one[1] in (PodChanged, PodGone)] == [(5, PodChanged), (7, PodGone), (7, PodChanged)]
+    seen = [(at, change_of(delta)) for at, deltas in scheduler.steps for delta in deltas]
+    expected = [(5, "PodChanged"), (7, "PodGone"), (7, "PodChanged")]
+    assert [one for one in seen if one[1] in {"PodChanged", "PodGone"}] == expected
 
 
 def test_until_ends_the_run_and_includes_its_own_moment() -> None:
@@ -196,10 +202,10 @@ def test_a_scheduler_that_depends_on_time_is_asked_every_period_for_an_hour() ->
 def test_deltas_hold_the_last_version_once() -> None:
     scheduler = Scripted(nothing)
     run(scheduler, NODE, pod(nodeName="n1"))
-    pods = [delta for delta in scheduler.steps[0][1] if isinstance(delta, PodChanged)]
+    pods = _pods(scheduler.steps[0][1])
     assert len(pods) == 1
-    assert pods[0].pod.status.phase == "Running"
-    assert pods[0].pod.metadata.annotations == {"scheduling.k8s.io/group-name": f"podgroup-{pods[0].pod.metadata.uid}"}
+    assert pods[0].status.phase == "Running"
+    assert pods[0].metadata.annotations == {"scheduling.k8s.io/group-name": f"podgroup-{pods[0].metadata.uid}"}
 
 
 REFUSED = [
@@ -247,7 +253,7 @@ def test_an_evicted_pod_says_why_terminates_and_is_gone() -> None:
 
     scheduler = once(evict)
     assert list(run(scheduler, NODE, pod(nodeName="n1")).store.list("Pod")) == []
-    assert [at for at, deltas in scheduler.steps for delta in deltas if isinstance(delta, PodGone)] == [30]
+    assert [at for at, deltas in scheduler.steps for delta in deltas if change_of(delta) == "PodGone"] == [30]
 
 
 def test_of_an_eviction_for_somebody_the_pod_is_told_and_not_its_group() -> None:

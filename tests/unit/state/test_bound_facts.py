@@ -36,9 +36,9 @@ ONE = {"cpu": 1000, "pods": 1}
 
 EDITS: dict[str, Callable[[], list[deltas.Delta]]] = {
     "spec.queue": lambda: [group("g", queue="other")],
-    "the PodGroup deleted": lambda: [deltas.PodGroupGone("default", "g", "g-group")],
+    "the PodGroup deleted": lambda: [deltas.ObjectGone("PodGroup", "default", "g", "g-group")],
     "the PodGroup deleted and created in another queue": lambda: [
-        deltas.PodGroupGone("default", "g", "g-group"),
+        deltas.ObjectGone("PodGroup", "default", "g", "g-group"),
         group("g", uid="second", queue="other"),
     ],
     "another group annotation": lambda: [group("h", queue="other"), pod("p", group="h", node="n")],
@@ -46,7 +46,7 @@ EDITS: dict[str, Callable[[], list[deltas.Delta]]] = {
     "a deletion timestamp": lambda: [pod("p", group="g", node="n", deleting=True)],
     "deleted together with its PodGroup": lambda: [
         pod("p", group="g", node="n", deleting=True),
-        deltas.PodGroupGone("default", "g", "g-group"),
+        deltas.ObjectGone("PodGroup", "default", "g", "g-group"),
     ],
     "an unknown phase": lambda: [pod("p", group="g", node="n", phase="Unknown")],
     "another owner": lambda: [pod("p", group="g", node="n", owner="else")],
@@ -68,7 +68,10 @@ def test_a_bound_pod_stays_accounted_to_its_job_and_queue(edit: str) -> None:
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_finished_or_deleted_pod_is_no_usage_whatever_was_edited_before(edit: str) -> None:
-    ends: list[deltas.Delta] = [pod("p", group="g", node="n", phase="Succeeded"), deltas.PodGone("default", "p")]
+    ends: list[deltas.Delta] = [
+        pod("p", group="g", node="n", phase="Succeeded"),
+        deltas.ObjectGone("Pod", "default", "p"),
+    ]
     for end in ends:
         state = _state(group("g"), pod("p", group="g", node="n"))
         for delta in (*EDITS[edit](), end):
@@ -88,9 +91,9 @@ def test_the_queue_of_a_bare_bound_pod_is_fixed() -> None:
 def test_the_queue_of_an_implicit_job_is_fixed_while_one_of_its_pods_is_bound() -> None:
     state = _state(pod("a", owner="rs", queue="q", node="n", created=1), pod("b", owner="rs", queue="other", created=2))
     state.apply(pod("b", owner="rs", queue="other", node="n", created=2))
-    state.apply(deltas.PodGone("default", "a"))
+    state.apply(deltas.ObjectGone("Pod", "default", "a"))
     assert _usage(state) == {"q": ONE}
-    state.apply(deltas.PodGone("default", "b"))
+    state.apply(deltas.ObjectGone("Pod", "default", "b"))
     assert _usage(state) == {}
 
 
@@ -116,10 +119,10 @@ def test_an_unchanged_object_after_an_ignored_edit_is_no_change() -> None:
 
 def test_pods_of_a_deleted_podgroup_are_not_scheduled_and_keep_their_account() -> None:
     state = _state(group("g"), pod("p", group="g", node="n"), pod("w", group="g"))
-    state.apply(deltas.PodGroupGone("default", "g", "g-group"))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "g", "g-group"))
     state.open_session()
     assert (list(state.active), list(state.groups_missing), state.jobs[GROUP].uid) == ([], [GROUP], "")
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert (GROUP in state.schedulable, state.jobs[GROUP].queue) == (False, "")
     assert recorded(state) == rebuilt(state)
 
@@ -188,9 +191,9 @@ def test_an_ignored_edit_is_recorded_once_per_object_until_the_object_is_deleted
         "PodGroup": ("g", "spec.queue changed to <other>"),
     }
     assert edits.total == 2
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert [ref.kind for ref in edits.details] == ["PodGroup"]
-    state.apply(deltas.PodGroupGone("default", "g"))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "g"))
     assert (edits.details, edits.total) == ({}, 2)
 
 
@@ -210,7 +213,7 @@ def test_an_edit_without_effect_on_the_account_is_not_recorded() -> None:
 
 def test_a_deleted_queue_keeps_the_usage_of_its_bound_pods() -> None:
     state = _state(group("g"), pod("p", group="g", node="n"), pod("w", group="g"))
-    state.apply(deltas.QueueGone("q"))
+    state.apply(deltas.ObjectGone("Queue", "", "q"))
     assert list(state.deleted_queues) == ["q"]
     assert (_usage(state), state.deleted_queues["q"].state) == ({"q": ONE}, "Deleted")
     state.apply(pod("p", group="g", node="n", deleting=True))
@@ -218,8 +221,8 @@ def test_a_deleted_queue_keeps_the_usage_of_its_bound_pods() -> None:
     state.apply(queue("q"))
     assert (_usage(state), state.deleted_queues) == ({"q": ONE}, {})
     assert recorded(state) == rebuilt(state)
-    state.apply(deltas.QueueGone("q"))
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Queue", "", "q"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert (_usage(state), state.deleted_queues) == ({}, {})
     assert recorded(state) == rebuilt(state)
 
@@ -279,7 +282,7 @@ def test_the_queue_of_a_binding_in_memory_precedes_the_annotation() -> None:
     state = _state(group("g"), pod("p", group="g", node="n"))
     state.apply(pod("r", group="g", node="n", annotations={keys.BOUND_QUEUE: "other"}))
     assert state.jobs[GROUP].queue == "q"
-    state.apply(deltas.PodGone("default", "r"))
+    state.apply(deltas.ObjectGone("Pod", "default", "r"))
     state.apply(pod("p", group="g", node="n", annotations={keys.BOUND_QUEUE: "other"}))
     assert state.jobs[GROUP].queue == "q", "an edit of a bound pod"
 
@@ -307,5 +310,5 @@ def test_a_deleted_queue_keeps_the_usage_of_its_pods_after_a_restart() -> None:
     assert (_usage(state), list(state.deleted_queues)) == ({"gone": ONE}, ["gone"])
     state.apply(queue("gone"))
     assert (_usage(state), list(state.deleted_queues)) == ({"gone": ONE}, [])
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert (state.jobs[GROUP].queue, recorded(state)) == ("q", rebuilt(state))

@@ -30,7 +30,7 @@ def _is_clean_after(state: ClusterState, *facts: deltas.Delta) -> bool:
 
 def test_a_deleted_podgroup_leaves_its_pods_unseen_until_it_is_made_again() -> None:
     state = _state(queue("q"), node("n1"), group("g"), pod("p", group="g", node="n1"), pod("w", group="g"))
-    state.apply(deltas.PodGroupGone("default", "g", "g-group"))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "g", "g-group"))
     job = state.jobs["default/g"]
     assert (job.uid, dict(state.schedulable), state.queues["q"].jobs) == ("", {}, {})
     assert state.columns.amounts(state.queues["q"].allocated) == {}
@@ -43,14 +43,14 @@ def test_a_deleted_podgroup_leaves_its_pods_unseen_until_it_is_made_again() -> N
 
 def test_the_late_end_of_an_earlier_podgroup_does_not_take_the_new_one() -> None:
     state = _state(queue("q"), group("g", uid="first"), group("g", uid="second"))
-    state.apply(deltas.PodGroupGone("default", "g", "first"))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "g", "first"))
     assert state.jobs["default/g"].uid == "second"
-    state.apply(deltas.PodGroupGone("default", "g", ""))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "g", ""))
     assert not state.jobs
 
 
 def test_a_job_is_gone_with_its_last_pod_and_its_podgroup_in_either_order() -> None:
-    ends: list[deltas.Delta] = [deltas.PodGroupGone("default", "g"), deltas.PodGone("default", "p")]
+    ends: list[deltas.Delta] = [deltas.ObjectGone("PodGroup", "default", "g"), deltas.ObjectGone("Pod", "default", "p")]
     for order in (ends, ends[::-1]):
         state = _state(queue("q"), group("g"), pod("p", group="g"), *order)
         assert (dict(state.jobs), dict(state.schedulable), state.queues["q"].jobs) == ({}, {}, {})
@@ -132,12 +132,12 @@ def test_pods_of_one_controller_are_one_job_that_follows_the_oldest() -> None:
             9,
             state.tasks["old-uid"].created,
         )
-    state.apply(deltas.PodGone("default", "old"))
+    state.apply(deltas.ObjectGone("Pod", "default", "old"))
     assert (job.queue, job.priority, job.created) == ("default", 0, state.tasks["mid-uid"].created)
-    state.apply(deltas.PodGone("default", "mid"))
+    state.apply(deltas.ObjectGone("Pod", "default", "mid"))
     assert (job.queue, job.priority) == ("late", 1)
     assert recorded(state) == rebuilt(state)
-    state.apply(deltas.PodGone("default", "new"))
+    state.apply(deltas.ObjectGone("Pod", "default", "new"))
     assert (dict(state.jobs), state.queues["late"].jobs) == ({}, {})
 
 
@@ -155,7 +155,7 @@ def test_the_podgroup_made_for_a_pod_takes_its_job_over_and_gives_it_back() -> N
     assert (job.implicit, job.queue, job.min_available, job.phase) == (False, "q", 3, PodGroupPhase.INQUEUE)
     assert recorded(state) == rebuilt(state)
     state.apply(pod("p", group="podgroup-p-uid"))
-    state.apply(deltas.PodGroupGone("default", "podgroup-p-uid"))
+    state.apply(deltas.ObjectGone("PodGroup", "default", "podgroup-p-uid"))
     assert (job.implicit, job.queue, job.min_available, dict(job.annotations)) == (True, "default", 1, {})
     assert list(state.schedulable) == ["default/podgroup-p-uid"]
     assert recorded(state) == rebuilt(state)
@@ -180,7 +180,7 @@ def test_a_big_job_without_podgroup_is_taken_in_in_linear_time() -> None:
     for i in range(500):
         state.apply(pod(f"p{i}", owner="rs", created=500 - i))
     for i in range(500):
-        state.apply(deltas.PodGone("default", f"p{i}"))
+        state.apply(deltas.ObjectGone("Pod", "default", f"p{i}"))
     assert looked_at < 5000
 
 
@@ -189,7 +189,7 @@ def test_a_big_job_without_podgroup_is_taken_in_in_linear_time() -> None:
 
 def test_a_queue_that_goes_and_comes_back_finds_its_jobs_again() -> None:
     state = _state(queue("q"), node("n1"), group("g"), pod("p", group="g", node="n1"))
-    state.apply(deltas.QueueGone("q"))
+    state.apply(deltas.ObjectGone("Queue", "", "q"))
     assert (dict(state.schedulable), list(state.orphans)) == ({}, ["default/g"])
     state.apply(pod("p2", group="g", node="n1"))
     state.apply(queue("q", weight=3))
@@ -233,9 +233,9 @@ def test_priorities_follow_the_classes_in_any_order() -> None:
     assert priorities() == (100, 5)
     state.apply(priority_class("high", 50))
     assert priorities() == (50, 5)
-    state.apply(deltas.PriorityClassGone("high"))
+    state.apply(deltas.ObjectGone("PriorityClass", "", "high"))
     assert priorities() == (5, 5)
-    state.apply(deltas.PriorityClassGone("usual"))
+    state.apply(deltas.ObjectGone("PriorityClass", "", "usual"))
     assert priorities() == (0, 0)
 
 

@@ -236,7 +236,7 @@ BROKEN = [
 def test_what_is_wrong_names_the_field_and_what_is_accepted_and_the_rest_holds(spec: dict[str, Any], text: str) -> None:
     h = two_tiers()
     body = {"metadata": {"name": "wrong", "uid": "wrong-uid"}, "spec": spec}
-    h.apply(deltas.HyperNodeChanged(msgspec.convert(body, HyperNodeObject)))
+    h.apply(deltas.ObjectChanged(msgspec.convert(body, HyperNodeObject)))
     assert problems(h) == {"wrong": text}
     assert [event.message for event in h.all_events if event.reason == "InvalidObject"] == [text]
     assert leaves(h) == {"a1": "leaf-a", "a2": "leaf-a", "b1": "leaf-b", "b2": "leaf-b", "c1": ""}
@@ -302,7 +302,7 @@ def test_a_comparison_finds_hyper_nodes_that_differ_and_nothing_else() -> None:
     h.step()
     assert compare(h.state, everything) == []
     changed = {"metadata": {"name": "spine", "uid": "cluster-spine-uid"}, "spec": {"tier": 5}}
-    everything.append(deltas.HyperNodeChanged(msgspec.convert(changed, HyperNodeObject)))
+    everything.append(deltas.ObjectChanged(msgspec.convert(changed, HyperNodeObject)))
     assert {(one.kind, one.name) for one in compare(h.state, everything)} == {("HyperNode", "spine")}
 
 

@@ -10,6 +10,7 @@ import pytest
 from capcard_sched.model import deltas
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.state.cluster import ClusterState
+from tests import objects
 
 
 def fresh() -> ClusterState:
@@ -20,21 +21,21 @@ def fresh() -> ClusterState:
 
 def quota(cpu: str, name: str = "q") -> deltas.Delta:
     obj = {"metadata": {"name": name, "namespace": "ns"}, "spec": {"hard": {"cpu": cpu}}}
-    return deltas.ResourceQuotaChanged(msgspec.convert(obj, ResourceQuotaObject))
+    return deltas.ObjectChanged(msgspec.convert(obj, ResourceQuotaObject))
 
 
 def budget(allowed: int, name: str = "b", **spec: Any) -> deltas.Delta:
     obj = {
         "metadata": {"name": name, "namespace": "ns"}, "spec": spec, "status": {"disruptionsAllowed": allowed},
     }  # fmt: skip
-    return deltas.PodDisruptionBudgetChanged(msgspec.convert(obj, PodDisruptionBudgetObject))
+    return deltas.ObjectChanged(msgspec.convert(obj, PodDisruptionBudgetObject))
 
 
 @pytest.mark.parametrize(
     ("first", "other", "gone", "field"),
     [
-        (quota("1"), quota("2"), deltas.ResourceQuotaGone("ns", "q"), "quotas"),
-        (budget(1), budget(2), deltas.PodDisruptionBudgetGone("ns", "b"), "budgets"),
+        (quota("1"), quota("2"), deltas.ObjectGone("ResourceQuota", "ns", "q"), "quotas"),
+        (budget(1), budget(2), deltas.ObjectGone("PodDisruptionBudget", "ns", "b"), "budgets"),
     ],
 )
 def test_only_what_says_something_new_is_a_change(
@@ -53,19 +54,19 @@ def test_they_are_kept_by_name_in_order() -> None:
     for name in ("b", "c", "a"):
         state.apply(quota("1", name))
     assert list(state.quotas["ns"]) == ["a", "b", "c"]
-    state.apply(deltas.ResourceQuotaGone("ns", "b"))
+    state.apply(deltas.ObjectGone("ResourceQuota", "ns", "b"))
     assert list(state.quotas["ns"]) == ["a", "c"]
 
 
 def test_former_labels_of_a_namespace_are_those_of_the_last_session() -> None:
     state = fresh()
-    state.apply(deltas.NamespaceChanged("ns", {"a": "1"}))
-    state.apply(deltas.NamespaceChanged("ns", {"a": "2"}))
+    state.apply(objects.namespace("ns", {"a": "1"}))
+    state.apply(objects.namespace("ns", {"a": "2"}))
     changed = state.open_session()
     assert changed.namespaces == {"ns": None}
-    state.apply(deltas.NamespaceChanged("ns", {"a": "2"}))
+    state.apply(objects.namespace("ns", {"a": "2"}))
     assert state.open_session().namespaces == {}
-    state.apply(deltas.NamespaceChanged("ns", {"a": "3"}))
-    state.apply(deltas.NamespaceGone("ns"))
+    state.apply(objects.namespace("ns", {"a": "3"}))
+    state.apply(deltas.ObjectGone("Namespace", "", "ns"))
     assert not state.changes
     assert state.open_session().namespaces == {"ns": {"a": "2"}}

@@ -26,7 +26,7 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods_again() -> None:
         node("n1"), queue("q"), group("g"), pod("p", group="g", node="n1"), pod("f", scheduler="x", node="n1")
     )
     before = recorded(state)
-    state.apply(deltas.NodeGone("n1"))
+    state.apply(deltas.ObjectGone("Node", "", "n1"))
     assert len(state.nodes) == 0
     assert not state.nodes.total_used.any()
     assert recorded(state) == rebuilt(state)
@@ -36,9 +36,12 @@ def test_a_node_that_goes_and_comes_back_finds_its_pods_again() -> None:
 
 def test_what_happens_to_pods_while_their_node_is_gone_counts_when_it_is_back() -> None:
     state = _state(
-        node("n1"), group("g"), *(pod(f"p{i}", group="g", node="n1") for i in range(4)), deltas.NodeGone("n1")
+        node("n1"),
+        group("g"),
+        *(pod(f"p{i}", group="g", node="n1") for i in range(4)),
+        deltas.ObjectGone("Node", "", "n1"),
     )
-    state.apply(deltas.PodGone("default", "p0"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p0"))
     state.apply(pod("p1", group="g", node="n1", phase="Failed"))
     state.apply(pod("p2", group="g", node="n1", deleting=True))
     state.release(state.tasks["p3-uid"])
@@ -58,9 +61,11 @@ def test_the_only_pod_of_a_missing_node_may_be_evicted_and_stay() -> None:
 
 
 def test_placeholders_go_with_the_last_pod_that_names_them() -> None:
-    state = _state(pod("a", node="x"), pod("b", node="x"), node("y"), pod("c", node="y"), deltas.NodeGone("y"))
+    state = _state(
+        pod("a", node="x"), pod("b", node="x"), node("y"), pod("c", node="y"), deltas.ObjectGone("Node", "", "y")
+    )
     for name in ("a", "b", "c"):
-        state.apply(deltas.PodGone("default", name))
+        state.apply(deltas.ObjectGone("Pod", "default", name))
     assert not state._node_cache._nodes
 
 
@@ -74,7 +79,7 @@ def test_rows_are_in_order_of_name_whatever_the_order_of_arrival() -> None:
         assert state.nodes.allocatable[:, 0].tolist() == [1000 * (1 + i) for i in range(100)]
         assert state.columns.amounts(state.nodes.used[42]) == {"cpu": 1000, "pods": 1}
         for gone in ("n00", "n42", "n99"):
-            state.apply(deltas.NodeGone(gone))
+            state.apply(deltas.ObjectGone("Node", "", gone))
         state.open_session()
         assert state.nodes.names == [name for name in names if name not in {"n00", "n42", "n99"}]
         assert recorded(state) == rebuilt(state)
@@ -136,7 +141,7 @@ def test_a_column_added_by_a_plugin_does_not_disturb_new_jobs() -> None:
     state.apply(group("h"))
     state.apply(group("g", queue="r"))
     state.apply(queue("r"))
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert recorded(state) == rebuilt(state)
 
 
@@ -189,12 +194,16 @@ def test_what_cannot_be_read_is_noted_until_it_can_and_others_go_on(
 @pytest.mark.parametrize(
     "bad, gone",
     [
-        pytest.param(pod("bad", requests={"cpu": "x"}), deltas.PodGone("default", "bad", "bad-uid"), id="pod"),
-        pytest.param(pod("bad", requests={"cpu": "x"}), deltas.PodGone("default", "bad"), id="pod, by name"),
-        pytest.param(node("bad", cpu="x"), deltas.NodeGone("bad"), id="node"),
-        pytest.param(group("bad", phase="x"), deltas.PodGroupGone("default", "bad", "bad-group"), id="PodGroup"),
-        pytest.param(group("bad", phase="x"), deltas.PodGroupGone("default", "bad"), id="PodGroup, by name"),
-        pytest.param(queue("bad", deserved={"cpu": "x"}), deltas.QueueGone("bad"), id="queue"),
+        pytest.param(
+            pod("bad", requests={"cpu": "x"}), deltas.ObjectGone("Pod", "default", "bad", "bad-uid"), id="pod"
+        ),
+        pytest.param(pod("bad", requests={"cpu": "x"}), deltas.ObjectGone("Pod", "default", "bad"), id="pod, by name"),
+        pytest.param(node("bad", cpu="x"), deltas.ObjectGone("Node", "", "bad"), id="node"),
+        pytest.param(
+            group("bad", phase="x"), deltas.ObjectGone("PodGroup", "default", "bad", "bad-group"), id="PodGroup"
+        ),
+        pytest.param(group("bad", phase="x"), deltas.ObjectGone("PodGroup", "default", "bad"), id="PodGroup, by name"),
+        pytest.param(queue("bad", deserved={"cpu": "x"}), deltas.ObjectGone("Queue", "", "bad"), id="queue"),
     ],
 )
 def test_a_problem_goes_with_its_object(bad: deltas.Delta, gone: deltas.Delta) -> None:

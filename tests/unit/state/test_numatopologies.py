@@ -12,10 +12,10 @@ from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.testing import Harness
 
 
-def _changed(name: str = "n", **spec: Any) -> deltas.NumatopologyChanged:
+def _changed(name: str = "n", **spec: Any) -> deltas.ObjectChanged:
     body = {"cpuDetail": {"0": {}, "1": {"core": 1}}, "numares": {"cpu": {"allocatable": "0-1"}}, **spec}
     obj = {"metadata": {"name": name, "uid": f"{name}-uid"}, "spec": body}
-    return deltas.NumatopologyChanged(msgspec.convert(obj, NumatopologyObject))
+    return deltas.ObjectChanged(msgspec.convert(obj, NumatopologyObject))
 
 
 def test_an_object_stays_until_it_is_gone_and_only_news_is_a_change() -> None:
@@ -29,9 +29,9 @@ def test_an_object_stays_until_it_is_gone_and_only_news_is_a_change() -> None:
     assert state.changes.drain().numa == set()
     state.apply(_changed(numares={"cpu": {"allocatable": "1"}}))
     assert (state.numa["n"].free, state.changes.drain().numa) == (0b10, {"n"})
-    state.apply(deltas.NumatopologyGone("n"))
+    state.apply(deltas.ObjectGone("Numatopology", "", "n"))
     assert (state.numa, state.changes.drain().numa) == ({}, {"n"})
-    state.apply(deltas.NumatopologyGone("n"))
+    state.apply(deltas.ObjectGone("Numatopology", "", "n"))
     assert state.changes.drain().numa == set()
 
 
@@ -69,7 +69,7 @@ def test_an_undecodable_object_keeps_its_last_known_facts_until_it_is_deleted() 
     h.step()
     assert set(h.state.numa) == {"n"}
     assert h.event_messages("Numatopology", "n") == [("InvalidObject", "spec.numares: bad")]
-    h.apply(deltas.NumatopologyGone("n"))
+    h.apply(deltas.ObjectGone("Numatopology", "", "n"))
     h.step()
     assert (h.state.numa, h.state.problems) == ({}, {})
 

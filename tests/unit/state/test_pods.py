@@ -102,22 +102,22 @@ def test_a_new_uid_under_a_known_name_is_another_pod() -> None:
     state.apply(pod("p", uid="new", group="g", node="n2"))
     assert set(state.tasks) == {"new"}
     assert recorded(state) == rebuilt(state)
-    state.apply(deltas.PodGone("default", "p", "old"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p", "old"))
     assert set(state.tasks) == {"new"}
-    state.apply(deltas.PodGone("default", "p", "new"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p", "new"))
     assert set(state.tasks) == set()
     assert not state.nodes.used.any()
 
 
 def test_an_empty_uid_means_whichever_pod_has_the_name() -> None:
     state = _state(group("g"), pod("p", uid="some", group="g"))
-    state.apply(deltas.PodGone("default", "p"))
+    state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert not state.tasks
 
 
 def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
     state = _state(pod("p", uid="a", namespace="one"), pod("p", uid="b", namespace="two"))
-    state.apply(deltas.PodGone("one", "p"))
+    state.apply(deltas.ObjectGone("Pod", "one", "p"))
     assert set(state.tasks) == {"b"}
 
 
@@ -302,7 +302,7 @@ def test_a_change_dirties_what_it_touches_and_nothing_else() -> None:
     assert _dirty(state, pod("p", group="g")) == {"job:default/g"}
     assert _dirty(state, pod("p", group="g", node="n1")) == {"job:default/g", "queue:q", "node:n1"}
     assert _dirty(state, pod("p", group="g", node="n1", phase="Succeeded")) == {"job:default/g", "queue:q", "node:n1"}
-    assert _dirty(state, deltas.PodGone("default", "p")) == {"job:default/g"}
+    assert _dirty(state, deltas.ObjectGone("Pod", "default", "p")) == {"job:default/g"}
 
 
 def test_pods_of_one_template_share_class_and_labels() -> None:

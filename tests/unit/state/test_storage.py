@@ -48,16 +48,16 @@ def test_a_change_opens_a_session_and_the_same_again_does_not(h: Harness, add: C
 @pytest.mark.parametrize(
     ("add", "gone"),
     [
-        (lambda h: h.claim("c"), deltas.PersistentVolumeClaimGone("default", "c")),
-        (lambda h: h.volume("v", claim="c"), deltas.PersistentVolumeGone("v")),
-        (lambda h: h.storage_class("s"), deltas.StorageClassGone("s")),
-        (lambda h: h.csi_node("n1", csi_test=3), deltas.CSINodeGone("n1")),
-        (lambda h: h.csi_driver("d", storage_capacity=True), deltas.CSIDriverGone("d")),
+        (lambda h: h.claim("c"), deltas.ObjectGone("PersistentVolumeClaim", "default", "c")),
+        (lambda h: h.volume("v", claim="c"), deltas.ObjectGone("PersistentVolume", "", "v")),
+        (lambda h: h.storage_class("s"), deltas.ObjectGone("StorageClass", "", "s")),
+        (lambda h: h.csi_node("n1", csi_test=3), deltas.ObjectGone("CSINode", "", "n1")),
+        (lambda h: h.csi_driver("d", storage_capacity=True), deltas.ObjectGone("CSIDriver", "", "d")),
         (
             lambda h: h.storage_capacity("c", storage_class="s", capacity=1, labels={}),
-            deltas.CSIStorageCapacityGone("kube-system", "c"),
+            deltas.ObjectGone("CSIStorageCapacity", "kube-system", "c"),
         ),
-        (lambda h: h.attachment("a", node="n1", volume="v"), deltas.VolumeAttachmentGone("a")),
+        (lambda h: h.attachment("a", node="n1", volume="v"), deltas.ObjectGone("VolumeAttachment", "", "a")),
     ],
 )
 def test_what_is_gone_leaves_nothing_behind(h: Harness, add: Change, gone: deltas.Delta) -> None:

@@ -88,7 +88,7 @@ def test_a_bound_undecodable_pod_closes_its_node_until_it_is_gone(end: str, list
     state.apply(node("n", cpu="16"))
     assert _capacity(state) == {"n": {}}
     ends: dict[str, list[deltas.Delta]] = {
-        "deleted": [deltas.PodGone("default", "p", "p-uid")],
+        "deleted": [deltas.ObjectGone("Pod", "default", "p", "p-uid")],
         "finished": [_undecodable("Pod", "p", "p-uid")],
         "decodable": [pod("p", node="n")],
         "replaced": [pod("p", uid="other")],
@@ -97,7 +97,7 @@ def test_a_bound_undecodable_pod_closes_its_node_until_it_is_gone(end: str, list
     for delta in ends[end]:
         state.apply(delta)
     assert _capacity(state) == {"n": {**OFFERED, "cpu": 16000}}
-    for delta in (deltas.PodGone("default", "p"), deltas.NodeGone("n")):
+    for delta in (deltas.ObjectGone("Pod", "default", "p"), deltas.ObjectGone("Node", "", "n")):
         state.apply(delta)
     assert not state._node_cache._nodes
     assert not state._node_cache._closed_by
@@ -130,6 +130,6 @@ def test_no_pod_is_scheduled_on_a_closed_node(requests: dict[str, str]) -> None:
     h.settle()
     assert h.binds == {}
     assert ("InvalidObject", PROBLEM) in h.event_messages("Pod", "odd")
-    h.apply(deltas.PodGone("default", "odd", "odd-uid"))
+    h.apply(deltas.ObjectGone("Pod", "default", "odd", "odd-uid"))
     h.settle()
     assert h.binds == {"p": "n"}

@@ -8,7 +8,7 @@ import msgspec
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import RegisteredCard, encode_registration
-from capcard_sched.model.deltas import PodChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import PodObject
 from capcard_sched.testing import Harness
 from tests.unit.plugins.deviceshare.worlds import L40S
@@ -77,9 +77,9 @@ class VgpuHarness(Harness):
             limits[CORES] = cores
         self.pod(name, limits={**limits, **more.pop("limits", {})}, **more)
 
-    def pod_changed(self, key: str) -> PodChanged:
+    def pod_changed(self, key: str) -> ObjectChanged:
         """The delta of a pod as it is, by `namespace/name`."""
-        return PodChanged(msgspec.convert(self._pods[key], PodObject))
+        return ObjectChanged(msgspec.convert(self._pods[key], PodObject))
 
     def uses(self, node: str) -> list[tuple[int, int, int]]:
         """Number, memory and cores in use of each card."""

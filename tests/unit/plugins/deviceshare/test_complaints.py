@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.deltas import ConfigMapChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.intents import AnnotateNode
 from capcard_sched.model.objects import ConfigMapObject
 from capcard_sched.testing import EPOCH
@@ -226,10 +226,10 @@ def test_a_node_gets_one_handshake_in_thirty_seconds_however_often_it_changes() 
     assert len(written) == len(set(written)) == 200
 
 
-def _settings(name: str, text: str) -> ConfigMapChanged:
+def _settings(name: str, text: str) -> ObjectChanged:
     metadata = {"name": name, "namespace": "kube-system"}
     found = {"metadata": metadata, "data": {"device-config.yaml": text}}
-    return ConfigMapChanged(msgspec.convert(found, ConfigMapObject))
+    return ObjectChanged(msgspec.convert(found, ConfigMapObject))
 
 
 def test_a_change_of_the_config_map_is_in_force() -> None:

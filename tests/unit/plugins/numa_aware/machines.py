@@ -43,7 +43,7 @@ def numatopology(
     pods: tuple[Mapping[str, str], ...] = (),
     places: Mapping[str, Any] | None = None,
     **shape: int,
-) -> deltas.NumatopologyChanged:
+) -> deltas.ObjectChanged:
     """The object an exporter writes; `free` None leaves the CPUs out, `shape` is as `detail` takes it."""
     spec: dict[str, Any] = {
         "policies": {"CPUManagerPolicy": manager, "TopologyManagerPolicy": policy},
@@ -55,7 +55,7 @@ def numatopology(
     if reserved is not None:
         spec["resReserved"] = {"cpu": reserved}
     obj = {"metadata": {"name": name, "uid": f"{name}-numa"}, "spec": spec}
-    return deltas.NumatopologyChanged(msgspec.convert(obj, NumatopologyObject))
+    return deltas.ObjectChanged(msgspec.convert(obj, NumatopologyObject))
 
 
 def cluster(configuration: str | None = None, **more: Any) -> Harness:

@@ -214,7 +214,7 @@ def test_other_nodes_that_come_and_go_change_nothing() -> None:
 
 def test_without_an_object_nothing_is_kept_and_with_one_it_is_planned_again() -> None:
     h = placed(("p", 6))
-    h.apply(deltas.NumatopologyGone("n"))
+    h.apply(deltas.ObjectGone("Numatopology", "", "n"))
     h.step()
     assert h.plugin("numa-aware")._rows._nodes == {}
     h.apply(numatopology("n", "0-15"))

@@ -94,7 +94,7 @@ def test_machines_of_more_numa_nodes_may_come_later() -> None:
     h.session()
     everything = np.array([0], dtype=np.intp)
     assert rows.place(everything, rows.tracked, (2,))[1].tolist() == [1]
-    h.apply(deltas.NumatopologyGone("n0"))
+    h.apply(deltas.ObjectGone("Numatopology", "", "n0"))
     h.session()
     assert (rows.present.tolist(), rows.tracked.tolist(), rows.tracks_any) == ([False], [False], False)
 
