@@ -41,8 +41,8 @@ class NodeDevices:
         #: Of the node, when its annotations were read.
         self.generation = -1
         self.warnings: tuple[str, ...] = ()
-        #: By pod uid: the texts that its bookings were read from.
-        self.notes: dict[str, tuple[str, ...]] = {}
+        #: By pod uid: its annotations when they were read last, and the texts that its bookings were read from.
+        self.notes: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
         #: By pod uid: what is wrong with them.
         self.problems: dict[str, tuple[str, ...]] = {}
         #: Order number of the pod that was bound last.
@@ -211,26 +211,32 @@ class DeviceRows:
             self._read_pod(task, devices)
 
     def _read_pod(self, task: Task, devices: NodeDevices) -> None:
-        notes = tuple(kind.note_of(task) for kind in self.types)
-        if devices.notes.get(task.uid) != notes:
-            devices.notes[task.uid] = notes
-            problems: list[str] = []
-            for kind, note, ledger in zip(self.types, notes, devices.ledgers, strict=True):
-                if ledger is None:
-                    continue
-                ledger.release(task.uid)
-                if note:
-                    found = kind.booked(task, ledger)
-                    if found.shares:
-                        ledger.book(task.uid, found.shares)
-                    problems += found.problems
-                devices.last_order = max(devices.last_order, kind.order_in(task.device_notes))
-            if tuple(problems) != devices.problems.get(task.uid, ()):
-                devices.problems[task.uid] = tuple(problems)
-                self.news += [(task, problem) for problem in problems]
+        seen, booked = devices.notes.get(task.uid, (None, ()))
+        if seen is not task.device_notes:  # annotations are replaced, not edited
+            notes = tuple(kind.note_of(task) for kind in self.types)
+            devices.notes[task.uid] = task.device_notes, notes
+            if seen is None or notes != booked:
+                self._book(task, notes, devices)
         for ledger in devices.ledgers:
             if ledger is not None:
                 ledger.set_leaving(task.uid, leaving=task.status is TaskStatus.RELEASING)
+
+    def _book(self, task: Task, notes: tuple[str, ...], devices: NodeDevices) -> None:
+        """Book a pod as its annotations say."""
+        problems: list[str] = []
+        for kind, note, ledger in zip(self.types, notes, devices.ledgers, strict=True):
+            if ledger is None:
+                continue
+            ledger.release(task.uid)
+            if note:
+                found = kind.booked(task, ledger)
+                if found.shares:
+                    ledger.book(task.uid, found.shares)
+                problems += found.problems
+            devices.last_order = max(devices.last_order, kind.order_in(task.device_notes))
+        if tuple(problems) != devices.problems.get(task.uid, ()):
+            devices.problems[task.uid] = tuple(problems)
+            self.news += [(task, problem) for problem in problems]
 
     def smallest_memory(self) -> tuple[int, ...]:
         """Memory of the smallest registered card, by kind; 0 without any."""

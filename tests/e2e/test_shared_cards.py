@@ -68,40 +68,6 @@ async def _message(cluster: Cluster, name: str) -> str:
     return next((row.get("message", "") for row in conditions if row["type"] == "PodScheduled"), "")
 
 
-async def test_the_walk_through(cluster: Cluster, control_plane: ControlPlane, tmp_path: Path) -> None:
-    await cluster.create_all([queue("default"), _node()])
-    kubeconfig = control_plane.kubeconfig_for("scheduler-a")
-    async with (
-        DevicePlugin(control_plane, "node5-3", factor=10) as plugin,
-        Daemon(kubeconfig, tmp_path, conf=_conf()) as daemon,
-    ):
-        await plugin.register("".join(CARDS))
-        await daemon.logged("caches synced")
-        await cluster.wait_until(lambda: plugin.reports > 0, "a handshake", within=20)
-
-        await cluster.create(_share("test1"))
-        await _served(cluster, "test1")
-        assert (await _notes(cluster, "test1"))[IDS] == "GPU-7,NVIDIA,1024,0:"
-        assert plugin.served[0].environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "10240m"
-
-        await cluster.create(pod_group("gang", members=3))
-        names = [f"worker-{index}" for index in range(3)]
-        await cluster.create_all([_share(name, group="gang", cores=10) for name in names])
-        await _served(cluster, *names)
-        assert sorted(each.pod for each in plugin.served) == ["test1", *names]
-        assert {(await _notes(cluster, name))[IDS] for name in names} == {"GPU-7,NVIDIA,1024,10:"}
-
-        labels = {"devID": "GPU-7", "NodeName": "node5-3"}
-        assert await daemon.metric("volcano_vgpu_device_shared_number", **labels) == 4
-        assert await daemon.metric("volcano_vgpu_device_allocated_memory", **labels) == 4096
-        assert await daemon.metric("volcano_vgpu_device_allocated_cores", **labels) == 30
-        assert await daemon.metric("volcano_vgpu_device_memory_limit", **labels) == 4914
-
-        await cluster.create(_share("nine", 9000))
-        message = await cluster.wait_until(partial(_message, cluster, "nine"), "a reason", within=20)
-        assert "hami-vgpuDeviceSharing error (memory)" in message
-
-
 async def test_a_gang_is_served_in_the_order_of_its_bindings_and_survives_a_restart(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -28,7 +28,10 @@ COMPLAINTS: list[tuple[str, list[str]]] = [
     ),
     (
         "The allocated memory in the metrics drifts.",
-        [f"{OWN}::test_series_are_those_of_the_cards_and_pods_that_exist", f"{SERVER}::test_the_walk_through"],
+        [
+            f"{OWN}::test_series_are_those_of_the_cards_and_pods_that_exist",
+            "e2e/test_vgpu_walk_through.py::test_the_walk_through_of_shared_gpus",
+        ],
     ),
     (
         "The annotations and the node of a bound pod disagree, and are written while the placement is undecided.",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from capcard_sched.framework.explain.queue_uses import queue_uses
+from capcard_sched.model.deltas import ConfigMapChanged
+from capcard_sched.model.objects import ConfigMapObject
 from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, PERCENTAGE, VgpuHarness, conf
 
 CORES = "volcano.sh/vgpu-cores"
@@ -76,4 +79,12 @@ def test_shares_are_counted_anew_when_the_accounting_changes() -> None:
     h.cards("n2", "B:4000")
     h.node("wake")
     h.settle()
-    assert h.plugin("capacity-card").ledger.queues["q"].allocated.cards[MEMORY] == 2000_000
+    allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
+    assert allocated[MEMORY] == 5000_000  # of the card that was chosen
+
+    metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
+    data = {"device-config.yaml": "nvidia: {resourceMemoryName: example.com/memory}"}
+    h.apply(ConfigMapChanged(msgspec.convert({"metadata": metadata, "data": data}, ConfigMapObject)))
+    h.settle()
+    allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
+    assert allocated.get(MEMORY, 0) == 0
