@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 from capcard_sched.controllers.objects import COMMAND, EVENT, JOB, POD, POD_GROUP, QUEUE, REPLICA_SET, JsonObject
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.checks import check_card_quota
-from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
+from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
