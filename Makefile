@@ -32,6 +32,10 @@ quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 test: controlplane ## Run all tests
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
+.PHONY: mutants
+mutants: controlplane ## Apply each mutant of docs/mutants.md to a copy and expect its test to fail
+	$(BIN)/python -m tests.mutants $(IDS)
+
 soak: controlplane ## Run two replicas under churn and random faults and check every revision: MINUTES=30 SEED=7
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 

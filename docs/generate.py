@@ -1,4 +1,4 @@
-"""Generates the pages of docs/ that are derived from tables: flags, hooks, reasons, metrics, arguments of plugins.
+"""Generates the pages of docs/ that are derived from tables: flags, hooks, reasons, metrics, plugins, mutants.
 
 Run by `make docs`; tests/architecture/test_docs.py fails if a page is outdated.
 """
@@ -23,6 +23,7 @@ from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.diagnosis import schema
+from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:
     from cyclopts import Argument
@@ -258,6 +259,7 @@ PAGES = {
     "plugins.md": plugins_page,
     "metrics.md": metrics_page,
     "flags.md": flags_page,
+    "mutants.md": mutants_page,
 }
 
 

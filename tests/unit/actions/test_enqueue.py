@@ -35,6 +35,17 @@ def blocked(seconds: int) -> Harness:
     return h
 
 
+def test_a_refused_job_does_not_keep_the_jobs_behind_it_out() -> None:
+    h = Harness(CONF.format(seconds=0))
+    h.gpu_node("n1", count=8)
+    h.queue("q", cards={"NVIDIA-H200": 4})
+    for name, cards in (("big", 8), ("small", 4)):
+        h.group(name, phase="Pending")
+        h.pod(f"{name}-w-0", group=name, card="NVIDIA-H200", cards=cards)
+    h.settle_for(3)
+    assert (h.job("big").phase, h.binds) == ("Pending", {"small-w-0": "n1"})
+
+
 def test_by_default_an_admitted_job_keeps_its_reservation() -> None:
     h = blocked(0)
     h.step(h.now + 86400)

@@ -459,6 +459,24 @@ def test_others_cannot_have_idle_room_that_is_reserved() -> None:
     assert w.h.binds == {"r-w-0": "n1"}
 
 
+def test_capacity_of_a_nomination_is_kept_from_a_job_of_higher_priority() -> None:
+    w = _World()
+    w.h.priority_class("p100000", 100000)
+    w.run("a", 2, "n1").run("b", 2, "n1").run("i", 4, "n1", queue="qj").want(4)
+    result = w.h.step()
+    terminate(w.h, result)
+    w.h.step()
+    leave(w.h, "a-w-0")
+    w.h.group("later", queue="qi", priority_class="p100000")
+    w.h.pod("later-w-0", group="later", cards=2, card=H200)
+    w.h.step()
+    w.h.step()
+    assert w.h.binds == {}
+    leave(w.h, "b-w-0")
+    w.h.step()
+    assert w.h.binds == {"r-w-0": "n1"}
+
+
 def test_w42_a_refused_eviction_is_not_tried_again_at_once() -> None:
     w = _World()
     w.run("a", 4, "n1").run("b", 4, "n1").want(4)

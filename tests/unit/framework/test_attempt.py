@@ -72,6 +72,21 @@ def test_what_a_failed_gang_gave_back_is_free_for_the_next_in_the_same_session()
     assert set(h.binds) == {f"small-w-{i}" for i in range(4)}
 
 
+def test_a_minimum_that_grew_holds_for_pods_that_arrive_later() -> None:
+    h = _cluster(3)
+    _gang(h, "g", 2, 1, 1)
+    h.settle()
+    assert len(h.binds) == 2
+    h.group("g", min_member=4)
+    h.pod("g-w-2", requests={"cpu": "1"})
+    h.pod("g-w-3", requests={"cpu": "1"})
+    h.settle()
+    assert len(h.binds) == 2
+    h.node("n9", cpu="1")
+    h.settle()
+    assert len(h.binds) == 4
+
+
 def test_role_minimums_hold_whatever_the_order_of_tasks() -> None:
     h = _cluster(4)
     h.group("g", min_member=4, min_task_member={"ps": 1, "worker": 3})

@@ -184,6 +184,16 @@ def test_who_holds_a_reservation(phase: str, min_member: int, reserved: dict[str
     assert (None if amounts is None else session.resources.amounts(amounts)) == reserved
 
 
+@pytest.mark.parametrize("phase", ["Inqueue", "Running"])
+def test_a_group_without_pods_to_place_holds_no_reservation(phase: str) -> None:
+    h = Harness()
+    h.queue("q")
+    h.group("g", phase=phase, min_resources={"cpu": "4"})
+    h.pod("done", phase="Succeeded")
+    session = h.session()
+    assert admitted_reservation(h.job("g"), session.resources) is None
+
+
 def test_a_placement_that_was_counted_and_undone_leaves_no_trace() -> None:
     h, session = _job()
     h.pod("waits")

@@ -122,6 +122,8 @@ def test_pods_of_a_deleted_podgroup_are_not_scheduled_and_keep_their_account() -
     state.apply(deltas.ObjectGone("PodGroup", "default", "g", "g-group"))
     state.open_session()
     assert (list(state.active), list(state.groups_missing), state.jobs[GROUP].uid) == ([], [GROUP], "")
+    assert state.jobs[GROUP].queue == "q"
+    assert state.columns.amounts(state.queues["q"].allocated) == {"cpu": 1000, "pods": 1}
     state.apply(deltas.ObjectGone("Pod", "default", "p"))
     assert (GROUP in state.schedulable, state.jobs[GROUP].queue) == (False, "")
     assert recorded(state) == rebuilt(state)

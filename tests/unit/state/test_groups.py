@@ -74,6 +74,16 @@ def test_role_minimums_follow_the_podgroup_down_to_none() -> None:
     assert job.roles["worker"][TaskStatus.PENDING] == 1
 
 
+def test_a_podgroup_has_the_pods_of_its_own_namespace_only() -> None:
+    state = _state(
+        group("g"),
+        pod("p", uid="one-uid", group="g"),
+        pod("q", uid="two-uid", group="g", namespace="two"),
+    )
+    assert {key: list(job.tasks) for key, job in state.jobs.items()} == {"default/g": ["one-uid"], "two/g": ["two-uid"]}
+    assert list(state.groups_missing) == ["two/g"]
+
+
 def test_a_podgroup_that_moves_takes_what_it_holds_to_the_other_queue() -> None:
     state = _state(queue("q"), queue("r"), node("n1"), group("g"), pod("p", group="g", node="n1"))
     state.apply(group("g", queue="r"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from capcard_sched.model import deltas
 from capcard_sched.model.intents import ObjectRef
+from capcard_sched.model.objects import NodeObject
 from capcard_sched.state.cluster import ClusterState
 from tests.accounting import rebuilt, recorded
 from tests.objects import group, node, pod, queue
@@ -19,6 +21,14 @@ def _state(*facts: deltas.Delta) -> ClusterState:
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_offers_its_allocatable_amounts_and_follows_them_down() -> None:
+    state = _state()
+    for allocatable in (8, 6):
+        status = {"capacity": {"nvidia.com/gpu": 8}, "allocatable": {"nvidia.com/gpu": allocatable}}
+        state.apply(deltas.ObjectChanged(msgspec.convert({"metadata": {"name": "n1"}, "status": status}, NodeObject)))
+        assert state.columns.amounts(state.nodes.allocatable[0]) == {"nvidia.com/gpu": allocatable * 1000}
 
 
 def test_a_node_that_goes_and_comes_back_finds_its_pods_again() -> None:
