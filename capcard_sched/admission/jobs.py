@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from capcard_sched.admission.review import Json
     from capcard_sched.admission.view import ClusterView
 
-ACTIONS: Final = ("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
+#: Actions that policies may name.
+ACTIONS: Final = (
+    *("AbortJob", "RestartJob", "RestartTask", "RestartPartition", "RestartPod"),
+    *("TerminateJob", "CompleteJob", "ResumeJob"),
+)
 EVENTS: Final = ("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
 #: Job plugins and the plugins each of them needs.
 PLUGINS: Final[dict[str, tuple[str, ...]]] = {
@@ -174,6 +178,7 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
         yield from _check_policies(task.get("policies"), f"{field}.policies")
         yield from check_pod_template(task.get("template"), f"{field}.template")
         yield from _check_topology(task, field)
+        yield from _check_partitions(task, field)
         max_retry = task.get("maxRetry")
         if isinstance(max_retry, int) and max_retry < -1:
             message = f"{max_retry} is less than -1"
@@ -219,6 +224,38 @@ def _check_topology(task: Json, field: str) -> Iterator[Finding]:
                 place = f"{field}.template.spec.containers[{index}].resources.requests.cpu"
                 message = f"{shown(cpu)} is not a whole number of CPUs, which topologyPolicy {policy} requires"
                 yield Finding("error", place, message, "an integer such as 4")
+
+
+def _check_partitions(task: Json, field: str) -> Iterator[Finding]:
+    """Partitions have one size, and the replicas fill them."""
+    policy = task.get("partitionPolicy")
+    if policy is None:
+        return
+    field = f"{field}.partitionPolicy"
+    if not isinstance(policy, dict):
+        yield Finding("error", field, f"{shown(policy)} is not accepted", "totalPartitions and partitionSize")
+        return
+    valid = True
+    for name, least in (("totalPartitions", 1), ("partitionSize", 1), ("minPartitions", 0)):
+        value = policy.get(name)
+        required = least == 1
+        if (value is None and required) or (
+            value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
+        ):
+            valid = False
+            yield Finding("error", f"{field}.{name}", f"{shown(value)} is not accepted", f"a whole number from {least}")
+    if not valid:
+        return
+    total, size = policy["totalPartitions"], policy["partitionSize"]
+    if total * size != _replicas(task):
+        message = f"{total} partitions of {size} pods are not the {_replicas(task)} replicas of the task"
+        yield Finding("error", field, message, "totalPartitions x partitionSize = replicas")
+    if _count(policy.get("minPartitions")) > total:
+        message = f"{policy['minPartitions']} is more than the {total} partitions"
+        yield Finding("error", f"{field}.minPartitions", message, f"at most {total}")
+    for name in ("minPartitions", "networkTopology"):
+        if policy.get(name):
+            yield Finding("warning", f"{field}.{name}", "has no effect: the gang is that of minAvailable", "no value")
 
 
 def _check_dependencies(tasks: Sequence[Json]) -> Iterator[Finding]:

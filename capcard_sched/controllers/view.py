@@ -68,7 +68,16 @@ class Increment(NamedTuple):
     labels: tuple[tuple[str, str], ...]
 
 
-Write: TypeAlias = Create | Patch | Delete | EmitEvent | Increment
+class Observe(NamedTuple):
+    """Observe the milliseconds since a moment in a histogram, `times` times."""
+
+    metric: str
+    #: Unix seconds.
+    since: float
+    times: int = 1
+
+
+Write: TypeAlias = Create | Patch | Delete | EmitEvent | Increment | Observe
 
 
 class Result(NamedTuple):

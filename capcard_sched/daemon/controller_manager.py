@@ -157,7 +157,7 @@ class ControllerManager:
                 self._gate,
                 self._cache,
                 emit=lambda event: self._events.submit([event]),
-                count=self._metrics.increment,
+                count=self._metrics.count,
                 clock=time.time,
             )
             kinds = {kind for _, controller, _ in self._controllers() for kind in controller.watches}
@@ -200,7 +200,11 @@ class ControllerManager:
                 QueueController(write_counts=options.queue_status_counts),
                 options.worker_threads_for_queue,
             ),
-            ("job-controller", JobController(options.scheduler_name[0], self._keys.take), options.worker_threads),
+            (
+                "job-controller",
+                JobController(options.scheduler_name[0], self._keys.take, count_preemptions=options.count_preemptions),
+                options.worker_threads,
+            ),
             ("gc-controller", TtlController(), options.worker_threads_for_gc),
             ("cronjob-controller", CronJobController(), options.worker_threads_for_gc),
         ]

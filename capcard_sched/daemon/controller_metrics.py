@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from capcard_sched.controllers.queues import PHASES
-from capcard_sched.daemon.observability.metric_table import MetricRow
+from capcard_sched.controllers.view import Observe
+from capcard_sched.daemon.observability.metric_table import LATENCY, MetricRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,6 +24,14 @@ _JOB: Final = ("job_name", "queue_name")
 CONTROLLER_METRICS: Final = (
     MetricRow("job_completed_phase_count", "counter", _JOB, "counted", "Times a Job became Completed"),
     MetricRow("job_failed_phase_count", "counter", _JOB, "counted", "Times a Job became Failed"),
+    MetricRow(
+        "controller_job_to_pod_creation_latency_milliseconds",
+        "histogram",
+        (),
+        "counted",
+        "Time from the creation of a Job to that of each of its first pods",
+        LATENCY,
+    ),
     *(
         MetricRow(
             f"queue_pod_group_{phase.lower()}_count", "gauge", ("queue_name",), "sampled", f"PodGroups that are {phase}"
@@ -62,6 +72,12 @@ class ControllerMetrics:
                 row.full_name, row.help, row.labels, registry=self.registry
             )
             for row in CONTROLLER_METRICS
+            if row.type != "histogram"
+        }
+        self._histograms = {
+            row.full_name: Histogram(row.full_name, row.help, row.labels, buckets=row.buckets, registry=self.registry)
+            for row in CONTROLLER_METRICS
+            if row.type == "histogram"
         }
         for collector in (ProcessCollector, PlatformCollector):
             collector(registry=self.registry)
@@ -69,8 +85,13 @@ class ControllerMetrics:
         self._of_jobs: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
         self._queues: set[str] = set()
 
-    def increment(self, counted: Increment) -> None:
-        """A counter of a controller."""
+    def count(self, counted: Increment | Observe) -> None:
+        """A counter or a histogram of a controller."""
+        if isinstance(counted, Observe):
+            elapsed = 1000.0 * max(0.0, time.time() - counted.since)
+            for _ in range(counted.times):
+                self._histograms[counted.metric].observe(elapsed)
+            return
         labels = dict(counted.labels)
         values = tuple(labels[name] for name in _JOB)
         metric = self._metrics[counted.metric].labels(*values)

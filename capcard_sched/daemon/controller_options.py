@@ -89,6 +89,9 @@ class ControllerOptions:
     max_requeue_num: Annotated[int, _flag(CONTROLLERS, values.whole(-1, 10**6), metavar="N")] = 15
     """Refused writes of an object after which it is given up; a Job is terminated then. -1: never."""
 
+    count_preemptions: Annotated[bool, _switch(CONTROLLERS)] = True
+    """Count restarts of a Job after evictions by the scheduler towards its maxRetry."""
+
     inherit_owner_annotations: Annotated[bool, _switch(CONTROLLERS)] = True
     """Copy the `volcano.sh/` annotations of a pod's owners, and the gang size they name, to its PodGroup."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from capcard_sched.admission.jobs import ACTIONS, EVENTS
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET
 from capcard_sched.model.annotations import (
     SIMULATION_DURATION,
@@ -126,8 +127,8 @@ _OPERATORS = _one_of("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = _one_of("NoSchedule", "PreferNoSchedule", "NoExecute")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_ACTIONS = _one_of("AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob", "ResumeJob")
-_EVENTS = _one_of("*", "PodPending", "PodFailed", "PodEvicted", "TaskCompleted", "TaskFailed", "Unknown", "JobUpdated")
+_ACTIONS = _one_of(*ACTIONS)
+_EVENTS = _one_of(*EVENTS)
 
 _SPREAD = ("spec", "topologySpreadConstraints", "*")
 #: Of pod affinity and anti-affinity terms, required and preferred ones.

@@ -129,6 +129,13 @@ class DependsOnShape(_Shape, frozen=True):
     iteration: str | None = None
 
 
+class PartitionPolicyShape(_Shape, frozen=True):
+    total_partitions: int | None = None
+    partition_size: int | None = None
+    min_partitions: int | None = None
+    network_topology: NetworkTopologySpec | None = None
+
+
 class TaskShape(_Shape, frozen=True):
     name: str | None = None
     replicas: int | None = None
@@ -137,6 +144,7 @@ class TaskShape(_Shape, frozen=True):
     policies: tuple[PolicyShape, ...] | None = None
     max_retry: int | None = None
     depends_on: DependsOnShape | None = None
+    partition_policy: PartitionPolicyShape | None = None
     topology_policy: str | None = None
 
 

@@ -38,6 +38,8 @@ class JobEvent(NamedTuple):
     task: str = ""
     pod: str = ""
     exit_codes: frozenset[int] = frozenset()
+    #: For PodEvicted: whether the scheduler evicted the pod; None while the pod does not show it.
+    by_scheduler: bool | None = False
 
 
 def job_events(
@@ -62,11 +64,21 @@ def _pod_events(current: Iterable[JobMember]) -> Iterator[JobEvent]:
             # A pod that ends during its grace period was evicted, whatever its exit code.
             grace = float(meta(pod).get("deletionGracePeriodSeconds") or 0)
             since = parse_time(meta(pod)["deletionTimestamp"]) - grace
-            yield JobEvent(POD_EVICTED, since, notes.task, notes.name)
+            yield JobEvent(POD_EVICTED, since, notes.task, notes.name, by_scheduler=_is_preempted(pod) or None)
         elif member.phase == "Failed":
             yield JobEvent(POD_FAILED, ended_at(pod), notes.task, notes.name, exit_codes(pod))
         elif member.phase == "Pending":
             yield JobEvent(POD_PENDING, parse_time(meta(pod).get("creationTimestamp")), notes.task, notes.name)
+
+
+def _is_preempted(pod: JsonObject) -> bool:
+    """Whether the pod has the condition of an eviction by a scheduler."""
+    return any(
+        condition.get("type") == "DisruptionTarget"
+        and condition.get("status") == "True"
+        and condition.get("reason") == "PreemptionByScheduler"
+        for condition in status(pod).get("conditions") or ()
+    )
 
 
 def _task_events(task: TaskSpec, own: Sequence[JobMember]) -> Iterator[JobEvent]:

@@ -40,9 +40,11 @@ class JobController:
 
     watches = frozenset({JOB, POD, POD_GROUP, COMMAND, CLAIM})
 
-    def __init__(self, scheduler_name: str, make_keys: Callable[[], KeyPair]) -> None:
+    def __init__(
+        self, scheduler_name: str, make_keys: Callable[[], KeyPair], *, count_preemptions: bool = True
+    ) -> None:
         """`scheduler_name` for Jobs that name none; `make_keys` for the ssh plugin."""
-        self._settings = Settings(scheduler_name, make_keys)
+        self._settings = Settings(scheduler_name, make_keys, count_preemptions)
         #: Job uid to the news emitted last.
         self._emitted: dict[str, News] = {}
         #: Namespace and name of a claim to the Jobs that wait for it.

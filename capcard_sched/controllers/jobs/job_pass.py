@@ -20,10 +20,11 @@ from capcard_sched.controllers.jobs.phases import (
     COMPLETED,
     FAILED,
     PENDING,
+    RESTART_PARTITION,
     RESTART_POD,
-    RESTART_TASK,
     RESTARTING,
     SYNC,
+    TARGETED,
     Kill,
     Transition,
     following,
@@ -64,6 +65,8 @@ _PROGRESS = frozenset(
 )
 #: Phases before and after a change that is progress.
 _PROGRESSING = ACTIVE | {""}
+#: Seconds after a deletion within which a scheduler writes the condition of its eviction.
+_CONDITION_DELAY = 2.0
 
 
 class Settings(NamedTuple):
@@ -71,6 +74,8 @@ class Settings(NamedTuple):
 
     scheduler_name: str
     make_keys: Callable[[], KeyPair]
+    #: Whether restarts after evictions by the scheduler count towards `maxRetry`.
+    count_preemptions: bool = True
 
 
 class Request(NamedTuple):
@@ -108,6 +113,7 @@ class JobPass:
         self._version = int(status(job).get("version") or 0)
         self._retries = int(status(job).get("retryCount") or 0)
         self._records = Records(status(job).get("controlledResources"))
+        self._uncounted = 0 if settings.count_preemptions else self._records.uncounted
         self._pods = view.owned(self._spec.uid, POD)
         self._group = group_of(view, self._spec)
         self._writes: list[Write] = []
@@ -133,7 +139,7 @@ class JobPass:
         if request is None:
             if self._kills_whole_job():
                 before = self._drop_plugins()
-            self._phase = following(self._phase, self._spec, census(found), self._retries)
+            self._phase = following(self._phase, self._spec, census(found), self._counted_retries)
         self._write_status(before, found, reason)
         if request is not None and request.command is not None:
             self._writes.append(self._consume(request.command))
@@ -156,7 +162,7 @@ class JobPass:
             self._writes.append(self._consume(command))
         if self._phase not in (*ACTIVE, RESTARTING):
             return None
-        if self._phase == RESTARTING and self._retries >= self._spec.max_retry:
+        if self._phase == RESTARTING and self._counted_retries >= self._spec.max_retry:
             return None
         due: list[tuple[float, Request]] = []
         for event, moment, (action, delay) in self._answers():
@@ -182,7 +188,7 @@ class JobPass:
             delay = found_answer.delay
             if found_answer.action == SYNC:
                 continue
-            moment = event.since + delay
+            moment = event.since + max(delay, self._condition_delay(event))
             if event.name == POD_EVICTED and delay:
                 # The pod may be gone before the action is due.
                 moment = parse_time(delayed.pop(event.pod, "")) or float(math.ceil((event.since or self._now) + delay))
@@ -200,7 +206,7 @@ class JobPass:
 
     def _target(self, request: Request) -> Transition | None:
         """The effect of a request; None when it has none, as that of a restart without a pod."""
-        if request.action in (RESTART_TASK, RESTART_POD) and (request.event is None or not request.event.task):
+        if request.action in TARGETED and (request.event is None or not request.event.task):
             return None
         return transition(self._phase, request.action)
 
@@ -210,7 +216,11 @@ class JobPass:
         if effect is None:
             return ""
         name = request.reason or (request.event.name if request.event is not None else "CommandIssued")
-        last = self._retries >= self._spec.max_retry - (1 if effect.retry else 0)
+        counts = effect.retry and not self._is_uncounted(request)
+        last = self._counted_retries >= self._spec.max_retry - counts
+        if effect.retry and not counts:
+            self._records.add_uncounted()
+            self._uncounted += 1
         self._retries += effect.retry
         if effect.kill in (Kill.SOFT, Kill.ALL):
             self._version += 1
@@ -227,15 +237,39 @@ class JobPass:
         self._phase = effect.phase
         return name
 
+    @property
+    def _counted_retries(self) -> int:
+        """The restarts that count towards `maxRetry`."""
+        return self._retries - self._uncounted
+
+    def _is_uncounted(self, request: Request) -> bool:
+        event = request.event
+        return not self._settings.count_preemptions and event is not None and bool(event.by_scheduler)
+
+    def _condition_delay(self, event: JobEvent) -> float:
+        """Seconds to wait for the condition that decides whether an eviction counts."""
+        waits = not self._settings.count_preemptions and event.name == POD_EVICTED and event.by_scheduler is None
+        return _CONDITION_DELAY if waits else 0.0
+
     def _outdate(self, action: str, event: JobEvent) -> None:
         if action == RESTART_POD:
             self._records.restart_pod(event.pod, self._retries)
             self._records.cancel(event.pod)
             return
-        self._records.restart_task(event.task, self._retries)
+        partition = self._partition_of(event.pod) if action == RESTART_PARTITION else ""
+        if partition:
+            self._records.restart_partition(event.task, partition, self._retries)
+        else:
+            self._records.restart_task(event.task, self._retries)
         for pod in self._records.evicted():
-            if self._task_of(pod) == event.task:
+            if self._task_of(pod) == event.task and (not partition or self._partition_of(pod) == partition):
                 self._records.cancel(pod)
+
+    def _partition_of(self, pod: str) -> str:
+        """The partition of a pod by its name, "" for none."""
+        task = self._spec.task(self._task_of(pod))
+        index = pod.rpartition("-")[2]
+        return task.partition_of(int(index)) if task is not None and index.isdigit() else ""
 
     def _task_of(self, pod: str) -> str:
         """The task of a pod by its name (`<job>-<task>-<index>`), "" for none of this Job."""
@@ -258,7 +292,7 @@ class JobPass:
             sync.sync_pods()
         self.awaited = sync.awaited
         self.news.update(sync.news)
-        self._phase = following(self._phase, self._spec, census(found), self._retries)
+        self._phase = following(self._phase, self._spec, census(found), self._counted_retries)
         self._write_status(sync.before, found, "")
         if self._phase in ACTIVE:
             self._writes += sync.after

@@ -28,6 +28,12 @@ class TaskSpec(NamedTuple):
     #: One of `depends_on` is enough.
     depends_on_any: bool
     topology_policy: str
+    #: Pods of a partition; 0 for a task without partitions.
+    partition_size: int = 0
+
+    def partition_of(self, index: int) -> str:
+        """The partition of a pod, "" without partitions."""
+        return str(index // self.partition_size) if self.partition_size else ""
 
 
 class JobSpec(NamedTuple):
@@ -101,4 +107,5 @@ def _task(index: int, raw: JsonObject) -> TaskSpec:
         depends_on=tuple(depends.get("name") or ()),
         depends_on_any=depends.get("iteration") == "any",
         topology_policy=raw.get("topologyPolicy") or "",
+        partition_size=max(0, int((raw.get("partitionPolicy") or {}).get("partitionSize") or 0)),
     )

@@ -26,8 +26,9 @@ from capcard_sched.controllers.objects import (
     meta,
     status,
 )
-from capcard_sched.controllers.view import Create, Delete, Patch, Write
+from capcard_sched.controllers.view import Create, Delete, Observe, Patch, Write
 from capcard_sched.model.annotations import CONTROLLER_OUT_OF_SYNC
+from capcard_sched.model.timestamps import parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from capcard_sched.controllers.view import View
 
 
+#: Histogram of the time from the creation of a Job to that of its first pods.
+POD_LATENCY: Final = "volcano_controller_job_to_pod_creation_latency_milliseconds"
 #: Pods created in one pass: a Job of a million pods must not hold up the others.
 _CREATES_PER_PASS: Final = 500
 #: What an event is about to its reason, text and whether it is a warning.
@@ -159,16 +162,23 @@ class MemberSync:
             return
         if is_of_version(group, int(status(self._job).get("version") or 0)) is False:
             return
+        created = self._create_pods(meta(group)["name"])
+        if created and not self._members and not status(self._job).get("version"):
+            self.after.append(Observe(POD_LATENCY, parse_time(meta(self._job).get("creationTimestamp")), created))
+
+    def _create_pods(self, group: str) -> int:
+        """Create the pods that are missing; returns their number."""
         created = 0
         for task in self._spec.tasks:
             if not self._may_start(task):
                 continue
             for index in range(task.replicas):
                 if created == _CREATES_PER_PASS:
-                    return  # the first of these pods brings the next pass
+                    return created  # the first of these pods brings the next pass
                 if self._view.get(POD, self._spec.namespace, self._spec.pod_name(task, index)) is None:
                     created += 1
-                    self.after.append(Create(self._pod(task, index, meta(group)["name"])))
+                    self.after.append(Create(self._pod(task, index, group)))
+        return created
 
     def _pod(self, task: TaskSpec, index: int, group: str) -> JsonObject:
         pod = job_pod(self._job, self._spec, task, index, group)

@@ -17,6 +17,7 @@ FAILED = "Failed"
 SYNC = "SyncJob"
 ABORT, RESTART, RESUME = "AbortJob", "RestartJob", "ResumeJob"
 RESTART_TASK, RESTART_POD = "RestartTask", "RestartPod"
+RESTART_PARTITION = "RestartPartition"
 TERMINATE, COMPLETE = "TerminateJob", "CompleteJob"
 
 #: Phases that no action leaves.
@@ -25,6 +26,8 @@ FINISHED: Final = frozenset({COMPLETED, FAILED, TERMINATED})
 ACTIVE: Final = frozenset({PENDING, RUNNING})
 #: A phase that waits until no pod is alive, and the phase that follows.
 LEADS_TO: Final = {ABORTING: ABORTED, COMPLETING: COMPLETED, TERMINATING: TERMINATED}
+#: Actions on the task, partition or pod of an event.
+TARGETED: Final = frozenset({RESTART_TASK, RESTART_PARTITION, RESTART_POD})
 #: Actions after which no pod of the Job lives.
 WHOLE_JOB: Final = frozenset({ABORT, RESTART, COMPLETE, TERMINATE})
 
@@ -60,7 +63,7 @@ class Kill(enum.Enum):
     #: All but those that are Succeeded or Failed.
     SOFT = "soft"
     ALL = "all"
-    #: Those of one task, or one pod; the PodGroup stays.
+    #: Those of one task or partition, or one pod; the PodGroup stays.
     TARGET = "target"
 
 
@@ -81,8 +84,7 @@ _TAKE_DOWN = {
 _FROM_ACTIVE = {
     **_TAKE_DOWN,
     RESTART: Transition(RESTARTING, Kill.ALL, retry=True),
-    RESTART_TASK: Transition(RESTARTING, Kill.TARGET, retry=True),
-    RESTART_POD: Transition(RESTARTING, Kill.TARGET, retry=True),
+    **dict.fromkeys(TARGETED, Transition(RESTARTING, Kill.TARGET, retry=True)),
 }
 _RESUMED = {RESUME: Transition(RESTARTING, Kill.SOFT, retry=True)}
 #: Phase to action to effect. An action that is not listed changes nothing: the Job is synced.
@@ -93,8 +95,7 @@ TABLE: Final[dict[str, dict[str, Transition]]] = {
         **_TAKE_DOWN,
         RESTART: Transition(RESTARTING, Kill.ALL),
         RESUME: Transition(RESTARTING, Kill.ALL),
-        RESTART_TASK: Transition(RESTARTING, Kill.TARGET),
-        RESTART_POD: Transition(RESTARTING, Kill.TARGET),
+        **dict.fromkeys(TARGETED, Transition(RESTARTING, Kill.TARGET)),
     },
     ABORTING: _RESUMED,
     ABORTED: _RESUMED,

@@ -15,6 +15,7 @@ from capcard_sched.model.annotations import (
     JOB_RETRY_COUNT,
     JOB_VERSION,
     NUMA_TOPOLOGY_POLICY,
+    PARTITION_ID,
     PREEMPTABLE,
     QUEUE_NAME,
     REVOCABLE_ZONE,
@@ -87,6 +88,8 @@ def job_pod(job: JsonObject, desired: JobSpec, task: TaskSpec, index: int, group
         JOB_NAMESPACE: desired.namespace,
         QUEUE_NAME: desired.queue,
     }
+    if task.partition_size:
+        labels[PARTITION_ID] = task.partition_of(index)
     labels.update({key: value for key, value in labels_of(job).items() if key in _COPIED_LABELS and key not in given})
     body = template.get("spec") or {}
     more: JsonObject = {"schedulerName": body.get("schedulerName") or desired.scheduler_name}

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.controllers.objects import JsonObject, annotations_of, meta
-from capcard_sched.model.annotations import JOB_RETRY_COUNT, JOB_VERSION, TASK_INDEX, TASK_SPEC
+from capcard_sched.controllers.objects import JsonObject, annotations_of, labels_of, meta
+from capcard_sched.model.annotations import JOB_RETRY_COUNT, JOB_VERSION, PARTITION_ID, TASK_INDEX, TASK_SPEC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Keys: pods of an earlier retry count than the value are outdated.
-_JOB, _TASK, _POD = "restart-job", "restart-task-", "restart-pod-"
+_JOB, _TASK, _PARTITION, _POD = "restart-job", "restart-task-", "restart-partition-", "restart-pod-"
+#: Key: restarts that do not count towards `maxRetry`.
+_UNCOUNTED = "uncounted-restarts"
 #: Key: the moment at which the delayed action for an evicted pod is due.
 _EVICTED = "evicted-"
 #: Key: the uid of the Command that was applied last.
@@ -32,6 +34,8 @@ class MemberAnnotations(NamedTuple):
     ordinal: int
     version: int
     retries: int
+    #: The partition of its task, "" for none.
+    partition: str = ""
 
 
 def member_annotations(pod: JsonObject) -> MemberAnnotations:
@@ -44,6 +48,7 @@ def member_annotations(pod: JsonObject) -> MemberAnnotations:
         int(index) if _is_number(index) else -1,
         _number(notes.get(JOB_VERSION)),
         _number(notes.get(JOB_RETRY_COUNT)),
+        labels_of(pod).get(PARTITION_ID, ""),
     )
 
 
@@ -56,8 +61,8 @@ class Records:
     # --- restarts ---
 
     def outdated(self, pod: MemberAnnotations) -> bool:
-        """Whether a restart of the Job, the task or the pod came after the pod was created."""
-        keys = (_JOB, f"{_TASK}{pod.task}", f"{_POD}{pod.name}")
+        """Whether a restart of the Job, the task, the partition or the pod came after the pod was created."""
+        keys = (_JOB, f"{_TASK}{pod.task}", f"{_PARTITION}{pod.task}-{pod.partition}", f"{_POD}{pod.name}")
         return any(pod.retries < _number(self.entries.get(key)) for key in keys)
 
     @property
@@ -73,13 +78,26 @@ class Records:
         """The pods of a task are outdated."""
         self.entries[f"{_TASK}{task}"] = str(retries)
 
+    def restart_partition(self, task: str, partition: str, retries: int) -> None:
+        """The pods of a partition are outdated."""
+        self.entries[f"{_PARTITION}{task}-{partition}"] = str(retries)
+
     def restart_pod(self, pod: str, retries: int) -> None:
         """One pod is outdated."""
         self.entries[f"{_POD}{pod}"] = str(retries)
 
     def forget_actions(self) -> None:
         """A whole-job action follows: what earlier ones outdated is deleted with the rest."""
-        self._drop(_JOB, _TASK, _POD, _EVICTED)
+        self._drop(_JOB, _TASK, _PARTITION, _POD, _EVICTED)
+
+    @property
+    def uncounted(self) -> int:
+        """Restarts that do not count towards `maxRetry`."""
+        return _number(self.entries.get(_UNCOUNTED))
+
+    def add_uncounted(self) -> None:
+        """A restart that does not count follows."""
+        self.entries[_UNCOUNTED] = str(self.uncounted + 1)
 
     # --- delayed actions ---
 

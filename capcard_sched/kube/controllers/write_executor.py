@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from capcard_sched.controllers.objects import Key, key_of, meta
-from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Patch, Write
+from capcard_sched.controllers.view import COMPONENT, Create, Delete, Increment, Observe, Patch, Write
 from capcard_sched.kube.client import ApiError, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, decode_change, path_of
 from capcard_sched.kube.writes.requests import MERGE
@@ -66,7 +66,7 @@ class WriteExecutor:
         cache: ObjectCache,
         *,
         emit: Callable[[EmitEvent], None],
-        count: Callable[[Increment], None],
+        count: Callable[[Increment | Observe], None],
         clock: Callable[[], float],
     ) -> None:
         """`clock` in unix seconds."""

@@ -20,7 +20,7 @@ from capcard_sched.controllers.objects import (
     owner_reference,
 )
 from capcard_sched.controllers.queues import queue_and_phase
-from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Patch
+from capcard_sched.controllers.view import Create, Delete, Failure, Increment, Observe, Patch
 from capcard_sched.model.annotations import JOB_NAME
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -130,7 +130,7 @@ class ControllerRunner:
                 adopted = write.adopt and present is not None and not owners
                 accepted = bool(owners & _owner_uids(write.object)) or adopted
                 return "" if accepted else str(error)
-        elif not isinstance(write, Increment):
+        elif not isinstance(write, Increment | Observe):
             present = self._store.get(*write.key)
             if present is None or (write.uid and meta(present)["uid"] != write.uid):
                 return ""

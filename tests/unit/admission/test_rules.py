@@ -368,3 +368,13 @@ def test_queues_that_the_watch_has_not_delivered_are_reported_and_may_be_supplie
     with known.including([QueueObject(metadata=ObjectMeta(name="research"))]):
         assert known.inventory.quotas["research"], "a queue that is known stays as it is"
     assert known.queue("research")
+
+
+def test_partitions_that_fill_the_replicas_are_accepted_and_what_they_do_not_decide_is_a_warning() -> None:
+    path = "spec.tasks[1].partitionPolicy"
+    policy = {"totalPartitions": 2, "partitionSize": 1}
+    assert check_new_job(changed(JOBS["base"], path, policy), view()).findings == ()
+    result = check_new_job(changed(JOBS["base"], path, {**policy, "minPartitions": 1}), view())
+    assert [(each.severity, each.field) for each in result.findings] == [("warning", f"{path}.minPartitions")]
+    restart = [{"event": "PodFailed", "action": "RestartPartition"}]
+    assert check_new_job(changed(JOBS["base"], "spec.policies", restart), view()).errors == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from capcard_sched.controllers.jobs.job_controller import JobController
 from capcard_sched.controllers.jobs.plugins.job_plugin import KeyPair
 from capcard_sched.controllers.objects import Key
-from capcard_sched.controllers.view import Increment, Patch
+from capcard_sched.controllers.view import Increment, Observe, Patch
 from capcard_sched.model.intents import EmitEvent
 from capcard_sched.simulation.workloads.controller_runner import ControllerRunner
 from tests.unit.controllers.bench import GRACE, ClusterBench, Manifest, task
@@ -97,7 +97,7 @@ class FaultyRunner(ControllerRunner):
             self._progress += 1
             if self._progress in self._faults.held:
                 return ""
-        if not isinstance(write, EmitEvent | Increment):
+        if not isinstance(write, EmitEvent | Increment | Observe):
             if self._left == 0:
                 raise _EndedError
             self._left -= 1
@@ -116,8 +116,10 @@ OPERATIONS = st.one_of(
 )
 POLICIES = st.fixed_dictionaries(
     {
-        "PodEvicted": st.sampled_from([None, "AbortJob", "RestartJob", "RestartTask", "RestartPod"]),
-        "PodFailed": st.sampled_from([None, "RestartTask", "RestartPod", "TerminateJob"]),
+        "PodEvicted": st.sampled_from(
+            [None, "AbortJob", "RestartJob", "RestartTask", "RestartPartition", "RestartPod"]
+        ),
+        "PodFailed": st.sampled_from([None, "RestartTask", "RestartPartition", "RestartPod", "TerminateJob"]),
     }
 )
 FAULTS = st.builds(
@@ -150,7 +152,8 @@ def _play(policies: dict[str, str | None], operations: list[tuple[str, str]], fa
     bench = ClusterBench()
     runner = FaultyRunner(bench, faults)
     rules = [{"event": event, "action": action} for event, action in policies.items() if action]
-    tasks = [task(name, _REPLICAS, minAvailable=1) for name in _TASKS]
+    halves = {"totalPartitions": 2, "partitionSize": 1}
+    tasks = [task(name, _REPLICAS, minAvailable=1, partitionPolicy=halves) for name in _TASKS]
     bench.job("j", *tasks, minAvailable=2, policies=rules, maxRetry=MOST_RETRIES)
     for number, (verb, argument) in enumerate(operations):
         _advance(bench, runner)
@@ -166,7 +169,7 @@ def _play(policies: dict[str, str | None], operations: list[tuple[str, str]], fa
         elif verb == "command":
             bench.command(argument, name=f"c{number}")
         elif verb == "scale":
-            scaled = [task("a", int(argument), minAvailable=1), tasks[1]]
+            scaled = [task("a", int(argument), minAvailable=1, partitionPolicy=halves), tasks[1]]
             bench.patch("Job", "j", {"spec": {"tasks": scaled}})
         _check(bench)
     faults.ends.clear()

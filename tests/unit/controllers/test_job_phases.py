@@ -13,6 +13,7 @@ ACTIONS = (
     "AbortJob",
     "RestartJob",
     "RestartTask",
+    "RestartPartition",
     "RestartPod",
     "TerminateJob",
     "CompleteJob",
@@ -29,6 +30,7 @@ _ACTIVE = {
     **_TAKEN_DOWN,
     "RestartJob": Transition("Restarting", Kill.ALL, retry=True),
     "RestartTask": Transition("Restarting", Kill.TARGET, retry=True),
+    "RestartPartition": Transition("Restarting", Kill.TARGET, retry=True),
     "RestartPod": Transition("Restarting", Kill.TARGET, retry=True),
 }
 _RESUMED = {"ResumeJob": Transition("Restarting", Kill.SOFT, retry=True)}
@@ -41,6 +43,7 @@ CELLS: dict[str, dict[str, Transition]] = {
         "RestartJob": Transition("Restarting", Kill.ALL),
         "ResumeJob": Transition("Restarting", Kill.ALL),
         "RestartTask": Transition("Restarting", Kill.TARGET),
+        "RestartPartition": Transition("Restarting", Kill.TARGET),
         "RestartPod": Transition("Restarting", Kill.TARGET),
     },
     "Aborting": _RESUMED,
