@@ -80,15 +80,26 @@ def check_new_job(obj: Json, view: ClusterView) -> AdmissionResult:
     if not isinstance(spec, dict):
         return AdmissionResult((Finding("error", "spec", "is required", "a job spec with at least one task"),))
     findings = [
-        *_check_numbers(spec),
-        *_check_tasks(obj, spec),
+        *check_job_structure(obj),
+        *(
+            finding
+            for index, task in enumerate(_tasks(spec))
+            for finding in check_pod_template(task.get("template"), f"spec.tasks[{index}].template")
+        ),
         *_check_plugins(spec),
-        *_check_policies(spec.get("policies"), "spec.policies"),
-        *_check_volumes(spec.get("volumes")),
         *check_queue(str(spec.get("queue") or DEFAULT_QUEUE), view),
         *check_object(obj, view.inventory),
     ]
     return AdmissionResult(tuple(findings))
+
+
+def check_job_structure(obj: Json) -> Iterator[Finding]:
+    """What is wrong with the tasks, policies, volumes and numbers of a job, whose tasks have names."""
+    spec = obj["spec"]
+    yield from _check_numbers(spec)
+    yield from _check_tasks(obj, spec)
+    yield from _check_policies(spec.get("policies"), "spec.policies")
+    yield from _check_volumes(spec.get("volumes"))
 
 
 def check_job_update(obj: Json, old: Json, view: ClusterView) -> AdmissionResult:
@@ -176,7 +187,6 @@ def _check_tasks(obj: Json, spec: Json) -> Iterator[Finding]:
             message = f"pods would be named {shown(pod)}, which is not a DNS-1123 label"
             yield Finding("error", f"{field}.name", message, f"a job and task name that give pod names of {LABEL_FORM}")
         yield from _check_policies(task.get("policies"), f"{field}.policies")
-        yield from check_pod_template(task.get("template"), f"{field}.template")
         yield from _check_topology(task, field)
         yield from _check_partitions(task, field)
         max_retry = task.get("maxRetry")

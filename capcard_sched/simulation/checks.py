@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capcard_sched.admission.jobs import check_job_structure
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD, REPLICA_SET, STATEFUL_SET, JsonObject
 from capcard_sched.model.quantity import parse_quantity
 from capcard_sched.simulation.constraints import COMMON_RULES, RULES, quantity
@@ -126,7 +127,7 @@ def _check_whole(kind: str, obj: JsonObject) -> Iterator[Problem]:
     elif kind in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET):
         yield from _check_workload(spec)
     elif kind == JOB:
-        yield from _check_job(spec)
+        yield from _check_job(obj)
     elif kind == "PriorityClass" and "value" not in obj:
         yield Problem("value", "is required")
     elif kind == "Command":
@@ -162,63 +163,15 @@ def _check_workload(spec: JsonObject) -> Iterator[Problem]:
             yield Problem(path, f"{key}={value} is not a label of spec.template, which must match its own selector")
 
 
-def _check_job(spec: JsonObject) -> Iterator[Problem]:
-    tasks = spec.get("tasks") or []
-    if not tasks:
-        yield Problem("spec.tasks", "is required: a Job has at least one task")
-        return
-    seen: set[str] = set()
+def _check_job(obj: JsonObject) -> Iterator[Problem]:
+    """The rules of the webhook, and the pod templates."""
+    spec = obj.get("spec") or {}
+    tasks = [
+        {**task, "name": task.get("name") or f"default{index}"} for index, task in enumerate(spec.get("tasks") or ())
+    ]
+    for finding in check_job_structure({**obj, "spec": {**spec, "tasks": tasks}}):
+        if finding.severity == "error":
+            yield Problem(finding.field, f"{finding.message}; accepted: {finding.accepted}")
     for index, task in enumerate(tasks):
-        place = ("spec", "tasks", str(index))
-        name = task.get("name") or f"default{index}"
-        if _NAME.fullmatch(name) is None:
-            yield Problem(field_path((*place, "name")), f"{shown(name)} is not a valid name: use {_NAME_FORM}")
-        if name in seen:
-            yield Problem(field_path((*place, "name")), f'the task name "{name}" occurs twice')
-        seen.add(name)
-        replicas = task.get("replicas", 1)
-        if task.get("minAvailable", 0) > replicas:
-            text = f"{task['minAvailable']} is more than the {replicas} replicas of the task"
-            yield Problem(field_path((*place, "minAvailable")), text)
         template = task.get("template") or {}
-        yield from _check_pod(template.get("spec") or {}, (*place, "template", "spec"))
-        yield from _check_policies(task.get("policies"), (*place, "policies"))
-    total = sum(task.get("replicas", 1) for task in tasks)
-    if spec.get("minAvailable", 0) > total:
-        yield Problem("spec.minAvailable", f"{spec['minAvailable']} is more than the {total} replicas of all tasks")
-    names = {task.get("name") or f"default{index}": task for index, task in enumerate(tasks)}
-    for index, task in enumerate(tasks):
-        for other in (task.get("dependsOn") or {}).get("name") or ():
-            path = field_path(("spec", "tasks", str(index), "dependsOn", "name"))
-            if other not in names:
-                yield Problem(path, f'there is no task "{other}"')
-    if _has_cycle({name: (task.get("dependsOn") or {}).get("name") or [] for name, task in names.items()}):
-        yield Problem("spec.tasks", "the tasks depend on each other in a circle")
-    yield from _check_policies(spec.get("policies"), ("spec", "policies"))
-
-
-def _check_policies(policies: Any, place: Path) -> Iterator[Problem]:
-    for index, policy in enumerate(policies or ()):
-        path = field_path((*place, str(index)))
-        events = [event for event in (policy.get("event"), *(policy.get("events") or ())) if event]
-        if events and policy.get("exitCode") is not None:
-            yield Problem(path, "has both an event and an exitCode: give one of them")
-        elif not events and policy.get("exitCode") is None:
-            yield Problem(path, "needs an event, events or an exitCode")
-        if policy.get("exitCode") == 0:
-            yield Problem(f"{path}.exitCode", "0 is not an error code")
-        if not policy.get("action"):
-            yield Problem(f"{path}.action", "is required")
-
-
-def _has_cycle(graph: dict[str, list[str]]) -> bool:
-    remaining = {name: {other for other in others if other in graph} for name, others in graph.items()}
-    while remaining:
-        free = [name for name, others in remaining.items() if not others]
-        if not free:
-            return True
-        for name in free:
-            del remaining[name]
-        for others in remaining.values():
-            others.difference_update(free)
-    return False
+        yield from _check_pod(template.get("spec") or {}, ("spec", "tasks", str(index), "template", "spec"))

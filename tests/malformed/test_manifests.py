@@ -201,10 +201,11 @@ OBJECTS = [
     job(f"tasks: [{{replicas: {BIG}, {TEMPLATE}}}]",
         f"spec.tasks[0].replicas: must be at most 2147483647, got {BIG}"),
     job(f"tasks: [{{replicas: 1, minAvailable: 2, {TEMPLATE}}}]",
-        "spec.tasks[0].minAvailable: 2 is more than the 1 replicas of the task"),
+        "spec.tasks[0].minAvailable: 'minAvailable' is greater than 'replicas' in task: default0, job: j; "
+        "accepted: at most 1"),
     job(f"plugins: [env], tasks: [{{{TEMPLATE}}}]", "spec.plugins: expected a mapping, got a list"),
     job(f"tasks: [{{name: a, dependsOn: {{name: [z]}}, {TEMPLATE}}}]",
-        'spec.tasks[0].dependsOn.name: there is no task "z"'),
+        'spec.tasks[0].dependsOn.name: there is no task "z"; accepted: a'),
     job("tasks: [{template: {spec: {containers: [{resources: {requests: {cpu: x}}}]}}}]",
         "spec.tasks[0].template.spec.containers[0].resources.requests.cpu: "
         f"'x' is not a quantity: {NO_NUMBER}"),

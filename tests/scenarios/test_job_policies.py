@@ -148,9 +148,8 @@ def test_an_event_has_the_outcome_that_its_policy_says(event: str, action: str, 
         ([{"event": "*", "action": "AbortJob"}], "Aborted"),
         ([{"events": ["PodFailed", "PodEvicted"], "action": "TerminateJob"}], "Terminated"),
         ([{"event": "PodFailed", "action": "AbortJob"}], "Running"),
-        ([{"event": "PodEvicted", "action": "CompleteJob"}, {"event": "*", "action": "AbortJob"}], "Completed"),
     ],
-    ids=["any event", "one of several", "another one", "the first that matches"],
+    ids=["any event", "one of several", "another one"],
 )
 def test_a_policy_is_found_by_its_event(policies: list[Manifest], phase: str) -> None:
     assert _happen(_job(policies), HAPPENINGS["PodEvicted"], "60s").phase == phase
@@ -293,11 +292,10 @@ def test_a_job_that_ends_by_losing_one_pod_is_one_victim(event: str, action: str
         [],
         [{"event": "PodEvicted", "action": "RestartTask"}],
         [{"event": "PodEvicted", "action": "RestartPod"}],
-        [{"event": "PodEvicted", "action": "RestartTask"}, {"event": "*", "action": "AbortJob"}],
         # A pod that is told to go fails no more: nothing happens to the others.
         [{"event": "PodFailed", "action": "RestartJob"}],
     ],
-    ids=["no policy", "RestartTask", "RestartPod", "the first that matches", "another event"],
+    ids=["no policy", "RestartTask", "RestartPod", "another event"],
 )
 def test_a_job_that_outlives_the_loss_of_a_pod_loses_no_more_than_is_needed(policies: list[Manifest]) -> None:
     annotations, evicted = _tide(policies)
