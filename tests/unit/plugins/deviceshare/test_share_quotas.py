@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from capcard_sched.framework.explain.queue_uses import queue_uses
-from capcard_sched.model.deltas import ConfigMapChanged
+from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import ConfigMapObject
 from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, PERCENTAGE, VgpuHarness, conf
 
@@ -84,7 +84,7 @@ def test_shares_are_counted_anew_when_the_accounting_changes() -> None:
 
     metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
     data = {"device-config.yaml": "nvidia: {resourceMemoryName: example.com/memory}"}
-    h.apply(ConfigMapChanged(msgspec.convert({"metadata": metadata, "data": data}, ConfigMapObject)))
+    h.apply(ObjectChanged(msgspec.convert({"metadata": metadata, "data": data}, ConfigMapObject)))
     h.settle()
     allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
     assert allocated.get(MEMORY, 0) == 0
