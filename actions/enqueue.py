@@ -44,7 +44,7 @@ class Enqueue(Action):
             self._requeue_stuck(session)
         rounds, requeued = Rounds(session, self.name, "job_enqueueable"), session.carry_over.requeued_at
         later = []
-        for job in session.in_phase_pending():
+        for job in session.to_admit():
             if job.key in requeued:
                 later.append(job)
             else:
@@ -66,27 +66,48 @@ class Enqueue(Action):
                 self._admit(session, job)
 
     def _requeue_stuck(self, session: Session) -> None:
-        """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and stuck jobs)."""
+        """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and overdue jobs)."""
         memory, timeout = session.carry_over, self.arguments.inqueue_timeout_seconds
-        pending = {job.key: job for job in session.in_phase_pending()}
-        memory.requeued_at = {key: moment for key, moment in memory.requeued_at.items() if key in pending}
-        waited_for = {job.queue for job in pending.values() if not session.queues[job.queue].strict_fifo}
-        changed = session.changed
-        keys = session.jobs.keys() if changed.everything else memory.stuck_since.keys() | changed.jobs
-        stuck = {key: job for key in keys if (job := session.jobs.get(key)) is not None and _is_stuck(job)}
-        memory.stuck_since = {key: memory.stuck_since.get(key, session.now) for key in sorted(stuck)}
+        jobs, queues = session.jobs, session.queues
+        memory.requeued_at = {
+            key: moment
+            for key, moment in memory.requeued_at.items()
+            if key in jobs and session.is_pending_phase(jobs[key])
+        }
+        self._track_stuck(session)
+        waited_for = session.failed_attempts.refused_queues.union(job.queue for job in session.to_admit())
         memory.inqueue_wakeup = None
-        for key, since in list(memory.stuck_since.items()):
-            job, end = stuck[key], since + timeout
-            if job.queue not in waited_for:
+        for name in sorted(waited_for & memory.stuck_since.keys()):
+            if name not in queues or queues[name].strict_fifo:
                 continue
-            if session.now >= end:
+            stuck = memory.stuck_since[name]
+            while stuck:
+                key = next(iter(stuck))
+                end = stuck[key] + timeout
+                if session.now < end:
+                    if memory.inqueue_wakeup is None or end < memory.inqueue_wakeup:
+                        memory.inqueue_wakeup = end
+                    break
+                del stuck[key], memory.stuck_in[key]
                 memory.requeued_at[key] = session.now
-                del memory.stuck_since[key]
-                session.requeue(job)
-                session.refuse(job, self._timeout_refusal(job))
-            elif memory.inqueue_wakeup is None or end < memory.inqueue_wakeup:
-                memory.inqueue_wakeup = end
+                session.requeue(jobs[key])
+                session.refuse(jobs[key], self._timeout_refusal(jobs[key]))
+
+    @staticmethod
+    def _track_stuck(session: Session) -> None:
+        """Updates the jobs without progress, from the changed jobs."""
+        memory, jobs = session.carry_over, session.jobs
+        changed = jobs.keys() | memory.stuck_in.keys() if session.changed.everything else session.changed.jobs
+        for key in sorted(changed):
+            job = jobs.get(key)
+            known, queue = memory.stuck_in.get(key), job.queue if job is not None and _is_stuck(job) else None
+            if known == queue:
+                continue
+            if known is not None:
+                del memory.stuck_since[known][key], memory.stuck_in[key]
+            if queue is not None:
+                memory.stuck_since.setdefault(queue, {})[key] = session.now
+                memory.stuck_in[key] = queue
 
     def _admit(self, session: Session, job: Job) -> None:
         try:

@@ -12,6 +12,7 @@ from capcard_sched.framework.placement.engine import PlacementEngine, quota_hook
 from capcard_sched.framework.placement.signature_cache import SignatureCache
 from capcard_sched.framework.session.carry_over import CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts
+from capcard_sched.framework.session.queue_access import QueueAccess
 from capcard_sched.framework.session.report import HookError, SessionReport, Timing
 from capcard_sched.framework.session.session import Session, reference
 from capcard_sched.framework.session.session_deadline import SessionDeadline
@@ -161,8 +162,15 @@ class Core:
         session = self.open_session(now, on_commit, cuts)
         if not session.report.errors:
             everything = session.changed.everything or (next_wakeup is not None and now >= next_wakeup)
+            # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
+            everything = everything or self._restricts(session.changed)
             session.failed_attempts.open(
-                self._signatures, now, changed_jobs=session.changed.jobs, everything=everything
+                self._signatures,
+                now,
+                session.once(QueueAccess),
+                session.admission_version,
+                changed_jobs=session.changed.jobs,
+                everything=everything,
             )
             nominations.renew_nominations(session)
             self._run_actions(session)
@@ -181,8 +189,11 @@ class Core:
         dirty = self.state.changes
         if bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on):
             return True
-        # Labels of namespaces decide which jobs a queue with a namespaces annotation accepts.
-        return bool(dirty.namespaces) and any(QUEUE_NAMESPACES in q.annotations for q in self.state.queues.values())
+        return self._restricts(dirty)
+
+    def _restricts(self, changed: Changes) -> bool:
+        """Whether a namespace changed, and some queue accepts jobs by namespace."""
+        return bool(changed.namespaces) and any(QUEUE_NAMESPACES in q.annotations for q in self.state.queues.values())
 
     def _earliest_wakeup(self, session: Session) -> float | None:
         """The time of the next session without a change of the cluster; always in the future."""

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from capcard_sched.model.reasons import without_numbers
+
 
 class Code(IntEnum):
     """Result code of a filter."""
@@ -58,3 +60,12 @@ class Refusal(msgspec.Struct, frozen=True):
     component: str = ""
     #: On enqueue refusals: emit the same event on the job's pending pods, too.
     pods_too: bool = False
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """Hook, plugin, and the words of the refusal without its figures."""
+        return self.hook, self.plugin, f"{self.reason} {without_numbers(self.message)}"
+
+    def is_like(self, other: Refusal) -> bool:
+        """Whether the refusals differ in figures only."""
+        return self.kind == other.kind

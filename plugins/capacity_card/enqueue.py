@@ -30,6 +30,8 @@ class EnqueueCheck:
         self._refusals = refusals
         #: Usage in each book as of its last change, shared by jobs that hold nothing.
         self._kept: dict[str, tuple[QueueBook, int, QueueUsage]] = {}
+        #: The content of a book as of its last change.
+        self._contents: dict[str, tuple[QueueBook, int, tuple[object, ...]]] = {}
 
     def refusal(self, queue: Queue | None, job: Job) -> Refusal | None:
         """The refusal of a job, or None. Equality with the limit passes; a job that requests nothing passes."""
@@ -52,12 +54,21 @@ class EnqueueCheck:
 
     def version(self, queue: Queue | None, job: Job) -> tuple[object, ...] | None:
         """The inputs of `refusal`: equal versions give equal results. None forces a call."""
-        account = self._ledger.jobs.get(job.key)
-        if queue is None or account is None or not self._ledger.is_current(job):
+        quantities = self._ledger.quantities_of(job)
+        if queue is None or quantities is None:
             return None
-        own = account.queue
-        limits = [part for one in own.limiting for part in (one.name, one.subtree.version)]
-        return account.quantities, own.version, own.quota, queue.state, bool(job.pending), *limits
+        own = self._ledger.jobs[job.key].queue
+        limits = [part for one in own.limiting for part in (one.name, one.quota, self._content(one.name, one.subtree))]
+        return quantities, self._content(own.name, own), own.quota, queue.state, bool(job.pending), *limits
+
+    def _content(self, name: str, book: QueueBook) -> tuple[object, ...]:
+        """The usage in a book of the named queue; kept until its sums change."""
+        kept = self._contents.get(name)
+        if kept is None or kept[0] is not book or kept[1] != book.version:
+            used = _used(book)
+            cards = tuple(sorted((card, amount) for card, amount in used.cards.items() if amount))
+            kept = self._contents[name] = book, book.version, (used.cpu, used.memory, cards)
+        return kept[2]
 
     def _usage(self, account: JobAccount, queue: QueueAccount) -> QueueUsage:
         """Allocated and reserved amounts of the job's queue or of an ancestor, without those of the job.

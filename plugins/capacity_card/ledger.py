@@ -357,10 +357,6 @@ class Ledger:
         self.recompute()
         return account.quantities
 
-    def is_current(self, job: Job) -> bool:
-        """Whether the quantities of all jobs are up to date and the job has an account."""
-        return not self._stale and job.key in self.jobs
-
     def charge_of(self, task: Task) -> Charge | None:
         """The current charge of a pod, None when it holds nothing."""
         account = self.jobs.get(task.job.key) if task.job is not None else None

@@ -93,7 +93,8 @@ HOOKS: tuple[Hook, ...] = (
     Hook("job_enqueueable", "(job) -> Vote | Refusal", "enableJobEnqueued", Combine.VOTES, "admitted"),
     Hook(
         "admission_version",
-        "(job) -> value | None: determines the plugin's `job_enqueueable`: the same value, the same result",
+        "(job) -> value | None: determines the plugin's `job_enqueueable`: the same value, the same result. Values of "
+        "unchanged jobs of one queue and namespace change together, or at `next_wakeup`",
         "enableJobEnqueued",
         Combine.MERGE,
         "the vote is computed in every session",

@@ -5,13 +5,14 @@ The last writes are remembered, so that nothing is written twice and an unchange
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from capcard_sched.framework.close.missing_groups import MissingGroups
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
 from capcard_sched.framework.placement.hypernode_bounds import annotation_changes, merged
+from capcard_sched.framework.session.carry_over import REFRESH_SECONDS
 from capcard_sched.framework.session.pending_reasons import task_scheduling_reason
 from capcard_sched.framework.session.report import HookError, TaskOutcome, Timing
 from capcard_sched.framework.session.session import reference
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from capcard_sched.framework.session.session import GroupCondition, Session
     from capcard_sched.model.job import Job
 
-#: Seconds before the same event on the same object is written again.
-_REPEAT_SECONDS = 300.0
 #: The kinds of failure of a job's tasks: kind of outcome, and hook, plugin and reason of its refusal.
 FailureKinds: TypeAlias = frozenset[tuple[str, str, str, str]]
 _OPPOSITE = {"Scheduled": "Unschedulable", "Unschedulable": "Scheduled"}
@@ -280,7 +279,7 @@ class SessionCloser:
         unchanged = job.key not in session.changed.jobs and not session.changed.everything
         if known is not None and unchanged and known[0] == failure and session.now < known[1]:
             return True
-        self._failures[job.key] = failure, session.now + _REPEAT_SECONDS
+        self._failures[job.key] = failure, session.now + REFRESH_SECONDS
         return False
 
     def _keep_failures(self, session: Session) -> None:
@@ -291,16 +290,23 @@ class SessionCloser:
         by_object: dict[ObjectRef, list[str]] = {}
         for ref, hook in session.refusals:
             by_object.setdefault(ref, []).append(hook)
-        for key, failure in session.failures.items():
-            job = failure.job
-            if key in changed or key not in self._failures:
-                continue
+
+        def results_of(job: Job, refresh_at: float) -> tuple[float, dict[str, TaskOutcome], dict[Any, Refusal]]:
+            """The time of the next refresh, Unix seconds, and the outcomes and refusals of the job and its pods."""
             outcomes = {uid: outcome for uid in job.pending if (outcome := session.outcomes.get(uid)) is not None}
             refs = [reference(job), *(reference(task) for task in job.pending.values())]
             keys = [(ref, hook) for ref in refs for hook in by_object.get(ref, ())]
-            refusals = {key: session.refusals[key] for key in keys}
-            expires = min([self._failures[key][1], *(self._repeat_at[key] for key in keys if key in self._repeat_at)])
-            session.failed_attempts.add(failure, expires, outcomes, refusals)
+            refreshes = [refresh_at, *(self._repeat_at[key] for key in keys if key in self._repeat_at)]
+            return min(refreshes), outcomes, {key: session.refusals[key] for key in keys}
+
+        for key, failure in session.failures.items():
+            if key not in changed and key in self._failures:
+                session.failed_attempts.add(failure, *results_of(failure.job, self._failures[key][1]))
+        for key, (job, version) in session.refused_jobs.items():
+            if key not in changed:
+                known = session.carry_over.enqueue.get(key)
+                results = results_of(job, session.now + REFRESH_SECONDS if known is None else known.refresh_at)
+                session.failed_attempts.add_refused(job, version, session.admission_version, *results)
 
     # --- events -----------------------------------------------------------------------------------------------------
 
@@ -328,7 +334,7 @@ class SessionCloser:
                                slot=f"{hook}/{position}")
                     for position, (reason, message) in enumerate(refusal.also)
                 ]  # fmt: skip
-            self._repeat_at[ref, hook] = min(emitted) + _REPEAT_SECONDS
+            self._repeat_at[ref, hook] = min(emitted) + REFRESH_SECONDS
 
     def _is_due(self, session: Session, key: tuple[ObjectRef, str], refusal: Refusal) -> bool:
         """Whether a refusal may have an event to emit: it is new, its job changed, or an event is to be repeated."""
@@ -349,7 +355,7 @@ class SessionCloser:
         """
         compared = f"{reason} {reasons.without_numbers(message) if normalise else message}"
         last = self._events.get((ref, slot))
-        if last is not None and last[0] == compared and session.now - last[1] < _REPEAT_SECONDS:
+        if last is not None and last[0] == compared and session.now - last[1] < REFRESH_SECONDS:
             return last[1]
         self._events[ref, slot] = (compared, session.now)
         intents.append(EmitEvent(ref, type, reason, message, component))
@@ -364,7 +370,7 @@ class SessionCloser:
 
         `alive`: uids of pods; `now` in Unix seconds.
         """
-        old = now - _REPEAT_SECONDS
+        old = now - REFRESH_SECONDS
         self._pod_conditions = {uid: value for uid, value in self._pod_conditions.items() if uid in alive}
         self._events = {key: value for key, value in self._events.items() if value[1] > old}
         self._repeat_at = {key: moment for key, moment in self._repeat_at.items() if moment > now}
@@ -387,10 +393,7 @@ def _failure_of(session: Session, job: Job) -> FailureKinds | None:
             return None
         if outcome is not None and outcome.kind in ("refused", "unfit"):
             refusal = outcome.refusal
-            if refusal is None:
-                cause = ("", "", "")
-            else:
-                cause = (refusal.hook, refusal.plugin, f"{refusal.reason} {reasons.without_numbers(refusal.message)}")
+            cause = ("", "", "") if refusal is None else refusal.kind
             kinds.add((outcome.kind, *cause))
     return frozenset(kinds) or None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from capcard_sched.model.explanation import EvictedPod
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.refusal import Refusal
+
+
+#: Seconds before figures in the texts of an unchanged failure are written again, and before an event is repeated.
+REFRESH_SECONDS = 300.0
 
 
 class Nomination(msgspec.Struct, frozen=True):
@@ -31,20 +35,34 @@ class Nomination(msgspec.Struct, frozen=True):
     term: int = 0
 
 
+class AdmissionRefusal(NamedTuple):
+    """The refusal of a waiting job at admission."""
+
+    #: The admission version of its votes.
+    version: tuple[object, ...]
+    refusal: Refusal
+    #: Unix seconds at which its figures are refreshed.
+    refresh_at: float
+    #: Whether the refusal is that of an earlier session.
+    is_repeated: bool
+
+
 class CarryOver:
     """Refusals of earlier sessions, and nominations. Everything can be dropped at any time and is recomputed."""
 
     def __init__(self) -> None:
-        #: Key of a waiting job to the admission version of its votes and the resulting refusal.
-        self.enqueue: dict[str, tuple[tuple[object, ...], Refusal]] = {}
+        #: By key of a waiting job.
+        self.enqueue: dict[str, AdmissionRefusal] = {}
         #: The refusals of the last session, by object and hook.
         self.refusals: dict[tuple[ObjectRef, str], Refusal] = {}
 
         #: Queues whose attempts the session deadline ended in the last session, by action and queue.
         self.deferrals: dict[str, dict[str, Deferral]] = {}
 
-        #: Unix seconds since which an admitted job has had no pod placed, by job key; kept by the enqueue action.
-        self.stuck_since: dict[str, float] = {}
+        #: Unix seconds since which an admitted job has had no pod placed, by queue and job key, the longest first, and
+        #: the queue by job key; kept by the enqueue action.
+        self.stuck_since: dict[str, dict[str, float]] = {}
+        self.stuck_in: dict[str, str] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self.requeued_at: dict[str, float] = {}
         #: Unix seconds at which an admitted job without progress returns to Pending; None for none.
@@ -74,8 +92,11 @@ class CarryOver:
             self.expired_nominations.add(uid)
 
     def repeats(self, ref: ObjectRef, refusal: Refusal) -> bool:
-        """Whether the very same refusal (the record, not only its text) was recorded in the last session."""
-        return self.refusals.get((ref, refusal.hook)) is refusal
+        """Whether the very same refusal (the record, not only its text) was recorded in an earlier session."""
+        if self.refusals.get((ref, refusal.hook)) is refusal:
+            return True
+        known = self.enqueue.get(f"{ref.namespace}/{ref.name}")
+        return known is not None and known.is_repeated and known.refusal is refusal
 
     def keep(self, jobs: Container[str]) -> None:
         """Drops the state of jobs that are gone. `jobs`: keys."""

@@ -10,7 +10,8 @@ A record is dropped, and its job attempted again, when
 - a static result or a signature context of one of its classes changed,
 - a plugin's wakeup was reached, or its events are to be repeated.
 
-The checks run per queue and per class, never per job: a session costs what changed.
+A job refused at admission has a record, too, which stands while the admission version of its group is the same
+(`RefusedAdmissions`). The checks run per queue, group and class, never per job: a session costs what changed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
+from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from capcard_sched.framework.api.dispatch import Dispatch
     from capcard_sched.framework.api.node_view import PodSignature, Rows
     from capcard_sched.framework.placement.signature_cache import SignatureCache
+    from capcard_sched.framework.session.queue_access import QueueAccess
+    from capcard_sched.framework.session.refused_admissions import AdmissionVersion
     from capcard_sched.framework.session.report import TaskOutcome
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.job import Job, Task
@@ -58,7 +62,7 @@ class FailedAttempt(NamedTuple):
 
     job: Job
     queue: str
-    #: The allocation version of the queue.
+    #: The allocation version of the queue; None for a job refused at admission.
     version: Hashable
     #: The classes that did not fit: the key of the count, and the pods of the class that the job needs.
     needs: tuple[tuple[Hashable, int], ...]
@@ -88,15 +92,17 @@ class FailedAttempts:
     def __init__(self, state: ClusterState, dispatch: Dispatch) -> None:
         self._state = state
         self._dispatch = dispatch
-        self._is_supported = dispatch.has_allocation_versions and not any(
-            plugin.time_dependent for plugin in dispatch.plugins
-        )
+        depends_on_time = any(plugin.time_dependent for plugin in dispatch.plugins)
+        self._is_supported = dispatch.has_allocation_versions and not depends_on_time
+        self._skips_refused = dispatch.has_admission_versions and not depends_on_time
+        self._admissions = RefusedAdmissions()
         self._records: dict[str, FailedAttempt] = {}
         #: Queue to allocation version to the keys of its jobs.
         self._queues: dict[str, dict[Hashable, set[str]]] = {}
         self._classes: dict[Hashable, _Class] = {}
         self._expiries: list[tuple[float, str]] = []
         self._cache: SignatureCache | None = None
+        self._access: QueueAccess | None = None
         #: The number of tasks with an outcome.
         self.tasks = 0
 
@@ -111,14 +117,28 @@ class FailedAttempts:
         """The record of a job, by key."""
         return self._records.get(key)
 
+    @property
+    def refused_queues(self) -> set[str]:
+        """Queues with a skipped job in phase Pending."""
+        return self._admissions.queues
+
     # --- opening a session ------------------------------------------------------------------------------------------
 
-    def open(self, cache: SignatureCache, now: float, *, changed_jobs: Iterable[str], everything: bool) -> None:
+    def open(
+        self,
+        cache: SignatureCache,
+        now: float,
+        access: QueueAccess,
+        admission_version: Callable[[Job], AdmissionVersion | None],
+        *,
+        changed_jobs: Iterable[str],
+        everything: bool,
+    ) -> None:
         """Drops the records that no longer hold; their jobs are active again. Raises nothing.
 
-        `everything`: all records.
+        `admission_version`: the current version of a job's votes; `everything`: all records.
         """
-        self._cache = cache
+        self._cache, self._access = cache, access
         if not self._records:
             return
         if everything:
@@ -134,6 +154,8 @@ class FailedAttempts:
         try:
             self._check_queues()
             self._check_classes(cache)
+            for key in list(self._admissions.outdated(admission_version)):
+                self._wake(key)
         except HookFailed:
             self.drop_all()  # the attempts report the failure
 
@@ -212,12 +234,30 @@ class FailedAttempts:
         self._classes.update(fresh)
         for key, count in keyed:
             self._classes[key].waiting.setdefault(count, set()).add(job.key)
-        record = FailedAttempt(job, job.queue, version, tuple(keyed), expires, outcomes, refusals)
-        self._records[job.key] = record
+        self._keep(FailedAttempt(job, job.queue, version, tuple(keyed), expires, outcomes, refusals))
         self._queues.setdefault(job.queue, {}).setdefault(version, set()).add(job.key)
-        heappush(self._expiries, (expires, job.key))
-        self.tasks += len(outcomes)
-        self._state.active.pop(job.key, None)
+
+    def add_refused(
+        self,
+        job: Job,
+        version: AdmissionVersion,
+        admission_version: Callable[[Job], AdmissionVersion | None],
+        expires: float,
+        outcomes: dict[str, TaskOutcome],
+        refusals: dict[tuple[ObjectRef, str], Refusal],
+    ) -> None:
+        """Records a refusal at admission at the end of its session, unless its `version` changed since."""
+        queue = self._state.queues.get(job.queue)
+        if self._skips_refused and queue is not None and not queue.strict_fifo and admission_version(job) == version:
+            self._keep(FailedAttempt(job, job.queue, None, (), expires, outcomes, refusals))
+            self._admissions.add(job, version, admission_version)
+
+    def _keep(self, record: FailedAttempt) -> None:
+        key = record.job.key
+        self._records[key] = record
+        heappush(self._expiries, (record.expires, key))
+        self.tasks += len(record.outcomes)
+        self._state.active.pop(key, None)
 
     def _fit_of(self, signature: PodSignature) -> ClassFit:
         assert self._cache is not None
@@ -254,6 +294,9 @@ class FailedAttempts:
         if record is None:
             return None
         self.tasks -= len(record.outcomes)
+        if record.version is None:
+            self._admissions.discard(key)
+            return record
         _discard(self._queues, record.queue, record.version, key)
         for class_key, count in record.needs:
             entry = self._classes[class_key]
@@ -274,9 +317,9 @@ class FailedAttempts:
 
     def version(self, queue: Queue) -> Hashable:
         """The allocation versions of all plugins for a queue; None when no failure of its jobs can be kept."""
-        if not self._is_supported:
+        if not self._is_supported or self._access is None:
             return None
-        found: list[Hashable] = [queue.name]
+        found: list[Hashable] = [queue.name, self._access.version(queue)]
         for name, call in self._dispatch.entries("allocation_version"):
             version_of: Callable[[Queue], Hashable] = call
             try:

@@ -36,6 +36,16 @@ class QueueAccess:
         row, message = found
         return Refusal(hook, "", row.code, message, queue=job.queue, event=True, type=row.type, pods_too=True)
 
+    def version(self, queue: Queue) -> tuple[object, ...]:
+        """The content of the queues that decides on unchanged jobs, while labels of namespaces are unchanged."""
+        chain = (queue, *ancestors(queue, self._snapshot.queues))
+        return self._is_parent_with_quota(queue), *(one.annotations.get(QUEUE_NAMESPACES) for one in chain)
+
+    def _is_parent_with_quota(self, queue: Queue) -> bool:
+        return (
+            queue.name in self._parents and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue)
+        )
+
     def _judge(self, job: Job) -> tuple[reasons.Reason, str] | None:
         queue = self._snapshot.queues.get(job.queue)
         if queue is None:
@@ -43,7 +53,7 @@ class QueueAccess:
         row = reasons.QUEUE_ACCEPTS_NO_JOBS
         if queue.name == ROOT:
             return row, row.render(queue=queue.name, cause="it is the root of all queues")
-        if queue.name in self._parents and is_card_quota(queue.annotations.get(CARD_QUOTA)) and self._has_child(queue):
+        if self._is_parent_with_quota(queue):
             return row, row.render(queue=queue.name, cause="it has child queues and a card quota of its own")
         for one in (queue, *ancestors(queue, self._snapshot.queues)):
             text = one.annotations.get(QUEUE_NAMESPACES)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
-from capcard_sched.framework.session.carry_over import CarryOver
+from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
 from capcard_sched.framework.session.failed_attempts import FailedAttempts, PlacementFailure
 from capcard_sched.framework.session.pending_reasons import job_fit_text
 from capcard_sched.framework.session.queue_access import QueueAccess
@@ -113,6 +113,8 @@ class Session(Snapshot):
         self.carry_over = CarryOver() if memory is None else memory
         #: The waiting jobs that this session skips.
         self.failed_attempts = FailedAttempts(state, dispatch) if failed_attempts is None else failed_attempts
+        #: Jobs refused at admission in this session with the version of their votes: the next sessions may skip them.
+        self.refused_jobs: dict[str, tuple[Job, tuple[object, ...]]] = {}
         #: Failures of this session by job key: the next sessions may skip these jobs.
         self.failures: dict[str, PlacementFailure] = {}
         self.report = SessionReport(uid)
@@ -227,26 +229,45 @@ class Session(Snapshot):
         return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
-        """Whether the job may leave phase Pending. A refusal is reused while its admission version is unchanged."""
+        """Whether the job may leave phase Pending.
+
+        A refusal is reused while its admission version is unchanged, and at most for some time while only its figures
+        change: each change of a queue changes the figures of all its waiting jobs.
+        """
         barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
         if barred is not None:
+            self.refused_jobs[job.key] = job, (barred.message,)
             return False, barred
-        grounds = self._admission_version(job)
+        grounds = self.admission_version(job)
         known = self.carry_over.enqueue.get(job.key)
-        if known is not None and grounds is not None and known[0] == grounds:
-            return False, known[1]
+        if known is not None and grounds is not None and known.version == grounds:
+            self._keep_refusal(job, known._replace(is_repeated=True))
+            return False, known.refusal
         admitted, refusal = self.dispatch.votes("job_enqueueable", job)
         self.carry_over.enqueue.pop(job.key, None)
         if not admitted and refusal is not None:
-            grounds = self._admission_version(job)
-            if grounds is not None:
-                self.carry_over.enqueue[job.key] = grounds, refusal
+            if grounds is None:
+                grounds = self.admission_version(job)
+            if grounds is None:
+                return admitted, refusal
+            unchanged = job.key not in self.changed.jobs and not self.changed.everything
+            if known is not None and unchanged and self.now < known.refresh_at and known.refusal.is_like(refusal):
+                self._keep_refusal(job, known._replace(version=grounds, is_repeated=True))
+                return False, known.refusal
+            self._keep_refusal(job, AdmissionRefusal(grounds, refusal, self.now + REFRESH_SECONDS, is_repeated=False))
         return admitted, refusal
 
-    def _admission_version(self, job: Job) -> tuple[object, ...] | None:
-        """The value that the votes on a job follow from; None when some plugin declares none."""
+    def _keep_refusal(self, job: Job, known: AdmissionRefusal) -> None:
+        self.carry_over.enqueue[job.key] = known
+        self.refused_jobs[job.key] = job, known.version
+
+    def admission_version(self, job: Job) -> tuple[object, ...] | None:
+        """The value that the admission of a job follows from; None when some plugin declares none."""
         if not self.dispatch.has_admission_versions:
             return None
+        barred = self.once(QueueAccess).refusal(job, "job_enqueueable")
+        if barred is not None:
+            return (barred.message,)
         grounds: list[object] = [job.uid]
         for name, call in self.dispatch.entries("admission_version"):
             try:
@@ -404,7 +425,12 @@ class Session(Snapshot):
     # --- phases -----------------------------------------------------------------------------------------------------
 
     def in_phase_pending(self) -> Iterable[Job]:
-        """Jobs in phase Pending."""
+        """Jobs in phase Pending, skipped ones included."""
+        waiting = chain(self.state.active.values(), self.failed_attempts)
+        return [job for job in waiting if job.phase is PodGroupPhase.PENDING]
+
+    def to_admit(self) -> Iterable[Job]:
+        """Jobs in phase Pending that may be admitted now."""
         return [job for job in self.state.active.values() if job.phase is PodGroupPhase.PENDING]
 
     def with_pending_tasks(self) -> Iterable[Job]:

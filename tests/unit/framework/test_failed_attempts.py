@@ -124,3 +124,83 @@ def test_without_the_allocation_version_of_a_limit_every_job_is_attempted() -> N
     h.step()
 
     assert len(h.core.failed_attempts) == 0
+
+
+def _refused(gangs: int = 3) -> Harness:
+    """A queue of 4 cards with 3 in use, and gangs of 2 that are refused at admission."""
+    h = Harness(_CONF, run=True)
+    h.queue("q", cards={"A": 4}, capability={"cpu": "100", "memory": "100Gi"})
+    h.queue("other", cards={"A": 100}, capability={"cpu": "100", "memory": "100Gi"})
+    h.gpu_node("n", card="A", count=8, cpu="80")
+    for i in range(3):
+        h.group(f"busy-{i}", queue="q", min_member=1)
+        h.pod(f"busy-{i}", group=f"busy-{i}", requests={"cpu": "1"}, card="A", cards=1)
+    h.step()
+    for i in range(gangs):
+        h.group(f"g{i}", queue="q", min_member=2, phase="Pending")
+        for member in range(2):
+            h.pod(f"g{i}-{member}", group=f"g{i}", requests={"cpu": "1"}, card="A", cards=1)
+    for _ in range(3):
+        h.step()
+    assert {h.phases[f"g{i}"] for i in range(gangs)} == {"Pending"}
+    assert len(h.core.failed_attempts) == gangs
+    return h
+
+
+def _visited(h: Harness) -> bool:
+    """Whether the next session votes on the admission of g0 again."""
+    h.step()
+    assert h.core.last_session is not None
+    return "default/g0" in h.core.last_session.refused_jobs
+
+
+def test_a_job_of_another_queue_is_no_reason_for_another_vote() -> None:
+    h = _refused()
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+
+    assert not _visited(h)
+    assert h.binds["late"]
+
+
+def test_usage_of_the_queue_has_its_refused_jobs_voted_on() -> None:
+    h = _refused()
+    h.set_phase("busy-0", "Succeeded")
+    h.step()
+
+    assert h.phases["g0"] == "Inqueue"
+    assert [h.phases[f"g{i}"] for i in (1, 2)] == ["Pending", "Pending"]
+
+
+def test_a_refusal_whose_figures_change_is_written_again_after_five_minutes() -> None:
+    h = _refused()
+    text = h.pod_message("g0-0")
+    assert "total would be <5000>" in text
+    h.group("more", queue="q", min_member=1)
+    h.pod("more", group="more", requests={"cpu": "1"}, card="A", cards=1)
+    assert _visited(h), "the usage of the queue changed"
+    assert h.pod_message("g0-0") == text
+    h.now += 300
+    h.set_phase("busy-0", "Running")
+    h.node("another", cpu="1")
+    h.step()
+    assert "total would be <6000>" in h.pod_message("g0-0")
+
+
+def test_a_refused_job_is_explained_by_its_last_vote() -> None:
+    h = _refused()
+    h.group("late", queue="other", min_member=1)
+    h.pod("late", group="late", requests={"cpu": "1"})
+    h.step()
+
+    assert h.core.last_session is not None
+    assert [refusal.reason for refusal in h.core.last_session.refusals_of(h.job("g0"))] == ["InsufficientScalarQuota"]
+
+
+def test_a_queue_that_no_longer_accepts_the_namespace_has_its_waiting_jobs_attempted() -> None:
+    h = _cluster()
+    limits = {"cpu": "100", "memory": "100Gi"}
+    h.queue("q", cards={"A": 8}, capability=limits, annotations={"capcard-sched.io/namespaces": "another"})
+
+    assert _attempted(h)
+    assert "does not accept jobs of namespace" in h.pod_message("g-0")
