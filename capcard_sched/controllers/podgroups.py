@@ -69,7 +69,7 @@ _REVISION: Final = "controller-revision-hash"
 class PodGroupController:
     """Creates `podgroup-<owner uid>` and writes its name into the pods."""
 
-    watches = frozenset({POD, REPLICA_SET, STATEFUL_SET})
+    watches = frozenset({POD, POD_GROUP, REPLICA_SET, STATEFUL_SET})
 
     def __init__(self, scheduler_names: Iterable[str], *, inherit_owner_annotations: bool = True) -> None:
         self._scheduler_names = frozenset(scheduler_names)
@@ -78,8 +78,16 @@ class PodGroupController:
         self._reported: set[str] = set()
 
     def keys(self, kind: str, old: JsonObject | None, new: JsonObject | None) -> Iterator[Key]:
-        """New pods without a group, and owners that are scaled or annotated."""
-        if new is None:
+        """New pods without a group, owners that are scaled or annotated, and the owners of new PodGroups.
+
+        A PodGroup may have been created for a pod that the watch showed before its owner.
+        """
+        if kind == POD_GROUP:
+            owner = controller_of(new) if old is None and new is not None else None
+            owner_kind = OWNER_KINDS.get((owner.get("apiVersion", ""), owner["kind"])) if owner is not None else None
+            if new is not None and owner is not None and owner_kind in (REPLICA_SET, STATEFUL_SET):
+                yield Key(owner_kind, key_of(new)[0], owner["name"])
+        elif new is None:
             self._reported.discard(meta(old)["uid"] if old is not None else "")
         elif kind == POD:
             if old is None and self._is_ours(new) and not _named_group(new):

@@ -52,6 +52,18 @@ def test_a_gang_size_beyond_the_replicas_is_reported_once() -> None:
     assert messages[0].startswith(f"{MIN_MEMBER}=3 is more than the ")
 
 
+def test_a_podgroup_that_was_created_before_its_owner_was_known_follows_the_owner() -> None:
+    bench = ClusterBench()
+    _deployment(bench, {MIN_MEMBER: "3", "volcano.sh/service.type": "training"})
+    complete = _group(bench)
+    name, owners = complete["metadata"]["name"], complete["metadata"]["ownerReferences"]
+    bench.delete("PodGroup", name)
+    spec = {"minMember": 1, "queue": "default"}
+    bench.create("PodGroup", name, metadata={"namespace": "default", "ownerReferences": owners}, spec=spec)
+    assert _group(bench)["spec"]["minMember"] == 3
+    assert _group(bench)["metadata"]["annotations"]["volcano.sh/service.type"] == "training"
+
+
 def test_a_rolling_update_of_a_gang_ends() -> None:
     bench = ClusterBench()
     _deployment(bench, {MIN_MEMBER: "3"}, replicas=3)
