@@ -161,6 +161,7 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
         annotations = texts(obj, "metadata", "annotations")
         quota = annotations.get(keys.CARD_QUOTA)
         findings = [] if quota is None else check_card_quota(quota)
+        findings += _below_ancestors(_name(obj), inventory)
         limits = {
             "capability": _map(_at(obj, "spec", "capability")),
             "deserved": _map(_at(obj, "spec", "deserved")),
@@ -257,6 +258,16 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, queue, inventory)
+
+
+def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
+    """Warnings for cards of a quota that an ancestor with a card quota does not list: it limits them to 0."""
+    for card, amount in sorted((inventory.quotas.get(queue) or {}).items()):
+        for ancestor, above in inventory.limits_above(queue):
+            if amount and not above.get(card):
+                message = f"quota of {card} has no effect: the quota of queue {ancestor} above it is 0"
+                yield Finding("warning", annotation_field(keys.CARD_QUOTA), message)
+                break
 
 
 def _possible(obj: Json, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 One module per subject. Inputs: `arguments`, `inventory` (cards of the nodes), `demand` (request of a pod), `minimum`
 (request of a job), `quota` (limits of a queue). Usage: `charge`, `accounts`, `ledger`. Hooks: `enqueue` with
-`multi_card_admission`, `allocatable`, `selection`, `scoring`, and `reclaim` with `service_type`. Output: `refusals`,
+`multi_card_admission`, `allocatable`, `selection`, and `reclaim` with `service_type`. Output: `refusals`,
 `warnings`, `metrics`, `eviction_metrics`, `published_usage`.
 """
 
@@ -27,7 +27,6 @@ from capcard_sched.plugins.capacity_card.minimum import Minimum
 from capcard_sched.plugins.capacity_card.published_usage import publish_card_usage
 from capcard_sched.plugins.capacity_card.reclaim import CardReclaim
 from capcard_sched.plugins.capacity_card.refusals import QuotaRefusals, without_event
-from capcard_sched.plugins.capacity_card.scoring import Scoring
 from capcard_sched.plugins.capacity_card.selection import CardChoice, Selection
 from capcard_sched.plugins.capacity_card.warnings import ValidationWarnings
 
@@ -74,7 +73,6 @@ class CapacityCard(Plugin):
         self._enqueue = EnqueueCheck(chosen, self.ledger, self.refusals)
         self._allocatable = AllocatableCheck(self.ledger, self.demands, self.selection, self.refusals)
         self._reclaim = CardReclaim(chosen, self.demands, self.ledger, self.selection)
-        self._scoring = Scoring(chosen.node_order_weight, self.selection, self.demands)
         if self.selection.per_job:
             # Only in this mode: the engine calls `task_context` for every pod, `class_context` once per class.
             self.task_context = self.selection.of_task
@@ -182,7 +180,7 @@ class CapacityCard(Plugin):
         self.selection.filter_quota(profile, rows, verdict)
 
     def node_order_static(self, profile: PodSignature, rows: NodeView) -> Scores | None:
-        return self._scoring.scores(profile, rows)
+        return self.selection.scores(profile, rows)
 
     # --- events -----------------------------------------------------------------------------------------------------
 

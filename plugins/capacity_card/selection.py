@@ -1,13 +1,15 @@
-"""The alternative a multi-card pod gets on each node, and the node filter that follows."""
+"""The alternative a multi-card pod gets on each node, and the node filter and scores that follow."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from capcard_sched.model.refusal import Code
 
 if TYPE_CHECKING:
-    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows
+    from capcard_sched.framework.api.node_view import FilterResult, NodeView, PodSignature, Rows, Scores
     from capcard_sched.model.job import Task
     from capcard_sched.model.task_class import TaskClass
     from capcard_sched.plugins.capacity_card.accounts import JobAccount, QueueAccount
@@ -33,7 +35,7 @@ class CardChoice(NamedTuple):
 
 
 class Selection:
-    """Choices of alternatives, and the node filter that follows from them."""
+    """Choices of alternatives, and the node filter and scores that follow from them."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Selection:
         self._demands = demands
         self._ledger = ledger
         self._filter_single = arguments.card_node_filter
+        self._weight = arguments.node_order_weight
         #: Whether a choice depends on the job and not on the queue alone.
         self.per_job = arguments.multi_card_job_mode == "single"
 
@@ -122,6 +125,20 @@ class Selection:
         self._ledger.recompute()
         quantities = account.quantities
         return quantities.need.cards.get(demand.claim.card, 0) if quantities is not None else demand.amount
+
+    def scores(self, profile: PodSignature, rows: NodeView) -> Scores | None:
+        """100, 50, 25, ... times `nodeOrderWeight` for the 1st, 2nd, 3rd alternative of the pod; 0 without any.
+
+        float64 [k], or None for pods that have no alternatives. A preference: other plugins' scores are added.
+        """
+        choice = self.of_signature(profile)
+        if choice is None:
+            return None
+        positions = self._demands.of(profile.cls).positions
+        # index -1 (no usable alternative) picks the last entry
+        by_alternative = np.array([100 * 0.5**position * self._weight for position in positions] + [0.0])
+        found: Scores = by_alternative[rows.take(self.alternative_index(choice))]
+        return found
 
     # --- the node filter --------------------------------------------------------------------------------------------
 

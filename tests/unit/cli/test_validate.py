@@ -175,6 +175,14 @@ def test_a_minimum_above_the_quota_of_its_queue_is_an_error(tmp_path: Path, caps
     assert errors == [("Job dead", "can never start: needs 16, quota is 8 (A of queue q)")]
 
 
+def test_a_card_that_an_ancestor_does_not_list_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "1.yaml", QUEUE % '{"A": 8, "B": 8, "C": 0}' + "\nspec: {parent: llm}\n")
+    write(tmp_path, "2.yaml", (QUEUE % '{"A": 4}').replace("name: q", "name: llm"))
+    _, found = report(capsys, str(tmp_path))
+    warnings = [(row["object"], row["message"]) for row in found["findings"] if row["severity"] == "warning"]
+    assert warnings == [("Queue q", "quota of B has no effect: the quota of queue llm above it is 0")]
+
+
 def test_a_minimum_above_the_quota_of_an_ancestor_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +197,7 @@ def test_a_minimum_above_the_quota_of_an_ancestor_is_an_error(
     status, found = report(capsys, str(tmp_path))
     assert status == 2
     errors = [(row["object"], row["message"]) for row in found["findings"] if row["severity"] == "error"]
+    assert not [row for row in found["findings"] if "no effect" in row["message"]]
     assert errors == [("PodGroup dead", "can never start: needs 5, quota is 4 (A of queue llm, ancestor of queue q)")]
 
 
