@@ -54,9 +54,9 @@ spec:
 """
 
 
-def core_of() -> Core:
+def core_of(options: SimulationOptions | None = None) -> Core:
     """A core with the built-in scheduler-conf."""
-    return core_with_conf(None, "", None, SimulationOptions(scheduler_names=("volcano",)))
+    return core_with_conf(None, "", None, options or SimulationOptions(scheduler_names=("volcano",)))
 
 
 class _Recorded:

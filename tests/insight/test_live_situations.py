@@ -1,4 +1,4 @@
-"""The situations that need no kubelet, on a real API server; and what users with few rights see."""
+"""Situations on a real API server, in the state that a simulation ends with; and what users with few rights see."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _BUILT_IN = {"default", "root"}
 def objects_of(path: Path, until: int) -> list[Manifest]:
     """The objects that controllers and a scheduler leave behind after `until` microseconds."""
     scenario = load_scenario([str(path)], existing_queues=("root", "default"))
-    store = simulate(scenario, core_of(), SimulationOptions(until=until)).store
+    options = SimulationOptions(until=until)
+    store = simulate(scenario, core_of(options), options).store
     return [copy.deepcopy(obj) for kind in _KINDS for obj in store.list(kind)]
 
 
@@ -62,6 +63,9 @@ async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:
         if status and obj["kind"] in {"PodGroup", "Queue", "Job"}:
             kind = {"PodGroup": "podgroups", "Queue": "queues", "Job": "jobs.batch.volcano.sh"}[obj["kind"]]
             await cluster.patch(kind, meta["name"], {"status": status})
+        elif obj["kind"] == "Pod" and obj["spec"].get("nodeName"):
+            phase = {"status": {"phase": status["phase"]}}
+            await cluster.patch("pods", meta["name"], phase, subresource="status")
 
 
 async def explain(
@@ -78,7 +82,7 @@ async def explain(
 async def test_a_live_cluster_gives_the_same_facts(
     file: str, cluster: Cluster, control_plane: ControlPlane, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{file}.yaml", 5 * SECOND))
+    await create_as_they_are(cluster, objects_of(HERE / "situations" / f"{file}.yaml", 900 * SECOND))
     config = control_plane.kubeconfig_for("scheduler-b")
     for case in (case for case in LIVE if case["file"] == file):
         status, text, _ = await explain(cluster, config, capsys, case["name"])
