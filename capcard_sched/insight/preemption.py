@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.insight.forked_copy import ForkedCopyError
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.diagnosis import PreemptionTrial
 
@@ -31,9 +32,9 @@ _CAUSES: Final = {
 
 
 class PreemptionFinding(NamedTuple):
-    """The trial as data and as sentences."""
+    """The trial as data and as sentences; no data when it failed."""
 
-    result: PreemptionTrial
+    result: PreemptionTrial | None
     facts: Sequence[str]
 
 
@@ -45,7 +46,10 @@ def preemption_trial(core: Core, job: Job, now: float) -> PreemptionFinding | No
     missing = tuple(action for action in EVICTING_ACTIONS if action not in core.conf.actions)
     if not missing or core.conf.option("extender") is not None:
         return None
-    found = run_trial(core, now, conf=with_actions(core.conf, missing), max_sessions=_SESSIONS)
+    try:
+        found = run_trial(core, now, conf=with_actions(core.conf, missing), max_sessions=_SESSIONS)
+    except ForkedCopyError as error:
+        return PreemptionFinding(None, [f"The trial with {' and '.join(missing)} failed: {error}"])
     own = {task.key for task in job.tasks.values()}
     evicted = tuple(one for one in found.evicted if one.by in own or one.by == job.key)
     starts = job.key in found.started and bool(evicted)

@@ -63,7 +63,7 @@ async def create_as_they_are(cluster: Cluster, found: list[Manifest]) -> None:
         if status and obj["kind"] in {"PodGroup", "Queue", "Job"}:
             kind = {"PodGroup": "podgroups", "Queue": "queues", "Job": "jobs.batch.volcano.sh"}[obj["kind"]]
             await cluster.patch(kind, meta["name"], {"status": status})
-        elif obj["kind"] == "Pod" and obj["spec"].get("nodeName"):
+        elif status and obj["kind"] == "Pod" and obj["spec"].get("nodeName"):
             phase = {"status": {"phase": status["phase"]}}
             await cluster.patch("pods", meta["name"], phase, subresource="status")
 

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from capcard_sched.insight.forked_copy import ForkedCopyError, in_copy
+from capcard_sched.insight.preemption import preemption_trial
 from capcard_sched.insight.trial import run_trial, with_actions
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.diagnosis import StateDifference
@@ -97,3 +98,16 @@ def test_an_exception_in_the_copy_reaches_the_caller() -> None:
 
     with pytest.raises(ForkedCopyError, match="ValueError: no such thing"):
         in_copy(fail, StateDifference)
+
+
+def test_a_failed_trial_is_a_fact_and_no_crash(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> StateDifference:
+        raise ForkedCopyError("the copy ended without a result")
+
+    monkeypatch.setattr("capcard_sched.insight.preemption.run_trial", fail)
+    found = preemption_trial(h.core, h.job("waits"), 100.0)
+    assert found is not None
+    assert (found.result, list(found.facts)) == (
+        None,
+        ["The trial with preempt and reclaim failed: the copy ended without a result"],
+    )
