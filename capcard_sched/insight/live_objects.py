@@ -88,7 +88,7 @@ async def list_readable(client: Client, namespace: str, observer: Observer) -> t
                 found += await _in_namespace(client, kind, namespace, observer, unreadable)
     if refusal is not None and not any(" of other " in resource for resource in unreadable):
         raise refusal
-    return found, tuple(unreadable)
+    return found, tuple(sorted(unreadable))
 
 
 async def _in_namespace(
