@@ -10,6 +10,8 @@ PYTHON = $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 JOBS ?= 2
 #: Duration of `make soak` in minutes; SEED selects its fault schedule (default: random).
 MINUTES ?= 30
+#: Number of mutants of `make mutation`; SEED selects them (default: 1).
+SAMPLE ?= 400
 
 .DEFAULT_GOAL := help
 .PHONY: help demo controlplane quick test soak lint format check bench bench-e2e bench-controllers docs manifests lock clean
@@ -32,7 +34,10 @@ quick: $(VENV)/dev.stamp ## Run the tests that need no API server: about 90 s
 test: controlplane ## Run all tests
 	$(BIN)/python -m pytest -q -n $(JOBS)
 
-.PHONY: mutants
+.PHONY: mutants mutation
+mutation: $(VENV)/mutation.stamp ## Run random mutants of the core (docs/mutation.md): SAMPLE=400 SEED=1
+	$(BIN)/python -m tests.mutants.sample --sample $(SAMPLE) --seed $(or $(SEED),1) --jobs $(JOBS)
+
 mutants: controlplane ## Apply each mutant of docs/mutants.md to a copy and expect its test to fail
 	$(BIN)/python -m tests.mutants $(IDS)
 
@@ -70,7 +75,7 @@ manifests: $(VENV)/run.stamp ## Generate manifests and dashboards
 	$(BIN)/python manifests/grafana/dashboards.py
 
 lock: $(VENV)/dev.stamp ## Update requirements/*.lock from pyproject.toml
-	@for pair in run:build dev:dev; do \
+	@for pair in run:build dev:dev mutation:mutation; do \
 		$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --group $${pair#*:} \
 			--generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
 			-o requirements/$${pair%:*}.lock || exit 1; \
@@ -98,4 +103,9 @@ $(VENV)/run.stamp: $(VENV)/made.stamp requirements/run.lock pyproject.toml
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements/dev.lock
 	@echo "installing what tests and checks need into $(VENV) (once)" >&2
 	@$(PIP) --require-hashes -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/mutation.stamp: $(VENV)/dev.stamp requirements/mutation.lock
+	@echo "installing what mutation testing needs into $(VENV) (once)" >&2
+	@$(PIP) --require-hashes -r requirements/mutation.lock
 	@touch $@

@@ -8,6 +8,8 @@ from typing import Final
 import msgspec
 
 ROOT: Final = Path(__file__).parents[2]
+#: Folders of the random mutants, from the root of the repository.
+PACKAGES: Final = ("capcard_sched/framework", "capcard_sched/state", "plugins/capacity_card")
 LIST: Final = Path(__file__).with_name("mutants.yaml")
 #: Beginning of the public address of an incident.
 _GITHUB: Final = "https://github.com"

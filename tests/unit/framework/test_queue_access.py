@@ -165,6 +165,17 @@ def test_a_named_queue_wins_over_the_default_queue() -> None:
     assert h.job("g", namespace="team-a").queue == "q"
 
 
+def test_a_group_that_names_a_queue_later_no_longer_follows_the_default_queue() -> None:
+    h = world()
+    h.queue("other")
+    h.group("g", namespace="team-a", queue="")
+    h.settle()
+    h.group("g", namespace="team-a", queue="q")
+    h.apply(objects.namespace("team-a", {}, "other"))
+    h.settle()
+    assert h.job("g", namespace="team-a").queue == "q"
+
+
 def test_pending_groups_follow_a_changed_default_queue_and_bound_ones_stay() -> None:
     h = world()
     for name in ("default", "other"):

@@ -199,6 +199,12 @@ def test_an_ignored_edit_is_recorded_once_per_object_until_the_object_is_deleted
     assert (edits.details, edits.total) == ({}, 2)
 
 
+def test_an_edited_queue_of_a_bare_bound_pod_is_recorded_with_both_names() -> None:
+    state = _state(pod("p", queue="q", node="n"))
+    state.apply(pod("p", queue="other", node="n"))
+    assert list(state.ignored_edits.details.values()) == ["queue changed from <q> to <other>"]
+
+
 def test_a_long_annotation_is_shortened_in_the_record() -> None:
     state = _state(group("g"), pod("p", group="g", node="n"))
     state.apply(pod("p", group="g", node="n", annotations={keys.CARD_NAME: "x" * 9999}))

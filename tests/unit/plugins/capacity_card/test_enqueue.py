@@ -40,6 +40,8 @@ CASES = [
         {"cpu": "100", "memory": "500Gi"},
     ),
     Case("19 equality passes", None, {"A": 2}, cards={"A": 5}, held={"A": 3}),
+    Case("minResources without cards count although cards are exempt", cpu(8000, 8000, 4000), None, {"cpu": 8},
+         capability={"cpu": "4"}, arguments={"cardUnlimitedCpuMemory": True}),
     Case("20 reservations count", scalar("A", 2000, 6000, 5000), {"A": 2}, cards={"A": 5}, held={"A": 3},
          inqueue=({"A": 1},)),
     Case("23 a card without quota", scalar("H100", 1000, 1000, 0), {"H100": 1}, cards={"A": 5}),
