@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -41,6 +41,12 @@ class Lru(Generic[K, V]):
     def pop(self, key: K) -> V | None:
         """Remove an entry and return it."""
         return self._entries.pop(key, None)
+
+    def drop_oldest(self, expired: Callable[[V], bool]) -> None:
+        """Remove the least recently used entries, up to the first one that is not expired."""
+        entries = self._entries
+        while entries and expired(next(iter(entries.values()))):
+            entries.popitem(last=False)
 
     def clear(self) -> None:
         """Remove all entries."""

@@ -30,12 +30,15 @@ class _Written(NamedTuple):
 
 
 class StatusRateLimiter:
-    """Remembers the last write per object. Times are seconds of any monotonic clock."""
+    """Remembers the last write per object while it matters. Times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._written: Lru[StatusKey, _Written] = Lru(_CAPACITY)
         #: Keys of delayed writes.
         self._delayed: set[StatusKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._written)
 
     def delay_until(self, key: StatusKey, intent: StatusIntent, now: float) -> float | None:
         """Time until which the write must wait; None when it may be sent. Called right before sending."""
@@ -62,6 +65,7 @@ class StatusRateLimiter:
         repeats = last is not None and last.text == text and now - last.at <= 2 * last.interval
         interval = min(2 * last.interval, LONGEST_SECONDS) if last is not None and repeats else FIRST_SECONDS
         self._written.put(key, _Written(text, now, interval))
+        self._written.drop_oldest(lambda written: now - written.at > 2 * LONGEST_SECONDS)
 
     def forget(self, key: StatusKey) -> None:
         """Drop the delay of this key."""

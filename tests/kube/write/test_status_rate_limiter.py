@@ -69,3 +69,11 @@ def test_what_is_held_back_goes_when_its_words_change() -> None:
     pace.delay_until(key, pod("0/2 nodes"), 100.3)
     pace.forget(key)
     assert not pace.may_advance(key, pod("no volume"), 100.4)
+
+
+def test_a_write_is_forgotten_when_it_delays_no_other() -> None:
+    pace = StatusRateLimiter()
+    for second in range(1000):
+        intent = UpdatePodCondition("ns", f"p{second}", f"uid-{second}", "Unschedulable", "0/1 nodes")
+        pace.record(key_of(intent), intent, float(second))
+    assert len(pace) <= 2 * LONGEST_SECONDS + 1
