@@ -150,7 +150,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 
 def test_every_locked_requirement_is_pinned_by_hash() -> None:
     locks = sorted((ROOT / "requirements").glob("*.lock"))
-    assert [lock.name for lock in locks] == ["dev.lock", "run.lock"]
+    assert [lock.name for lock in locks] == ["dev.lock", "mutation.lock", "run.lock"]
     pinned = {}
     for lock in locks:
         requirements = re.findall(r"^([a-z0-9._-]+)==([^ ]+)(.*)$", lock.read_text(), re.MULTILINE)
@@ -158,6 +158,7 @@ def test_every_locked_requirement_is_pinned_by_hash() -> None:
         assert all(line.endswith("\\") for _, _, line in requirements)
         pinned[lock.name] = {f"{name}=={version}" for name, version, _ in requirements}
     assert pinned["run.lock"] <= pinned["dev.lock"], "make lock"
+    assert pinned["run.lock"] <= pinned["mutation.lock"], "make lock"
 
 
 def test_every_package_holds_a_docstring_and_nothing_else() -> None:
