@@ -36,6 +36,7 @@ from capcard_sched.framework.conf.scheduler_conf import ConfError
 from capcard_sched.framework.core import Core
 from capcard_sched.gc import settle_memory
 from capcard_sched.kube.connection import ConnectionConfigError, load_connection
+from capcard_sched.kube.kinds import config_map_kinds
 from capcard_sched.kube.queues import ensure_queues
 from capcard_sched.model import reasons
 from capcard_sched.model.intents import EmitEvent, ObjectRef
@@ -135,7 +136,6 @@ class Service:
             webhooks=connect,
             session_deadline=options.session_deadline,
         )
-        self._config_maps = core.config_maps
         if options.record is not None:
             self._recording = Recording(
                 options.record,
@@ -223,8 +223,9 @@ class Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._begin_shutdown)
         if self._options.cache_dumper:
+            kinds = self._backend.informers.kinds
             debugger = CacheDebugger(
-                self._thread, self._backend.client, self._backend.kinds, self._observer, self._options.cache_dump_dir
+                self._thread, self._backend.client, kinds, self._observer, self._options.cache_dump_dir
             )
             self._loop.add_signal_handler(signal.SIGUSR1, lambda: self.spawn(debugger.dump()))
             self._loop.add_signal_handler(signal.SIGUSR2, lambda: self.spawn(debugger.compare()))
@@ -364,16 +365,16 @@ class Service:
         if not self._started:
             return  # the core is built with it
 
-        def use(core: Core) -> None:
+        def use(core: Core) -> frozenset[tuple[str, str]]:
             core.reconfigure(conf)
-            unwatched = core.config_maps - self._config_maps
-            if unwatched:
-                names = sorted("/".join(key) for key in unwatched)
-                self._log.warning("ConfigMaps are read after a restart only", config_maps=names)
             if self._recording is not None:
                 self._recording.conf(conf)
+            return core.config_maps
 
-        _ = self.spawn(self._thread.query(use))
+        async def take_over() -> None:
+            self._backend.informers.add(config_map_kinds(await self._thread.query(use)))
+
+        _ = self.spawn(take_over())
 
     def _reject_conf(self, problems: tuple[ConfProblem, ...]) -> None:
         self._metrics.conf_reload("rejected")

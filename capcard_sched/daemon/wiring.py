@@ -18,7 +18,7 @@ from capcard_sched.kube.node_locks import NodeLocks
 from capcard_sched.kube.writes.api_writer import LOW_WORKERS, ApiWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from capcard_sched.daemon.leadership import LeadershipHandler
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from capcard_sched.daemon.options import Options
     from capcard_sched.daemon.scheduler_thread import SchedulerThread
     from capcard_sched.kube.connection import Connection
-    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.kube.writes.binder import PreBind
     from capcard_sched.model.intents import Bind
 
@@ -44,7 +43,6 @@ class Backend:
     """The API server's side of the daemon."""
 
     client: Client
-    kinds: Sequence[WatchedKind[Any]]
     informers: Informers
     writer: ApiWriter
     leadership: Leadership
@@ -88,7 +86,7 @@ async def open_backend(
         priority_classes=options.priority_class,
         config_maps=thread.config_maps(),
     )
-    return Backend(client, kinds, Informers(client, thread.deliver, observer, kinds), writer, leadership)
+    return Backend(client, Informers(client, thread.deliver, observer, kinds), writer, leadership)
 
 
 def _pre_bind(locks: NodeLocks) -> PreBind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +41,32 @@ class Informers:
     ) -> None:
         """`deliver` is called in the event loop and must not block."""
         self._clock = clock
-        self._reflectors = [
-            Reflector(client, kind, deliver, observer, settings=settings, clock=clock) for kind in kinds
-        ]
+        self._reflector_of = partial(
+            Reflector, client, deliver=deliver, observer=observer, settings=settings, clock=clock
+        )
+        #: Watched kinds; `add` appends to it.
+        self.kinds: list[WatchedKind[Any]] = []
+        self._reflectors: list[Reflector[Any]] = []
+        self._group: asyncio.TaskGroup | None = None
+        self.add(kinds)
 
     async def run(self) -> None:
         """Run all reflectors until cancelled."""
         async with asyncio.TaskGroup() as group:
+            self._group = group
             for reflector in self._reflectors:
                 group.create_task(reflector.run())
+
+    def add(self, kinds: Iterable[WatchedKind[Any]]) -> None:
+        """Watch those of the kinds that are not watched yet, at once when `run` is under way."""
+        for kind in kinds:
+            if (kind.path, kind.field_selector) in {(known.path, known.field_selector) for known in self.kinds}:
+                continue
+            reflector: Reflector[Any] = self._reflector_of(kind)
+            self.kinds.append(kind)
+            self._reflectors.append(reflector)
+            if self._group is not None:
+                self._group.create_task(reflector.run())
 
     @property
     def synced(self) -> bool:

@@ -121,8 +121,12 @@ def chosen_kinds(
         for kind in KINDS
         if priority_classes or kind.name != "PriorityClass"
     ]
-    maps = (
+    return (*chosen, *config_map_kinds(config_maps))
+
+
+def config_map_kinds(config_maps: Iterable[tuple[str, str]]) -> tuple[WatchedKind[Any], ...]:
+    """One kind for each ConfigMap, by namespace and name."""
+    return tuple(
         _watched(_CONFIG_MAP, config_maps_path(namespace), f"metadata.name={name}")
         for namespace, name in sorted(set(config_maps))
     )
-    return (*chosen, *maps)

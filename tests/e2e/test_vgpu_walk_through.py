@@ -142,6 +142,23 @@ async def test_the_walk_through_of_shared_gpus(cluster: Cluster, control_plane: 
 
         await cluster.wait_until(reloaded, "the cards in the metrics without a restart", within=60)
 
+        # the ConfigMap of the device plugin, watched since the reload
+        async def has_invalid_config(value: int) -> bool:
+            return await daemon.metric("volcano_vgpu_device_config_invalid") == value
+
+        text = "nvidia: {gpuMemoryFactor: ten}"
+        metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
+        config_map = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"device-config.yaml": text},
+        }
+        await cluster.create(config_map)
+        await cluster.wait_until(partial(has_invalid_config, 1), "the invalid ConfigMap to be reported", within=60)
+        await cluster.delete("configmaps", metadata["name"], namespace="kube-system")
+        await cluster.wait_until(partial(has_invalid_config, 0), "the defaults to be in force", within=60)
+
         # a pod
         await cluster.create(yaml.safe_load(TEST1))
         await _served(cluster, "test1")
