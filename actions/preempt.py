@@ -78,6 +78,8 @@ class Preempt(Action):
         inside = self._evictor(session, Scope("within-job", "preemptable", self.name))
         for queue, jobs in visited:
             for job in jobs:
+                if not job.allocated_tasks:
+                    continue  # only its own placed pods are candidates
                 if not session.deadline.allows_attempt(queue.name):
                     break
                 inside.attempt(queue, job, session.pending_tasks(job), session.job_starving)

@@ -1,14 +1,17 @@
 """A backlog: gangs that wait without hope on a full cluster, and the sessions for small changes beside them.
 
-Scene B1: one running pod per node holds all its cards, and 10,000 gangs of four such pods wait: half of them for nodes,
-half of them because the card quota of their queue is smaller than the gang.
+One running pod per node holds all its cards, and 10,000 gangs of four such pods wait.
+
+- B1: all of them are admitted; half of them wait for nodes, half of them because the card quota of their queue is
+  smaller than the gang.
+- B2: all of them are refused at admission, because running pods use most of the quota of their queue.
 """
 
 from __future__ import annotations
 
 import statistics
-from time import perf_counter
-from typing import Final
+from time import process_time
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,7 +31,7 @@ from capcard_sched.model.deltas import Delta, ObjectChanged
 from capcard_sched.model.intents import Bind
 from capcard_sched.model.objects import ObjectMeta, PodObject, PodStatus
 
-BACKLOGS: Final = ("B1",)
+BACKLOGS: Final = ("B1", "B2")
 _QUEUES: Final = 40
 _GANG: Final = 4
 #: Gangs per node.
@@ -38,7 +41,7 @@ _CHANGES: Final = 9
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """Figures of the scene at one size; medians over the repeats, in seconds."""
+    """Figures of the scene at one size; medians over the repeats, in CPU seconds."""
 
     scene: str
     size: str
@@ -50,64 +53,84 @@ class Backlog(msgspec.Struct, frozen=True):
     new_pod_seconds: float
     #: One running pod that ends, whose capacity satisfies no gang.
     ended_pod_seconds: float
+    #: One running pod that ends, whose capacity starts a waiting job.
+    started_job_seconds: float
     repeats: int
+
+
+class _Sample(NamedTuple):
+    first: float
+    new_pod: float
+    ended_pod: float
+    started_job: float
 
 
 def measure_backlog(scene: str, size: str, nodes: int, repeats: int) -> Backlog:
     """Sessions beside a backlog, `repeats` times from scratch. Raises RuntimeError when a hook failed."""
     gangs = _GANGS_PER_NODE * nodes
-    samples = [_sample(nodes, gangs) for _ in range(repeats)]
-    first, new_pod, ended_pod = (statistics.median(times) for times in zip(*samples, strict=True))
-    return Backlog(scene, size, nodes, gangs, first, new_pod, ended_pod, repeats)
+    samples = [_sample(scene, nodes, gangs) for _ in range(repeats)]
+    found = _Sample(*(statistics.median(times) for times in zip(*samples, strict=True)))
+    return Backlog(scene, size, nodes, gangs, found.first, found.new_pod, found.ended_pod, found.started_job, repeats)
 
 
-def _sample(nodes: int, gangs: int) -> tuple[float, float, float]:
-    workload = _workload(nodes, gangs)
+def _sample(scene: str, nodes: int, gangs: int) -> _Sample:
+    workload = _workload(scene, nodes, gangs)
     running = [pod for pod in workload.pods if pod.spec.node_name]
     core, work = started_core(encode(workload))
     take_in(core, work)
     settle_memory()
 
     def step(news: list[Delta], at: float) -> tuple[float, int]:
-        start = perf_counter()
+        start = process_time()
         result = core.step(news, NOW + at)
-        seconds = perf_counter() - start
+        seconds = process_time() - start
         if result.report.errors:
             raise RuntimeError(f"a hook failed: {result.report.errors[0]}")
         return seconds, sum(isinstance(intent, Bind) for intent in result.intents)
+
+    def end(pod: PodObject, at: float) -> tuple[float, int]:
+        return step([ObjectChanged(_on_node(pod, "Succeeded"))], at)
 
     first, _ = step([], 0)
     step(_late_pod(0), 1)
     settle_memory()
     new_pods = [step(_late_pod(number), 1 + number) for number in range(1, 1 + _CHANGES)]
-    ended = [
-        step([ObjectChanged(_on_node(pod, "Succeeded"))], 20 + number) for number, pod in enumerate(running[:_CHANGES])
-    ]
-    if [count for _, count in new_pods] != [1] * _CHANGES or any(count for _, count in ended):
-        raise RuntimeError("the scene binds other pods than its late ones")
-    return first, _median(new_pods), _median(ended)
+    started = [end(pod, 20 + number) for number, pod in enumerate(running[:_CHANGES])]
+    ended = [end(pod, 40 + number) for number, pod in enumerate(running[_CHANGES : 2 * _CHANGES])]
+    if [count for _, count in (*new_pods, *started)] != [1] * 2 * _CHANGES or any(count for _, count in ended):
+        raise RuntimeError("the scene binds other pods than those meant to be")
+    return _Sample(first, _median(new_pods), _median(ended), _median(started))
 
 
 def _median(steps: list[tuple[float, int]]) -> float:
     return statistics.median(seconds for seconds, _ in steps)
 
 
-def _workload(nodes: int, gangs: int) -> Workload:
-    workload = Workload("B1", make_nodes(nodes), [make_queue("busy", {}), make_queue("late", {})], [], [])
+def _workload(scene: str, nodes: int, gangs: int) -> Workload:
+    workload = Workload(scene, make_nodes(nodes), [], [], [])
     models = list(MODELS)
-    whole = [node for node in workload.nodes if GPU in (node.status.allocatable or {})]
     everything = dict.fromkeys(models, 8 * nodes)
-    workload.queues[0] = make_queue("busy", everything)
-    for node in whole:
+    workload.queues += [make_queue("late", {}), make_queue("busy", everything), make_queue("next", everything)]
+    whole = [node for node in workload.nodes if GPU in (node.status.allocatable or {})]
+    held: dict[str, dict[str, int]] = {f"queue-{number:02d}": dict.fromkeys(models, 0) for number in range(_QUEUES)}
+    on_nodes: list[Template] = []
+    for number, node in enumerate(whole):
         model = (node.metadata.labels or {})[f"{GPU}.product"]
-        add_gang(workload, "busy", Template(8, 32, model, GPU, 8), 1, phase="Running")
+        queue = "busy" if scene == "B1" else f"queue-{number % _QUEUES:02d}"
+        if scene != "B1":
+            held[queue][model] += 8
+        on_nodes.append(Template(8, 32, model, GPU, 8))
+        add_gang(workload, queue, on_nodes[-1], 1, phase="Running")
         workload.pods[-1] = _on_node(workload.pods[-1], "Running", node.metadata.name)
+    phase = "Inqueue" if scene == "B1" else "Pending"
     for number in range(gangs):
         template = Template(8 + number % 3, 32, models[number % len(models)], GPU, 8)
-        add_gang(workload, f"queue-{number % _QUEUES:02d}", template, _GANG)
-    for number in range(_QUEUES):
-        quota = dict.fromkeys(models, 16) if number % 2 else everything
-        workload.queues.append(make_queue(f"queue-{number:02d}", quota))
+        add_gang(workload, f"queue-{number % _QUEUES:02d}", template, _GANG, phase=phase)
+    for template in on_nodes[:_CHANGES]:  # each waits for a node of the kind that is freed
+        add_gang(workload, "next", template, 1)
+    for number, (name, used) in enumerate(held.items()):
+        spare = 16 if scene == "B2" or number % 2 else 8 * nodes
+        workload.queues.append(make_queue(name, {model: amount + spare for model, amount in used.items()}))
     return workload
 
 

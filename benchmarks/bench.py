@@ -3,7 +3,7 @@
 Everything runs in this process, without a cluster: the state is filled from JSON as by a watch, then one session places
 all pods (W1 to W3), preempts and reclaims (P1, R1, T1), places pods whose node scores depend on other nodes or on
 more than amounts (A1, Z1, N1, U1), pods that share GPUs (V1, V2, V3),
-or one pod beside a backlog (B1). Times are medians over fresh cores, wall-clock
+or one pod beside a backlog (B1, B2). Times are medians over fresh cores, wall-clock
 by default; `CPU` is the CPU time of this process, independent of other work on the machine.
 """
 
@@ -252,15 +252,15 @@ def _sharing_table(report: Report, old: Report | None) -> Table:
 def _backlog_table(report: Report, old: Report | None) -> Table:
     table = Table(
         title="Small changes beside gangs that wait without hope",
-        caption="one new pod: to be 5 ms or less at S5; one that ends: 20 ms",
+        caption="CPU time; one new pod: to be 5 ms or less at S5; one that ends, also when it starts a job: 20 ms",
     )
-    for header in ("scene", "size", "gangs", "first session", "one new pod", "one that ends"):
+    for header in ("scene", "size", "gangs", "first session", "one new pod", "one that ends", "starts a job"):
         table.add_column(header, justify="left" if header == "scene" else "right")
     if old is not None:
         table.add_column("vs. before", justify="right")
     before = {(run.scene, run.size): run.new_pod_seconds for run in old.backlogs} if old is not None else {}
     for run in report.backlogs:
-        times = (run.first_seconds, run.new_pod_seconds, run.ended_pod_seconds)
+        times = (run.first_seconds, run.new_pod_seconds, run.ended_pod_seconds, run.started_job_seconds)
         row = [run.scene, f"{run.size} ({run.nodes:,})", f"{run.gangs:,}", *map(_time, times)]
         if old is not None:
             known = before.get((run.scene, run.size))

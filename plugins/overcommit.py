@@ -64,6 +64,11 @@ class Overcommit(Plugin):
             return Vote.PERMIT
         return refusal(self.name, "job_enqueueable", job.queue, CLUSTER_OVERUSED, "overused", found)
 
+    def admission_version(self, job: Job) -> tuple[object, ...]:
+        need = unplaced_minimum(job, self._resources)
+        amounts = self._inqueue.total.tobytes(), self._free.tobytes()
+        return job.min_resources is None, len(self._resources), *need.items(), *amounts
+
     def job_enqueued(self, job: Job) -> None:
         if job.min_resources is not None:
             self._inqueue.put(job, reservation(job, self._resources))

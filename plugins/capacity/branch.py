@@ -47,7 +47,6 @@ class Branch:
         "releasing",
         "reserved",
         "share",
-        "version",
     )
 
     def __init__(self, name: str, queue: Queue | None, resources: ResourceColumns) -> None:
@@ -90,8 +89,6 @@ class Branch:
         self.guarded = False
         #: Dominant share of deserved; None until computed.
         self.share: float | None = None
-        #: Incremented with every change of the sums.
-        self.version = 0
 
     @property
     def is_leaf(self) -> bool:
@@ -128,7 +125,6 @@ class Branch:
             if not pipelined:
                 branch.allocated += amounts
             branch.share = None
-            branch.version += 1
         self.update_kept()
 
     def release(self, amounts: Vector) -> None:
@@ -136,7 +132,6 @@ class Branch:
         self.own_releasing = self.own_releasing + amounts
         for branch in self.chain():
             branch.releasing += amounts
-            branch.version += 1
 
     def update_kept(self) -> None:
         """Recompute `kept` of this branch and of those above it."""
@@ -159,7 +154,6 @@ class Branch:
             self.own_reserved = amounts
             for branch in self.chain():
                 branch.reserved += change
-                branch.version += 1
 
     def __repr__(self) -> str:
         return f"Branch({self.name})"

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.plugin import VETO, Sample, VictimDecision
-from capcard_sched.framework.quota.queue_sums import QueueSums, unplaced_minimum
 from capcard_sched.framework.quota.quota_plugin import QuotaPlugin
 from capcard_sched.framework.toolkit.gang_slack import split_slack
 from capcard_sched.model.reasons import QUEUE_NOT_LEAF
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Placement
     from capcard_sched.framework.quota.limits import Needs, QuotaBound
+    from capcard_sched.framework.quota.queue_sums import QueueSums
     from capcard_sched.framework.session.session import Session
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.queue import Queue
@@ -54,8 +54,6 @@ class Capacity(QuotaPlugin):
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)
         self._tree: Tree
-        #: Number of trees built so far.
-        self._trees = 0
         #: Inputs of the tree, by queue.
         self._shape: dict[str, tuple[object, ...]] = {}
         self._total: Vector = np.zeros(0, dtype=np.int64)
@@ -77,7 +75,6 @@ class Capacity(QuotaPlugin):
         ):
             self._names, self._total = len(resources), total.copy()
             self._shape = {name: _shape(queue) for name, queue in queues.items()}
-            self._trees += 1
             self._tree = Tree(queues, self._total, resources, hierarchy=self.hierarchy)
             moved, self._stale = set(queues), set(queues)
         else:
@@ -165,12 +162,15 @@ class Capacity(QuotaPlugin):
 
     # --- admission --------------------------------------------------------------------------------------------------
 
-    def admission_version(self, job: Job) -> tuple[object, ...]:
-        self._update_reservations()
-        queue = self._session.queues[job.queue]
-        need = unplaced_minimum(job, self._session.resources)
-        versions = [branch.version for branch in self._tree.branches[queue.name].path]
-        return (self._trees, queue.name, queue.state, job.min_resources is None, *need.items(), *versions)
+    def allocation_version(self, queue: Queue) -> tuple[object, ...]:
+        branch = self._tree.branches[queue.name]
+        barred = self._barred(queue, "allocatable")
+        amounts = [
+            vector.tobytes()
+            for one in (branch.chain() if branch.guarded else branch.path)
+            for vector in (one.held, one.releasing, one.real_capability, one.kept, one.earmarked)
+        ]
+        return barred is None or barred.message, *amounts
 
     def job_enqueued(self, job: Job) -> None:
         super().job_enqueued(job)

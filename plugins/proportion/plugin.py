@@ -81,6 +81,11 @@ class Proportion(QuotaPlugin):
         """Whether the queue holds its deserved amount of every requested resource, without `pods`."""
         return self._attributes[queue.name].reaches_deserved(self._held(queue))
 
+    def allocation_version(self, queue: Queue) -> tuple[object, ...]:
+        attributes, releasing = self._attributes[queue.name], self._session.resources.fit(queue.releasing)
+        vectors = self._held(queue), releasing, attributes.deserved, attributes.wanted
+        return queue.state, *(vector.tobytes() for vector in vectors)
+
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
         """The real capability of the queue."""
         used = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)

@@ -96,6 +96,16 @@ class QuotaPlugin(Plugin):
                 return refusal(self.name, "job_enqueueable", owner, QUEUE_QUOTA_INSUFFICIENT, "insufficient", found)
         return Vote.PERMIT
 
+    def admission_version(self, job: Job) -> tuple[object, ...]:
+        """The content that `job_enqueueable` reads."""
+        queue = self._session.queues[job.queue]
+        barred = self._barred(queue, "job_enqueueable")
+        if barred is not None or job.min_resources is None:
+            return barred is None or barred.message, job.min_resources is None
+        resources = self._session.resources
+        limits = [(owner, used.tobytes(), limit.tobytes()) for owner, used, limit in self._admission_limits(queue)]
+        return queue.name, len(resources), *unplaced_minimum(job, resources).items(), *limits
+
     def job_enqueued(self, job: Job) -> None:
         if job.min_resources is not None:
             self._inqueue.put(job, reservation(job, self._session.resources))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from capcard_sched.framework.api.plugin import Plugin
 from capcard_sched.framework.explain.diagnose import diagnose_job
+from capcard_sched.model.queue import Queue
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.testing import Harness
 
@@ -115,7 +117,14 @@ def test_a_skipped_job_is_explained_by_its_last_attempt() -> None:
 
 
 def test_without_the_allocation_version_of_a_limit_every_job_is_attempted() -> None:
-    h = Harness("actions: allocate\ntiers: [{plugins: [{name: gang}, {name: proportion}]}]", run=True)
+    class Limiting(Plugin):
+        name = "limiting"
+
+        def overused(self, queue: Queue) -> bool:
+            return not queue.name
+
+    conf = "actions: allocate\ntiers: [{plugins: [{name: gang}, {name: limiting}]}]"
+    h = Harness(conf, run=True, plugins=[Limiting])
     h.queue("q")
     h.node("n", cpu="1")
     h.group("g", queue="q", min_member=1)

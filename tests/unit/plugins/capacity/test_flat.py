@@ -340,7 +340,6 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
         lambda: h.queue("q", capability={"cpu": "3"}),
         lambda: h.group("g", queue="q", phase="Pending", min_resources={"cpu": "2"}),
         lambda: h.group("h", queue="q", phase="Inqueue", min_resources={"cpu": "1"}),
-        lambda: h.pod("p", group="h", node="n1"),
         lambda: h.node("n2", cpu="1"),
     ]
     for change in changes:
@@ -348,11 +347,14 @@ def test_a_refusal_is_worked_out_again_only_when_something_it_follows_from_chang
         now = token()
         assert now != known
         known = now
-    h.pod("p1", group="h")
+    h.pod("p", group="h", node="n1")
+    assert token() == known, "the pod holds what was reserved for it"
+    h.group("held", queue="q", phase="Running", min_resources={"cpu": "1"})
+    h.pod("p1", group="held")
     session = h.session()
     known = capacity(h).admission_version(h.job("g"))
     statement = Statement(session)
-    statement.allocate(h.job("h"), [h.task("p1")], [session.nodes.by_name["n1"]])
+    statement.allocate(h.job("held"), [h.task("p1")], [session.nodes.by_name["n1"]])
     assert capacity(h).admission_version(h.job("g")) != known
 
 
