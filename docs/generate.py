@@ -23,6 +23,7 @@ from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
 from capcard_sched.model.diagnosis import schema
+from capcard_sched.model.what_if import what_if_schema
 from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:
@@ -252,7 +253,13 @@ def diagnosis_schema() -> str:
     return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
 
 
+def what_if_json_schema() -> str:
+    """The JSON Schema of `what-if -o json`."""
+    return msgspec.json.format(msgspec.json.encode(what_if_schema()), indent=2).decode() + "\n"
+
+
 PAGES = {
+    "what-if.schema.json": what_if_json_schema,
     "diagnosis.schema.json": diagnosis_schema,
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
     from capcard_sched.model.deltas import Delta
+    from capcard_sched.simulation.run import SimulationOutcome
+    from capcard_sched.simulation.scenario import Scenario
 
 #: Where manifests/ and the chart keep the scheduler-conf of a cluster.
 INSTALLED_CONF: Final = "capcard-system/capcard-sched-conf"
@@ -113,21 +115,35 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
 
 def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
     from capcard_sched.insight.object_view import StoreObjects
-    from capcard_sched.simulation.run import simulate as run
 
-    options = options_of(source.until, source.schedule_period, source.scheduler_name, source.default_queue)
-    try:
-        scenario = load_scenario(source.file, existing_queues=(ROOT_QUEUE, source.default_queue))
-        core = build_core(source.scheduler_conf, source.plugins_dir, options)
-        watched = FailureWatch(core)
-        outcome = run(scenario, watched, options)
-    except InputError as error:
-        raise BadInputError(str(error)) from None
+    scenario = scenario_of(source)
+    core, watched, outcome = run_scenario(scenario, source, source.scheduler_conf)
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     now = EPOCH + outcome.end / SECOND
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
     return ClusterSource(core, now, watched.report, "at the end of the simulation", StoreObjects(outcome.store))
+
+
+def scenario_of(source: Source, *more: str) -> Scenario:
+    """The scenario of the `-f` files and of further ones. Raises BadInputError."""
+    try:
+        return load_scenario((*source.file, *more), existing_queues=(ROOT_QUEUE, source.default_queue))
+    except InputError as error:
+        raise BadInputError(str(error)) from None
+
+
+def run_scenario(scenario: Scenario, source: Source, conf: Path | None) -> tuple[Core, FailureWatch, SimulationOutcome]:
+    """Simulate a scenario under the scheduler-conf of a file; None: the built-in one. Raises BadInputError."""
+    from capcard_sched.simulation.run import simulate as run
+
+    options = options_of(source.until, source.schedule_period, source.scheduler_name, source.default_queue)
+    core = build_core(conf, source.plugins_dir, options)
+    watched = FailureWatch(core)
+    try:
+        return core, watched, run(scenario, watched, options)
+    except InputError as error:
+        raise BadInputError(str(error)) from None
 
 
 def _recorded(source: Source, *, read_only: bool) -> ClusterSource:

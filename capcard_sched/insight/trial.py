@@ -41,7 +41,7 @@ class _JobState(NamedTuple):
     pending: bool
 
 
-class _State(NamedTuple):
+class StateFigures(NamedTuple):
     """The part of a state that a difference compares."""
 
     jobs: dict[str, _JobState]
@@ -74,7 +74,7 @@ def advance(
     core: Core, now: float, changes: Sequence[Delta] = (), *, conf: Conf | None = None, max_sessions: int = MAX_SESSIONS
 ) -> StateDifference:
     """`run_trial` on the core itself, which keeps the result: for a core that serves nothing else."""
-    before = _state(core)
+    before = figures_of(core)
     if conf is not None:
         core.reconfigure(conf)
     deltas, sessions, quiet = list(changes), 0, 0
@@ -89,24 +89,35 @@ def advance(
         deltas = [ObjectGone("Pod", eviction.namespace, eviction.name, eviction.uid) for eviction in evictions]
         quiet = 0 if evictions or result.report.decided else quiet + 1
         sessions, now = sessions + 1, now + PERIOD
-    after = _state(core)
+    after = figures_of(core)
     return StateDifference(
-        started=tuple(sorted(key for key, job in after.jobs.items() if _starts(before.jobs.get(key), job))),
-        pending=tuple(sorted(key for key, job in after.jobs.items() if job.pending and not job.ready)),
+        started=started_jobs(before, after),
+        pending=pending_jobs(after),
         evicted=tuple(evicted),
-        usage=tuple(
-            ChangedUsage(
-                queue=queue,
-                resource=resource,
-                before=before.usage.get((queue, resource), 0.0),
-                after=after.usage.get((queue, resource), 0.0),
-            )
-            for queue, resource in sorted(before.usage.keys() | after.usage.keys())
-            if before.usage.get((queue, resource), 0.0) != after.usage.get((queue, resource), 0.0)
-        ),
+        usage=changed_usage(before, after),
         sessions=sessions,
         settled=quiet >= _QUIET_SESSIONS,
         searches={key: tuple(found[action] for action in sorted(found)) for key, found in sorted(searches.items())},
+    )
+
+
+def started_jobs(before: StateFigures, after: StateFigures) -> tuple[str, ...]:
+    """Jobs that are ready with more pods than before. Sorted."""
+    return tuple(sorted(key for key, job in after.jobs.items() if _starts(before.jobs.get(key), job)))
+
+
+def pending_jobs(figures: StateFigures) -> tuple[str, ...]:
+    """Jobs below their minimum. Sorted."""
+    return tuple(sorted(key for key, job in figures.jobs.items() if job.pending and not job.ready))
+
+
+def changed_usage(before: StateFigures, after: StateFigures) -> tuple[ChangedUsage, ...]:
+    """Cards and resources of which queues use another amount."""
+    old, new = before.usage, after.usage
+    return tuple(
+        ChangedUsage(queue=queue, resource=resource, before=old.get((queue, resource), 0.0), after=amount)
+        for queue, resource in sorted(old.keys() | new.keys())
+        if (amount := new.get((queue, resource), 0.0)) != old.get((queue, resource), 0.0)
     )
 
 
@@ -127,7 +138,8 @@ def _evicted(core: Core, eviction: Evict) -> EvictedInTrial:
     )
 
 
-def _state(core: Core) -> _State:
+def figures_of(core: Core) -> StateFigures:
+    """The figures of the present state."""
     state = core.state
     jobs = {
         key: _JobState(job.ready_tasks, job.is_ready(), bool(job.pending) or job.ready_tasks < job.min_available)
@@ -141,4 +153,4 @@ def _state(core: Core) -> _State:
     for name, uses in card_uses(core).items():
         for use in uses:
             usage[name, use.card] = use.allocated
-    return _State(jobs, usage)
+    return StateFigures(jobs, usage)

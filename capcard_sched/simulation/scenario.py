@@ -11,6 +11,7 @@ from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
+from capcard_sched.simulation.clock import SECOND
 from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
@@ -118,17 +119,51 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
     uids = loader.check_uids()
     if loader.problems:
         raise InputError(loader.problems)
-    entries = sorted(
-        loader.entries,
-        key=lambda entry: (
-            creation_rank(entry.kind),
-            entry.kind,
-            entry.object["metadata"].get("namespace", ""),
-            entry.object["metadata"]["name"],
-        ),
-    )
+    entries = in_creation_order(loader.entries)
     operations = sorted(loader.operations, key=lambda operation: operation.at)
-    return Scenario(tuple(entries), tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
+    return Scenario(entries, tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
+
+
+def in_creation_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Initial objects in the order of their creation."""
+    return tuple(
+        sorted(
+            entries,
+            key=lambda entry: (
+                creation_rank(entry.kind),
+                entry.kind,
+                entry.object["metadata"].get("namespace", ""),
+                entry.object["metadata"]["name"],
+            ),
+        )
+    )
+
+
+def as_manifests(scenario: Scenario) -> JsonObject:
+    """One `v1` List from which `load_scenario` gives the same scenario."""
+    items = [entry.object for entry in scenario.entries]
+    if scenario.operations:
+        operations = [
+            {"at": f"{operation.at / SECOND:.6f}s", operation.verb: _target(operation)}
+            for operation in scenario.operations
+        ]
+        head = {"apiVersion": SIMULATION_API, "kind": SCENARIO, "metadata": {"name": "changes"}}
+        items.append({**head, "spec": {"operations": operations}})
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _target(operation: Operation) -> JsonObject:
+    if operation.verb == "create":
+        return operation.body
+    metadata = {**operation.body.get("metadata", {}), "name": operation.name}
+    if operation.namespace:
+        metadata["namespace"] = operation.namespace
+    return {
+        **operation.body,
+        "apiVersion": KIND_BY_NAME[operation.kind].api_version,
+        "kind": operation.kind,
+        "metadata": metadata,
+    }
 
 
 class _Loader:

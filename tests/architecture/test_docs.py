@@ -37,7 +37,17 @@ def tracked() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", ["diagnosis.schema.json", "flags.md", "hooks.md", "metrics.md", "mutants.md", "plugins.md", "reasons.md"]
+    "page",
+    [
+        "diagnosis.schema.json",
+        "what-if.schema.json",
+        "flags.md",
+        "hooks.md",
+        "metrics.md",
+        "mutants.md",
+        "plugins.md",
+        "reasons.md",
+    ],
 )
 def test_a_generated_page_is_current(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"

@@ -1,0 +1,129 @@
+"""`capcard-sched what-if`: effect of hypothetical changes on jobs, evictions and usage."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from capcard_sched.cli.cluster_source import Source, run_scenario, scenario_of
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.simulate import BadInputError
+
+if TYPE_CHECKING:
+    from capcard_sched.cli.failures import FailureWatch
+    from capcard_sched.framework.core import Core
+    from capcard_sched.insight.what_if import NodeCopies, QuotaChange
+    from capcard_sched.simulation.run import SimulationOutcome
+    from capcard_sched.simulation.scenario import Scenario
+
+#: Exit status: a job no longer starts, waits longer, or loses more pods to evictions.
+WORSE: Final = 3
+_QUOTA: Final = re.compile(r"(?P<queue>[^/=]+)/(?P<card>[^=]+)=(?P<quota>\d+)")
+_COPIES: Final = re.compile(r"(?P<count>[1-9]\d{0,4})x(?P<template>.+)")
+
+
+def what_if(
+    *,
+    add: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="PATH")] = (),
+    quota: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="QUEUE/CARD=N")] = (),
+    drain: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="NODE")] = (),
+    add_nodes: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False, metavar="NxNODE")] = (),
+    conf: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
+    save: Annotated[Path | None, Parameter(show_default=False, metavar="FILE")] = None,
+    output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text",
+    source: Source = Source(),  # noqa: B008 - frozen
+) -> int:
+    """Show the effect of changes: jobs that start, added waiting time, evictions, usage per queue and card.
+
+    Simulates the manifests of -f twice, as they are and with all changes, and compares the two ends.
+
+    Exit status: 0 when no job is worse off; 3 when a job no longer starts, waits longer or is evicted more; 2 on bad
+    input; 1 on an internal error.
+
+    Args:
+        add: Manifests to add: file, folder or `-` for standard input. Repeatable.
+        quota: Card quota of a queue: `team-a/NVIDIA-H200=24`. Repeatable.
+        drain: Node to drain: unschedulable, its pods are pending again. Repeatable.
+        add_nodes: Copies of an existing node: `4xgpu-node-1`. Repeatable.
+        conf: Scheduler-conf file after the change. Default: the same as before.
+        save: Write the changed input to this file, for `simulate -f`.
+        output: Output format; JSON follows docs/what-if.schema.json.
+        source: Flags that select the cluster.
+    """
+    from capcard_sched.insight.what_if import UnknownObjectError, change_scenario, compare_runs
+
+    try:
+        if not source.file:
+            raise BadInputError("-f is required: a file, a folder or - for standard input")
+        changes = _changes(add, quota, drain, add_nodes, conf)
+        if not changes:
+            raise BadInputError("no change: pass --add, --quota, --drain, --add-nodes or --conf")
+        scenario = scenario_of(source)
+        changed = change_scenario(
+            scenario_of(source, *add) if add else scenario,
+            quotas=[_quota(text) for text in quota],
+            drained=drain,
+            copies=[_copies(text) for text in add_nodes],
+        )
+        if save is not None:
+            _save(changed, save)
+        before, watched = _run(scenario, source, source.scheduler_conf)
+        after, also_watched = _run(changed, source, conf or source.scheduler_conf)
+    except (BadInputError, UnknownObjectError) as error:
+        return usage_error(str(error))
+    report = compare_runs(changes, before, after)
+    if output == "json":
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+    else:
+        from capcard_sched.reports.what_if import print_what_if
+
+        print_what_if(report)
+    return watched.report() or also_watched.report() or (WORSE if report.is_worse else 0)
+
+
+def _run(scenario: Scenario, source: Source, conf: Path | None) -> tuple[tuple[Core, SimulationOutcome], FailureWatch]:
+    core, watched, outcome = run_scenario(scenario, source, conf)
+    for delta in outcome.deltas:
+        core.state.apply(delta)
+    return (core, outcome), watched
+
+
+def _changes(
+    add: tuple[str, ...], quota: tuple[str, ...], drain: tuple[str, ...], add_nodes: tuple[str, ...], conf: Path | None
+) -> list[str]:
+    flags = (("--add", add), ("--quota", quota), ("--drain", drain), ("--add-nodes", add_nodes))
+    found = [f"{flag} {value}" for flag, values in flags for value in values]
+    return [*found, f"--conf {conf}"] if conf is not None else found
+
+
+def _quota(text: str) -> QuotaChange:
+    from capcard_sched.insight.what_if import QuotaChange
+
+    found = _QUOTA.fullmatch(text)
+    if found is None:
+        raise BadInputError(f"--quota: {text!r}: expected QUEUE/CARD=N, such as team-a/NVIDIA-H200=24")
+    return QuotaChange(found["queue"], found["card"], int(found["quota"]))
+
+
+def _copies(text: str) -> NodeCopies:
+    from capcard_sched.insight.what_if import NodeCopies
+
+    found = _COPIES.fullmatch(text)
+    if found is None:
+        raise BadInputError(f"--add-nodes: {text!r}: expected NxNODE, such as 4xgpu-node-1")
+    return NodeCopies(int(found["count"]), found["template"])
+
+
+def _save(scenario: Scenario, path: Path) -> None:
+    from capcard_sched.simulation.output import to_json
+    from capcard_sched.simulation.scenario import as_manifests
+
+    try:
+        path.write_text(to_json(as_manifests(scenario)), "utf-8")
+    except OSError as error:
+        raise BadInputError(f"--save: {path}: {error.strerror or error}") from None

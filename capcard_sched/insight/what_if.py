@@ -1,0 +1,226 @@
+"""Hypothetical changes of a scenario, and the differences between the simulations before and after them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from capcard_sched.controllers.objects import (
+    BATCH_API,
+    JOB,
+    POD,
+    POD_GROUP,
+    QUEUE,
+    annotations_of,
+    controller_of,
+    key_of,
+    meta,
+    spec,
+    status,
+)
+from capcard_sched.insight.trial import changed_usage, figures_of
+from capcard_sched.model.annotations import CARD_QUOTA, GROUP_NAME, GROUP_NAME_ALIAS, JOB_NAME
+from capcard_sched.model.timestamps import parse_timestamp
+from capcard_sched.model.what_if import EvictedPodCount, JobChange, WhatIfReport
+from capcard_sched.model.workload import display_name
+from capcard_sched.simulation.clock import SECOND
+from capcard_sched.simulation.kinds import NODE
+from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.framework.core import Core
+    from capcard_sched.simulation.run import SimulationOutcome
+    from capcard_sched.simulation.scenario import Scenario
+    from capcard_sched.simulation.store import Store
+
+_HOSTNAME: Final = "kubernetes.io/hostname"
+_ORIGIN: Final = Origin("what-if", 1)
+#: Assigned by an API server; a copied node gets its own.
+_ASSIGNED: Final = ("uid", "resourceVersion", "creationTimestamp", "managedFields")
+
+
+class UnknownObjectError(ValueError):
+    """A change names an object that the input does not have, or it has no meaning for it."""
+
+
+class QuotaChange(NamedTuple):
+    """Another quota of one card (or `A|B` key) of a queue."""
+
+    queue: str
+    card: str
+    quota: int
+
+
+class NodeCopies(NamedTuple):
+    """Further nodes like one of the input."""
+
+    number: int
+    template: str
+
+
+def change_scenario(
+    scenario: Scenario,
+    *,
+    quotas: Iterable[QuotaChange] = (),
+    drained: Iterable[str] = (),
+    copies: Iterable[NodeCopies] = (),
+) -> Scenario:
+    """The scenario with changes; the given one stays as it is.
+
+    A drained node is unschedulable, and the pods bound to it are pending again. Raises UnknownObjectError.
+    """
+    entries = {(entry.kind, *key_of(entry.object)): entry for entry in scenario.entries}
+    for change in quotas:
+        _set_quota(entries, change)
+    for name in drained:
+        _drain(entries, name)
+    for more in copies:
+        _copy_node(entries, more)
+    return scenario._replace(entries=in_creation_order(entries.values()))
+
+
+def _put(entries: dict[tuple[str, str, str], Entry], kind: str, name: str) -> JsonObject:
+    """A copy of a cluster-scoped object that replaces the original. Raises UnknownObjectError."""
+    entry = entries.get((kind, "", name))
+    if entry is None:
+        known = sorted(key[2] for key in entries if key[0] == kind)
+        raise UnknownObjectError(f"{kind} {name} does not exist; the input has {', '.join(known) or 'none'}")
+    entry = entry._replace(object=copy.deepcopy(entry.object))
+    entries[kind, "", name] = entry
+    return entry.object
+
+
+def _set_quota(entries: dict[tuple[str, str, str], Entry], change: QuotaChange) -> None:
+    queue = _put(entries, QUEUE, change.queue)
+    text = annotations_of(queue).get(CARD_QUOTA)
+    try:
+        quota = json.loads(text) if text else {}
+    except ValueError:
+        quota = None
+    if not isinstance(quota, dict):
+        raise UnknownObjectError(f"Queue {change.queue}: metadata.annotations[{CARD_QUOTA}] is malformed: {text!r}")
+    notes = {**annotations_of(queue), CARD_QUOTA: json.dumps({**quota, change.card: change.quota})}
+    meta(queue)["annotations"] = notes
+
+
+def _drain(entries: dict[tuple[str, str, str], Entry], name: str) -> None:
+    node = _put(entries, NODE, name)
+    node["spec"] = {**spec(node), "unschedulable": True}
+    for key, entry in entries.items():
+        if key[0] == POD and spec(entry.object).get("nodeName") == name:
+            pod = copy.deepcopy(entry.object)
+            del pod["spec"]["nodeName"]
+            pod.pop("status", None)
+            entries[key] = entry._replace(object=pod)
+
+
+def _copy_node(entries: dict[tuple[str, str, str], Entry], more: NodeCopies) -> None:
+    template = _put(entries, NODE, more.template)
+    suffix = 0
+    for _ in range(more.number):
+        while (NODE, "", name := f"{more.template}-copy-{suffix}") in entries:
+            suffix += 1
+        node = copy.deepcopy(template)
+        metadata = {key: value for key, value in meta(node).items() if key not in _ASSIGNED}
+        labels = metadata.get("labels") or {}
+        if _HOSTNAME in labels:
+            metadata["labels"] = {**labels, _HOSTNAME: name}
+        node["metadata"] = {**metadata, "name": name}
+        entries[NODE, "", name] = Entry(NODE, node, _ORIGIN)
+
+
+def compare_runs(
+    changes: Sequence[str], before: tuple[Core, SimulationOutcome], after: tuple[Core, SimulationOutcome]
+) -> WhatIfReport:
+    """The differences between two simulations. The cores hold the states at their ends."""
+    (old_core, old), (new_core, new) = before, after
+    waits_before, waits_after = _named(old_core, start_waits(old.store)), _named(new_core, start_waits(new.store))
+    starts: list[JobChange] = []
+    blocked: list[JobChange] = []
+    moved: list[JobChange] = []
+    for job in sorted(waits_before.keys() | waits_after.keys()):
+        was, now = waits_before.get(job), waits_after.get(job)
+        change = JobChange(job=job, wait_before=was, wait_after=now)
+        if was is None and now is not None:
+            starts.append(change)
+        elif was is not None and now is None:
+            blocked.append(change)
+        elif was != now:
+            moved.append(change)
+    return WhatIfReport(
+        changes=tuple(changes),
+        end_before=old.end / SECOND,
+        end_after=new.end / SECOND,
+        starts=tuple(starts),
+        blocked=tuple(blocked),
+        moved=tuple(moved),
+        evictions=_eviction_counts(_by_job(old_core, old), _by_job(new_core, new)),
+        usage=changed_usage(figures_of(old_core), figures_of(new_core)),
+    )
+
+
+def start_waits(store: Store) -> dict[str, float | None]:
+    """Seconds from the creation of each job until its minimum of pods runs; None: it has not started.
+
+    Keys are those of PodGroups, for a vcjob `namespace/job/name`: its PodGroup ends with it.
+    """
+    started: dict[str, list[float]] = {}
+    for pod in store.list(POD):
+        notes, at = annotations_of(pod), status(pod).get("startTime")
+        name = notes.get(GROUP_NAME) or notes.get(GROUP_NAME_ALIAS)
+        job = f"job/{notes[JOB_NAME]}" if JOB_NAME in notes else name
+        if at and job:
+            started.setdefault(f"{meta(pod)['namespace']}/{job}", []).append(parse_timestamp(at))
+    found: dict[str, float | None] = {}
+    for group in store.list(POD_GROUP):
+        owner = controller_of(group)
+        if owner is None or (owner["kind"], owner.get("apiVersion")) != (JOB, BATCH_API):
+            key = "/".join(key_of(group))
+            found[key] = _wait(group, spec(group).get("minMember"), started.get(key, ()))
+    for vcjob in store.list(JOB):
+        namespace, name = key_of(vcjob)
+        key = f"{namespace}/job/{name}"
+        found[key] = _wait(vcjob, spec(vcjob).get("minAvailable"), started.get(key, ()))
+    return found
+
+
+def _wait(created: JsonObject, minimum: int | None, started: Iterable[float]) -> float | None:
+    times, needed = sorted(started), max(minimum or 1, 1)
+    if len(times) < needed:
+        return None
+    return max(times[needed - 1] - parse_timestamp(meta(created)["creationTimestamp"]), 0.0)
+
+
+def _name(core: Core, key: str) -> str:
+    """The name of a job that does not depend on generated uids, where its pods or PodGroup still exist."""
+    job = core.state.jobs.get(key)
+    return (display_name(job) if job is not None else "") or key
+
+
+def _named(core: Core, waits: Mapping[str, float | None]) -> dict[str, float | None]:
+    """By name; of jobs with the same name, such as two revisions of a Deployment, the first that starts."""
+    found: dict[str, float | None] = {}
+    for key, wait in waits.items():
+        name = _name(core, key)
+        known = found.get(name)
+        found[name] = wait if known is None else known if wait is None else min(known, wait)
+    return found
+
+
+def _eviction_counts(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[EvictedPodCount, ...]:
+    return tuple(
+        EvictedPodCount(job=job, before=before.get(job, 0), after=after.get(job, 0))
+        for job in sorted(before.keys() | after.keys())
+        if before.get(job, 0) != after.get(job, 0)
+    )
+
+
+def _by_job(core: Core, outcome: SimulationOutcome) -> Mapping[str, int]:
+    return Counter(
+        _name(core, f"{eviction.namespace}/{eviction.group or eviction.pod}") for eviction in outcome.evictions
+    )

@@ -1,0 +1,67 @@
+"""The report of `what-if`: differences between two simulations, before and after changes of the input."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from capcard_sched.model.diagnosis import ChangedUsage
+
+API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
+
+
+class _ReportPart(msgspec.Struct, frozen=True, rename="camel"):
+    """Base of all parts: camelCase in JSON, as in Kubernetes."""
+
+
+class JobChange(_ReportPart, frozen=True, kw_only=True):
+    """A job that starts in one of the two simulations only, or at another time."""
+
+    #: `namespace/kind/name`.
+    job: str
+    #: Seconds from its creation until its minimum of pods runs; None: it does not start.
+    wait_before: float | None
+    wait_after: float | None
+
+
+class EvictedPodCount(_ReportPart, frozen=True, kw_only=True):
+    """Evictions of the pods of a job."""
+
+    job: str
+    before: int
+    after: int
+
+
+class WhatIfReport(_ReportPart, frozen=True, kw_only=True):
+    """The effect of changes. Simulations are compared at their ends."""
+
+    api_version: Literal["insight.capcard-sched.io/v1alpha1"] = API_VERSION
+    kind: Literal["WhatIfReport"] = "WhatIfReport"
+    #: The changes, as on the command line.
+    changes: tuple[str, ...]
+    #: Seconds of virtual time at the end of the two simulations.
+    end_before: float
+    end_after: float
+    #: Jobs that start only after the changes, and only before them.
+    starts: tuple[JobChange, ...]
+    blocked: tuple[JobChange, ...]
+    #: Jobs that start in both, at another time.
+    moved: tuple[JobChange, ...]
+    evictions: tuple[EvictedPodCount, ...]
+    usage: tuple[ChangedUsage, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a job no longer starts, waits longer, or loses more pods to evictions."""
+        return bool(
+            self.blocked
+            or any((job.wait_after or 0.0) > (job.wait_before or 0.0) for job in self.moved)
+            or any(count.after > count.before for count in self.evictions)
+        )
+
+
+def what_if_schema() -> dict[str, object]:
+    """The JSON Schema of `WhatIfReport`."""
+    found: dict[str, object] = msgspec.json.schema(WhatIfReport)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "WhatIfReport", **found}

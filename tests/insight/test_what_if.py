@@ -1,0 +1,184 @@
+"""`capcard-sched what-if`: jobs, evictions and usage before and after changes of the input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capcard_sched.cli.main import run
+from capcard_sched.cli.what_if import WORSE
+from tests.insight.json_schema import violations
+
+DEMO = str(Path(__file__).parents[2] / "config" / "examples" / "demo")
+SCHEMA = Path(__file__).parents[2] / "docs" / "what-if.schema.json"
+CARD = "NVIDIA-H200"
+CLUSTER = f"""
+apiVersion: v1
+kind: Node
+metadata:
+  name: n1
+  labels: {{nvidia.com/gpu.product: {CARD}, nvidia.com/gpu.memory: "143771", kubernetes.io/hostname: n1}}
+status: {{allocatable: {{cpu: "64", memory: 256Gi, pods: "110", nvidia.com/gpu: "8"}}}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {{name: q, annotations: {{volcano.sh/card.quota: '{{"{CARD}": 4}}'}}}}
+"""
+
+
+def job(name: str, cards: int, *, seconds: int = 0) -> str:
+    """A vcjob of one pod; it runs for `seconds`, for ever with 0."""
+    notes = f"volcano.sh/card.name: {CARD}"
+    if seconds:
+        notes += f", simulation.capcard-sched.io/duration: {seconds}s"
+    return f"""---
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  schedulerName: capcard-sched
+  queue: q
+  minAvailable: 1
+  tasks:
+  - name: w
+    replicas: 1
+    template:
+      metadata: {{annotations: {{{notes}}}}}
+      spec:
+        containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: "{cards}"}}}}}}]
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> str:
+    """Queue `q` has 4 of the 8 cards of `n1`: `a` holds them, `b` waits."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER + job("a", 4) + job("b", 4))
+    return str(file)
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[dict[str, Any], int]:
+    status = run(["what-if", *arguments, "--until", "10m", "-o", "json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    schema = json.loads(SCHEMA.read_text())
+    assert violations(found, schema, schema) == []
+    return found, status
+
+
+def jobs(found: dict[str, Any], change: str) -> list[str]:
+    return [row["job"] for row in found[change]]
+
+
+def test_a_larger_quota_starts_the_job_that_waited_for_it(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, status = report(capsys, "-f", cluster, "--quota", f"q/{CARD}=8")
+    assert (jobs(found, "starts"), jobs(found, "blocked"), status) == (["default/job/b"], [], 0)
+    assert found["starts"][0]["waitBefore"] is None
+    assert {"queue": "q", "resource": CARD, "before": 4.0, "after": 8.0} in found["usage"]
+
+
+def test_a_smaller_quota_blocks_the_job_that_used_it(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found, status = report(capsys, "-f", cluster, "--quota", f"q/{CARD}=2")
+    assert (jobs(found, "starts"), jobs(found, "blocked"), status) == ([], ["default/job/a"], WORSE)
+
+
+def test_nodes_without_quota_change_nothing_and_with_it_they_start_a_job(
+    tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = tmp_path / "c.yaml"
+    more.write_text(job("c", 8))
+    found, _ = report(capsys, "-f", cluster, "--add-nodes", "2xn1")
+    assert (jobs(found, "starts"), found["usage"]) == ([], [])
+    changes = ["--add-nodes", "2xn1", "--quota", f"q/{CARD}=16", "--add", str(more)]
+    found, status = report(capsys, "-f", cluster, *changes)
+    assert (jobs(found, "starts"), status) == (["default/job/b", "default/job/c"], 0)
+    assert found["changes"] == [f"--add {more}", f"--quota q/{CARD}=16", "--add-nodes 2xn1"]
+
+
+def test_a_drained_node_returns_its_pods_to_the_queue(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bound = f"""---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {{name: g}}
+spec: {{minMember: 1, queue: q}}
+status: {{phase: Running}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  annotations: {{scheduling.k8s.io/group-name: g, volcano.sh/card.name: {CARD}}}
+spec:
+  schedulerName: capcard-sched
+  nodeName: n1
+  containers: [{{name: c, image: i, resources: {{limits: {{nvidia.com/gpu: "4"}}}}}}]
+status: {{phase: Running, startTime: "2026-01-01T00:00:00Z"}}
+"""
+    file = tmp_path / "bound.yaml"
+    file.write_text(CLUSTER + bound)
+    found, status = report(capsys, "-f", str(file), "--drain", "n1")
+    assert (jobs(found, "blocked"), status) == (["default/podgroup/g"], WORSE)
+    assert {"queue": "q", "resource": CARD, "before": 4.0, "after": 0.0} in found["usage"]
+    found, status = report(capsys, "-f", str(file), "--drain", "n1", "--add-nodes", "1xn1")
+    assert jobs(found, "blocked") == ["default/podgroup/g"], "a copy of a drained node is drained too"
+
+
+def test_an_urgent_job_delays_those_behind_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, more = tmp_path / "base.yaml", tmp_path / "more.yaml"
+    base.write_text(CLUSTER + job("a", 4, seconds=60) + job("b", 4, seconds=60))
+    more.write_text(job("aa", 4, seconds=120))
+    found, status = report(capsys, "-f", str(base), "--add", str(more))
+    assert jobs(found, "starts") == ["default/job/aa"]
+    (moved,) = found["moved"]
+    assert (moved["job"], status) == ("default/job/b", WORSE)
+    assert moved["waitAfter"] > moved["waitBefore"] + 60
+
+
+def test_the_changed_input_simulates_to_the_same_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "changed.json"
+    changes = ["--quota", f"research/{CARD}=16", "--drain", "a100-1", "--add-nodes", "1xh200-1"]
+    found, _ = report(capsys, "-f", DEMO, *changes, "--save", str(saved))
+    unchanged, status = report(capsys, "-f", str(saved), "--quota", f"research/{CARD}=16")
+    assert status == 0
+    assert not any(unchanged[field] for field in ("starts", "blocked", "moved", "evictions", "usage"))
+    again = tmp_path / "again.json"
+    report(capsys, "-f", str(saved), "--quota", f"research/{CARD}=16", "--save", str(again))
+    assert again.read_bytes() == saved.read_bytes()
+    assert found["endAfter"] == unchanged["endAfter"]
+
+
+def test_another_scheduler_conf_is_compared(tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = tmp_path / "scheduler.yaml"
+    conf.write_text('actions: "enqueue, allocate"\ntiers:\n- plugins: [{name: gang}, {name: predicates}]\n')
+    found, _ = report(capsys, "-f", cluster, "--conf", str(conf))
+    assert jobs(found, "starts") == ["default/job/b"], "no plugin checks card quotas"
+
+
+BAD = {
+    "no input": (["--drain", "n1"], "-f is required"),
+    "no change": (["-f", DEMO], "no change: pass --add"),
+    "unknown queue": (["-f", DEMO, "--quota", "nope/A=1"], "Queue nope does not exist; the input has research"),
+    "form of a quota": (["-f", DEMO, "--quota", "research=1"], "--quota: 'research=1': expected QUEUE/CARD=N"),
+    "unknown node": (["-f", DEMO, "--drain", "x"], "Node x does not exist"),
+    "form of copies": (["-f", DEMO, "--add-nodes", "h200-1"], "--add-nodes: 'h200-1': expected NxNODE"),
+    "unknown template": (["-f", DEMO, "--add-nodes", "2xnope"], "Node nope does not exist"),
+    "missing manifests": (["-f", DEMO, "--add", "/no/such.yaml"], "/no/such.yaml"),
+    "unwritable file": (["-f", DEMO, "--drain", "h200-1", "--save", "/no/such/x"], "--save: /no/such/x"),
+}
+
+
+@pytest.mark.parametrize("arguments, text", BAD.values(), ids=BAD)
+def test_bad_input_is_one_clear_line(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["what-if", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert len(error.splitlines()) == 1
+
+
+def test_the_table_starts_with_the_answer(cluster: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["what-if", "-f", cluster, "--until", "10m", "--quota", f"q/{CARD}=8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "1 job starts."
+    assert any("default/job/b" in line and "never" in line for line in lines)
