@@ -225,6 +225,34 @@ async def test_a_client_that_takes_no_answer_is_cut_off() -> None:
         await server.stop()
 
 
+@pytest.mark.asyncio
+async def test_a_client_that_never_finishes_its_body_is_cut_off_and_one_above_the_limit_is_refused() -> None:
+    async def size(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    limits = ServerLimits(response_seconds=0.5)
+    server = HttpServer(_LOOPBACK, {}, posts={"/review": size}, body_bytes=1000, limits=limits)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            for length, status in ((1000, 200), (1001, 413)):
+                async with session.post(url(server, "/review"), data=b"x" * length) as response:
+                    assert response.status == status
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /review HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+        ended = asyncio.ensure_future(reader.read())
+        began = time.monotonic()
+        while not ended.done() and time.monotonic() - began < 20:  # a byte now and then
+            writer.write(b"x")
+            await asyncio.wait({ended}, timeout=0.05)
+        assert ended.done()
+        with contextlib.suppress(ConnectionError):
+            assert ended.result() == b""
+        writer.close()
+    finally:
+        await server.stop()
+
+
 @asynccontextmanager
 async def silent(port: int, count: int) -> AsyncIterator[list[asyncio.StreamReader]]:
     """Connections that send nothing."""
