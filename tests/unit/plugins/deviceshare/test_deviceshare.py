@@ -712,19 +712,25 @@ def test_without_the_plugin_amounts_are_charged_as_they_are_written() -> None:
     assert _charged(h)[MEMORY] == 3000
 
 
+@pytest.mark.parametrize("phase", ["Pending", "Inqueue"])  # checked at enqueue, and at allocate
 @pytest.mark.parametrize("plugin", ["proportion", "capacity", "capacity-card"])
-def test_a_queue_that_names_shares_limits_them(plugin: str) -> None:
+def test_a_queue_that_names_shares_limits_them(plugin: str, phase: str) -> None:
     h = VgpuHarness(conf(plugins=f"  - name: {plugin}\n"))
     h.queue("q", capability={"cpu": "64", "memory": "256Gi", NUMBER: 10, MEMORY: 5000, "volcano.sh/vgpu-cores": 100})
     h.cards("n1", "A:10000", "B:10000", "C:10000")
     for index in range(3):
-        h.group(f"g{index}")
+        h.group(f"g{index}", phase=phase, min_resources={NUMBER: 1, MEMORY: 2000, "volcano.sh/vgpu-cores": 20})
         h.share(f"p{index}", 2000, cores=20, group=f"g{index}")
 
     h.settle()
 
     assert len(h.binds) == 2
+    phases = [h.state.jobs[f"default/g{index}"].phase.value for index in range(3)]
+    assert phases.count("Pending") == (1 if phase == "Pending" else 0)
     assert _charged(h)[MEMORY] == 4000
+    written = h.state.queues["q"].status_allocated
+    assert written is not None
+    assert [written[name] // 1000 for name in (NUMBER, MEMORY, "volcano.sh/vgpu-cores")] == [2, 4000, 40]
     waiting = next(f"p{index}" for index in range(3) if f"p{index}" not in h.binds)
     assert "vgpu-memory" in h.pod_message(waiting)
 
