@@ -91,6 +91,9 @@ class Proportion(QuotaPlugin):
         used = self._held(queue) + self._inqueue.of(queue.name) - self._elastic.of(queue.name)
         return [(queue.name, used, self._attributes[queue.name].real_capability)]
 
+    def _capabilities(self, queue: Queue) -> list[tuple[str, Vector]]:
+        return [(queue.name, self._attributes[queue.name].capability)]
+
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
         """The deserved amounts; releasing pods count until they are gone, but not for nominations."""
         held, deserved = self._held(queue), self._attributes[queue.name].deserved
