@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -175,16 +175,26 @@ def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now
     watched.step(found, now)
 
 
-def _live(source: Source, *, read_only: bool, namespace: str) -> ClusterSource:
-    import asyncio
-    import time
+class LiveCluster(NamedTuple):
+    """What one read of a live cluster found."""
 
-    from capcard_sched.insight.live_objects import MissingKindError, fetch_events, fetch_object
-    from capcard_sched.insight.object_view import DeltaObjects
+    connection: Connection
+    #: Text of the installed scheduler-conf; None when it is missing, not readable, or replaced by a flag.
+    conf: str | None
+    #: Every object that the scheduler watches.
+    deltas: list[Delta]
+    #: Required resources that are not readable.
+    unreadable: tuple[str, ...]
+
+
+def read_live(source: Source, namespace: str = "") -> LiveCluster:
+    """Read a live cluster. Raises BadInputError."""
+    import asyncio
+
+    from capcard_sched.insight.live_objects import MissingKindError
     from capcard_sched.kube.client import ApiError, Unreachable
     from capcard_sched.kube.connection import ConnectionConfigError, load_connection
 
-    options = options_of(None, "1s", source.scheduler_name, source.default_queue)
     try:
         connection = load_connection(
             str(source.kubeconfig) if source.kubeconfig is not None else None, None, source.context or None
@@ -195,9 +205,19 @@ def _live(source: Source, *, read_only: bool, namespace: str) -> ClusterSource:
             text = f"{text.rstrip('.')}; or pass manifests with -f"
         raise BadInputError(text) from None
     try:
-        conf, facts, unreadable = asyncio.run(_read(source, connection, namespace))
+        return LiveCluster(connection, *asyncio.run(_read(source, connection, namespace)))
     except (ApiError, MissingKindError, Unreachable) as error:
         raise BadInputError(f"{connection.server}: {error}") from None
+
+
+def _live(source: Source, *, read_only: bool, namespace: str) -> ClusterSource:
+    import time
+
+    from capcard_sched.insight.live_objects import fetch_events, fetch_object
+    from capcard_sched.insight.object_view import DeltaObjects
+
+    options = options_of(None, "1s", source.scheduler_name, source.default_queue)
+    connection, conf, facts, unreadable = read_live(source, namespace)
     if conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:

@@ -31,6 +31,7 @@ app.command("capcard_sched.cli.admission:admission", name="admission", help_form
 app.command("capcard_sched.cli.simulate:simulate", name="simulate")
 app.command("capcard_sched.cli.replay:replay", name="replay")
 app.command("capcard_sched.cli.explain:explain", name="explain")
+app.command("capcard_sched.cli.snapshot:snapshot", name="snapshot")
 app.command("capcard_sched.cli.what_if:what_if", name="what-if")
 app.command("capcard_sched.cli.queue:app", name="queue")
 app.command("capcard_sched.cli.job:app", name="job")

@@ -88,20 +88,21 @@ class DeltaObjects:
         """An object, or None."""
         found = self._kept.get((kind, namespace, name))
         if found is not None:
-            return _written(kind, found)
+            return as_manifest(kind, found)
         return None if kind in _KEPT or self._fetch is None else self._fetch(kind, namespace, name)
 
     def pods(self, namespace: str) -> Iterator[Json]:
         """The pods of a namespace."""
         for (kind, of, _), pod in self._kept.items():
             if kind == "Pod" and of == namespace:
-                yield _written(kind, pod)
+                yield as_manifest(kind, pod)
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first; none in a recording."""
         return [] if self._fetch_events is None else self._fetch_events(kind, namespace, name)
 
 
-def _written(kind: str, obj: msgspec.Struct) -> Json:
+def as_manifest(kind: str, obj: msgspec.Struct) -> Json:
+    """An object as a manifest: the fields that the scheduler reads."""
     fields: Json = msgspec.to_builtins(obj)
     return {"apiVersion": KIND_BY_NAME[kind].api_version, **fields}

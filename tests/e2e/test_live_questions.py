@@ -389,3 +389,28 @@ async def test_an_answer_takes_little_time(cluster: Cluster, control_plane: Cont
     assert _SHORT in out
     # Of the processor: the machine may have other things to do meanwhile. Alone it answers in about as long.
     assert (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime) < 3.0
+
+
+# --- snapshot -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_answers_as_the_cluster_does(
+    cluster: Cluster, ask: Asking, control_plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await _set_the_scene(cluster)
+    live = (await ask.explain("waits", "-o", "json")).document
+    file = tmp_path / "cluster.json"
+    arguments = ["snapshot", "-o", str(file), "--kubeconfig", str(control_plane.kubeconfig_for("scheduler-b"))]
+    assert await asyncio.to_thread(run, arguments) == 0
+    assert f"objects to {file}" in capsys.readouterr().err
+    arguments = ["explain", "waits", "-n", cluster.namespace, "-f", str(file), "--until", "0s", "-o", "json"]
+    assert await asyncio.to_thread(run, arguments) == 0
+    saved = json.loads(capsys.readouterr().out)
+    for field in ("stage", "summary", "podGroup", "minAvailable"):
+        assert saved[field] == live[field], field
+    assert saved["queue"]["limits"] == live["queue"]["limits"]
+    arguments = ["what-if", "-f", str(file), "--until", "1m", "--quota", f"q/{A10}=6", "-o", "json"]
+    assert await asyncio.to_thread(run, arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert f"{cluster.namespace}/podgroup/waits" in [row["job"] for row in report["starts"]]
