@@ -12,7 +12,8 @@ from capcard_sched.admission.names import shown
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.checks import Finding, annotation_field
-from capcard_sched.model.object_checks import check_object, texts
+from capcard_sched.model.inventory import texts
+from capcard_sched.model.object_checks import check_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

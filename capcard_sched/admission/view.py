@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
-from capcard_sched.model.cards import CardSyntaxError, parse_card_quota
-from capcard_sched.model.object_checks import Inventory
+from capcard_sched.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,15 +53,12 @@ class ClusterView:
         )
         if parent:
             self._children.setdefault(parent, {})[name] = None
-        try:
-            self.inventory.quotas[name] = parse_card_quota(annotations.get(keys.CARD_QUOTA, ""))
-        except CardSyntaxError:
-            self.inventory.quotas[name] = None
+        self.inventory.set_queue(name, annotations.get(keys.CARD_QUOTA, ""), parent)
 
     def drop_queue(self, name: str) -> None:
         """Remove a queue; one that is unknown is ignored."""
         known = self._queues.pop(name, None)
-        self.inventory.quotas.pop(name, None)
+        self.inventory.drop_queue(name)
         if known is not None and known.parent:
             siblings = self._children[known.parent]
             del siblings[name]

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import difflib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.card_registration import CARD_FORM, Registration, decode_registration
 from capcard_sched.model.cards import (
     CARD,
     CardSyntaxError,
-    discover_cards,
-    is_card_quota,
     parse_card_name,
-    parse_card_quota,
     parse_card_request,
 )
 from capcard_sched.model.checks import (
@@ -33,17 +30,24 @@ from capcard_sched.model.checks import (
     is_card_resource,
 )
 from capcard_sched.model.hint_checks import check_cooldown, check_scoring, check_task_topology
-from capcard_sched.model.quantity import QuantityError, base_amount
-from capcard_sched.model.queue import ROOT
+from capcard_sched.model.inventory import (
+    Inventory,
+    Json,
+    allocatable,
+    as_map,
+    as_maps,
+    base_amount_of,
+    object_name,
+    texts,
+    value_at,
+)
 from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue_access import namespace_rule
 from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
-
-Json: TypeAlias = dict[str, Any]
 
 SERVICE_TYPES: Final = ("inference", "training")
 BOOLEANS: Final = ("true", "false")
@@ -78,70 +82,11 @@ class Template(NamedTuple):
     def requests(self) -> dict[str, int]:
         """Sum over its containers in base units; a limit replaces a missing request."""
         total: dict[str, int] = {}
-        for container in _maps(_at(self.body, "spec", "containers")):
-            limits, requests = _at(container, "resources", "limits"), _at(container, "resources", "requests")
-            for name, raw in {**_map(limits), **_map(requests)}.items():
-                total[name] = total.get(name, 0) + _amount(name, raw)
+        for container in as_maps(value_at(self.body, "spec", "containers")):
+            limits, requests = value_at(container, "resources", "limits"), value_at(container, "resources", "requests")
+            for name, raw in {**as_map(limits), **as_map(requests)}.items():
+                total[name] = total.get(name, 0) + base_amount_of(name, raw)
         return total
-
-
-class Inventory:
-    """Quotas and cards of all queues and nodes in the input."""
-
-    def __init__(self, objects: Iterable[Json]) -> None:
-        #: Queue name to its card quota in thousandths; None when the annotation is malformed.
-        self.quotas: dict[str, dict[str, int] | None] = {}
-        #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
-        self._parents: dict[str, str] = {}
-        self._limiting: set[str] = set()
-        #: Card to thousandths over all nodes.
-        self.cards: dict[str, int] = {}
-        #: Resources that count cards on a node.
-        self.resources: set[str] = set()
-        self.has_nodes = False
-        #: Pods without a card name are charged by the resource they request.
-        self.charges_unnamed = False
-        for obj in objects:
-            if obj.get("kind") == "Queue":
-                text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
-                self.quotas[_name(obj)] = _quota(text)
-                self._parents[_name(obj)] = str(_at(obj, "spec", "parent") or ROOT)
-                if is_card_quota(text):
-                    self._limiting.add(_name(obj))
-            elif obj.get("kind") == "Node":
-                self.has_nodes = True
-                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
-                for card, (amount, resource) in offered.items():
-                    self.cards[card] = self.cards.get(card, 0) + amount
-                    self.resources.add(resource)
-
-    def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
-        """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""
-        seen = {queue}
-        while (queue := self._parents.get(queue, "")) and queue not in seen:
-            seen.add(queue)
-            if queue in self._limiting:
-                yield queue, self.quotas[queue] or {}
-
-    def overview(self) -> list[Finding]:
-        """Notes on card quotas whose sum exceeds the cards of the nodes."""
-        if not self.has_nodes:
-            return []
-        reserved: dict[str, int] = {}
-        for quota in self.quotas.values():
-            for card, amount in (quota or {}).items():
-                reserved[card] = reserved.get(card, 0) + amount
-        field = annotation_field(keys.CARD_QUOTA)
-        return [
-            Finding(
-                "note",
-                field,
-                f"quotas of all queues add up to {amount // CARD} x {card}, "
-                f"the nodes have {self.cards.get(card, 0) // CARD}",
-            )
-            for card, amount in sorted(reserved.items())
-            if amount > self.cards.get(card, 0)
-        ]
 
 
 def check_objects(objects: Sequence[Json], plugins: AbstractSet[str] = BUILT_IN_PLUGINS) -> list[tuple[int, Finding]]:
@@ -161,11 +106,11 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
         annotations = texts(obj, "metadata", "annotations")
         quota = annotations.get(keys.CARD_QUOTA)
         findings = [] if quota is None else check_card_quota(quota)
-        findings += _below_ancestors(_name(obj), inventory)
+        findings += _below_ancestors(object_name(obj), inventory)
         limits = {
-            "capability": _map(_at(obj, "spec", "capability")),
-            "deserved": _map(_at(obj, "spec", "deserved")),
-            "guarantee": _map(_at(obj, "spec", "guarantee", "resource")),
+            "capability": as_map(value_at(obj, "spec", "capability")),
+            "deserved": as_map(value_at(obj, "spec", "deserved")),
+            "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
         }
         findings += unenforced_limits(limits, annotations, plugins)
         namespaces = annotations.get(keys.QUEUE_NAMESPACES)
@@ -222,19 +167,19 @@ def misplaced_annotations(obj: Json) -> Iterator[Finding]:
 
 def templates_of(obj: Json) -> Iterator[Template]:
     """The pod templates of a workload; a Pod is its own; other kinds have none."""
-    kind, spec = obj.get("kind"), _map(obj.get("spec"))
+    kind, spec = obj.get("kind"), as_map(obj.get("spec"))
     if kind == "Pod":
         yield Template("", obj, 1, str(spec.get("schedulerName") or ""))
     elif kind == "Job" and obj.get("apiVersion") == _VOLCANO_JOB:
-        for index, task in enumerate(_maps(spec.get("tasks"))):
-            body = _map(task.get("template"))
-            scheduler = _at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
+        for index, task in enumerate(as_maps(spec.get("tasks"))):
+            body = as_map(task.get("template"))
+            scheduler = value_at(body, "spec", "schedulerName") or spec.get("schedulerName") or "volcano"
             yield Template(f"spec.tasks[{index}].template", body, _count(task.get("replicas")), str(scheduler))
     elif kind in {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"} and isinstance(
         spec.get("template"), dict
     ):
         count = _count(spec.get("parallelism" if kind == "Job" else "replicas"))
-        scheduler = _at(spec["template"], "spec", "schedulerName") or ""
+        scheduler = value_at(spec["template"], "spec", "schedulerName") or ""
         yield Template("spec.template", spec["template"], count, str(scheduler))
 
 
@@ -279,7 +224,7 @@ def _possible(obj: Json, templates: list[Template], queue: str, inventory: Inven
     field = "spec.minAvailable"
     if obj.get("apiVersion") == _VOLCANO_JOB and templates:
         total = sum(template.replicas for template in templates)
-        minimum = _count(_at(obj, "spec", "minAvailable") or total)
+        minimum = _count(value_at(obj, "spec", "minAvailable") or total)
         for template in templates:
             cards, amount = _cards(template, inventory)
             replicas = template.replicas if minimum >= total else min(minimum, template.replicas)
@@ -352,7 +297,7 @@ def _task_names(obj: Json) -> set[str] | None:
     """Names of the tasks of a vcjob; None for other kinds."""
     if obj.get("apiVersion") != _VOLCANO_JOB:
         return None
-    tasks = _maps(_at(obj, "spec", "tasks"))
+    tasks = as_maps(value_at(obj, "spec", "tasks"))
     return {str(task.get("name") or f"default{index}") for index, task in enumerate(tasks)}
 
 
@@ -383,7 +328,7 @@ def _cards(template: Template, inventory: Inventory) -> tuple[tuple[str, ...] | 
 
 def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
     """The queue of a workload and the field that names it; "" for kinds without one."""
-    spec = _map(obj.get("spec"))
+    spec = as_map(obj.get("spec"))
     if obj.get("kind") == "PodGroup" or obj.get("apiVersion") == _VOLCANO_JOB:
         return str(spec.get("queue") or "default"), "spec.queue"
     for template in templates:
@@ -395,49 +340,6 @@ def _queue(obj: Json, templates: list[Template]) -> tuple[str, str]:
 
 
 # --- plain values ---------------------------------------------------------------------------------------------------
-
-
-def _quota(text: str) -> dict[str, int] | None:
-    try:
-        return parse_card_quota(text)
-    except CardSyntaxError:
-        return None
-
-
-def allocatable(node: Json) -> dict[str, int]:
-    """`status.allocatable` (else `status.capacity`) in base units; invalid quantities count as 0."""
-    raw = _map(_at(node, "status", "allocatable") or _at(node, "status", "capacity"))
-    return {name: _amount(name, quantity) for name, quantity in raw.items()}
-
-
-def texts(obj: Json, *path: str) -> dict[str, str]:
-    """The entries below `path` with string values."""
-    return {key: value for key, value in _map(_at(obj, *path)).items() if isinstance(value, str)}
-
-
-def _amount(name: str, raw: Any) -> int:
-    try:
-        return base_amount(name, raw) or 0 if isinstance(raw, (str, int, float)) else 0
-    except QuantityError:
-        return 0
-
-
-def _at(value: Any, *path: str) -> Any:
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _map(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _maps(value: Any) -> list[Json]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def _name(obj: Json) -> str:
-    return str(_at(obj, "metadata", "name") or "")
 
 
 def _count(value: Any) -> int:

@@ -1,0 +1,137 @@
+"""The quotas and cards of all queues and nodes in the input of the checks, and readers of plain JSON objects.
+
+Objects may be malformed; nothing here raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from capcard_sched.model import annotations as keys
+from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, is_card_quota, parse_card_quota
+from capcard_sched.model.checks import Finding, annotation_field
+from capcard_sched.model.quantity import QuantityError, base_amount
+from capcard_sched.model.queue import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Json: TypeAlias = dict[str, Any]
+
+
+class Inventory:
+    """Quotas and cards of all queues and nodes in the input."""
+
+    def __init__(self, objects: Iterable[Json]) -> None:
+        #: Queue name to its card quota in thousandths; None when the annotation is malformed.
+        self.quotas: dict[str, dict[str, int] | None] = {}
+        #: Queue name to `spec.parent`, and the queues with a card quota: parents among them limit their subtree.
+        self._parents: dict[str, str] = {}
+        self._limiting: set[str] = set()
+        #: Card to thousandths over all nodes.
+        self.cards: dict[str, int] = {}
+        #: Resources that count cards on a node.
+        self.resources: set[str] = set()
+        self.has_nodes = False
+        #: Pods without a card name are charged by the resource they request.
+        self.charges_unnamed = False
+        for obj in objects:
+            if obj.get("kind") == "Queue":
+                text = texts(obj, "metadata", "annotations").get(keys.CARD_QUOTA, "")
+                self.set_queue(object_name(obj), text, str(value_at(obj, "spec", "parent") or ROOT))
+            elif obj.get("kind") == "Node":
+                self.has_nodes = True
+                offered = discover_cards(texts(obj, "metadata", "labels"), allocatable(obj)).cards
+                for card, (amount, resource) in offered.items():
+                    self.cards[card] = self.cards.get(card, 0) + amount
+                    self.resources.add(resource)
+
+    def set_queue(self, name: str, quota: str, parent: str) -> None:
+        """Add or replace a queue; `quota`: the text of its annotation, "" without one."""
+        self.quotas[name] = _quota(quota)
+        self._parents[name] = parent
+        self._limiting.discard(name)
+        if is_card_quota(quota):
+            self._limiting.add(name)
+
+    def drop_queue(self, name: str) -> None:
+        """Remove a queue; one that is unknown is ignored."""
+        self.quotas.pop(name, None)
+        self._parents.pop(name, None)
+        self._limiting.discard(name)
+
+    def limits_above(self, queue: str) -> Iterator[tuple[str, dict[str, int]]]:
+        """The ancestors of a queue that have a card quota, nearest first, each with its quota in thousandths."""
+        seen = {queue}
+        while (queue := self._parents.get(queue, "")) and queue not in seen:
+            seen.add(queue)
+            if queue in self._limiting:
+                yield queue, self.quotas[queue] or {}
+
+    def overview(self) -> list[Finding]:
+        """Notes on card quotas whose sum exceeds the cards of the nodes."""
+        if not self.has_nodes:
+            return []
+        reserved: dict[str, int] = {}
+        for quota in self.quotas.values():
+            for card, amount in (quota or {}).items():
+                reserved[card] = reserved.get(card, 0) + amount
+        field = annotation_field(keys.CARD_QUOTA)
+        return [
+            Finding(
+                "note",
+                field,
+                f"quotas of all queues add up to {amount // CARD} x {card}, "
+                f"the nodes have {self.cards.get(card, 0) // CARD}",
+            )
+            for card, amount in sorted(reserved.items())
+            if amount > self.cards.get(card, 0)
+        ]
+
+
+def _quota(text: str) -> dict[str, int] | None:
+    try:
+        return parse_card_quota(text)
+    except CardSyntaxError:
+        return None
+
+
+def allocatable(node: Json) -> dict[str, int]:
+    """`status.allocatable` (else `status.capacity`) in base units; invalid quantities count as 0."""
+    raw = as_map(value_at(node, "status", "allocatable") or value_at(node, "status", "capacity"))
+    return {name: base_amount_of(name, quantity) for name, quantity in raw.items()}
+
+
+def texts(obj: Json, *path: str) -> dict[str, str]:
+    """The entries below `path` with string values."""
+    return {key: value for key, value in as_map(value_at(obj, *path)).items() if isinstance(value, str)}
+
+
+def base_amount_of(name: str, raw: Any) -> int:
+    """The quantity in base units; 0 for an invalid one."""
+    try:
+        return base_amount(name, raw) or 0 if isinstance(raw, (str, int, float)) else 0
+    except QuantityError:
+        return 0
+
+
+def value_at(value: Any, *path: str) -> Any:
+    """The value at a path of keys; None where a key is missing."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def as_map(value: Any) -> Json:
+    """The value, when it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_maps(value: Any) -> list[Json]:
+    """The mappings of a list; none when it is no list."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def object_name(obj: Json) -> str:
+    """`metadata.name`, "" without one."""
+    return str(value_at(obj, "metadata", "name") or "")
