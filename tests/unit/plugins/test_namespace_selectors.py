@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from capcard_sched.framework.toolkit.pod_selectors import PodSelector
 from capcard_sched.model.deltas import ObjectGone
+from capcard_sched.model.objects import LabelSelector
 from capcard_sched.testing import Harness
 from tests import objects
 
@@ -146,3 +148,8 @@ def test_only_counts_that_a_change_affects_are_computed_again() -> None:
     h.session()
     assert loaded() == {"tier"}
     assert [count.sum for count in by_label.values()] == [0, 0]
+
+
+def test_a_missing_selector_selects_no_pod_and_an_empty_one_every_pod() -> None:
+    assert not PodSelector(None, None).selects("default", {"app": "web"}, {})
+    assert PodSelector(LabelSelector(), None).selects("default", {"app": "web"}, {})
