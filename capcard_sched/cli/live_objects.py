@@ -237,7 +237,7 @@ def print_objects(objects: Sequence[JsonObject], columns: Columns, wide: Columns
     """Print objects in the selected format; a table has two spaces between columns."""
     if output in {"json", "yaml"}:
         document: Any = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        _print_document(document, output)
+        print_document(document, output)
     elif output == "name":
         for obj in objects:
             group = obj["apiVersion"].partition("/")[0] if "/" in obj["apiVersion"] else ""
@@ -252,7 +252,7 @@ def print_objects(objects: Sequence[JsonObject], columns: Columns, wide: Columns
 def print_one(obj: JsonObject, columns: Columns, wide: Columns, output: Output) -> None:
     """Print one object; JSON and YAML without a list around it."""
     if output in {"json", "yaml"}:
-        _print_document(obj, output)
+        print_document(obj, output)
     else:
         print_objects([obj], columns, wide, output)
 
@@ -274,7 +274,8 @@ def print_rows(rows: Iterable[Sequence[object]], widths: Sequence[int] = ()) -> 
     return found
 
 
-def _print_document(document: JsonObject, output: Output) -> None:
+def print_document(document: JsonObject, output: Output) -> None:
+    """Print one document as JSON or YAML."""
     if output == "json":
         import msgspec
 

@@ -123,6 +123,21 @@ class NodeUse(_DiagnosisPart, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
+class NodeSummary(_DiagnosisPart, frozen=True, kw_only=True):
+    """One node of `node list`. Amounts in cards, cores, bytes and pods."""
+
+    name: str
+    #: `cordoned`, its taints, or "" for a node that takes pods.
+    state: str
+    cards: tuple[str, ...]
+    total: float
+    free: float
+    free_cpu: float
+    free_memory: float
+    pods: int
+    max_pods: int
+
+
 class FreeBlocks(_DiagnosisPart, frozen=True, kw_only=True):
     """A bar of the histogram: the number of candidate nodes with this many free cards."""
 

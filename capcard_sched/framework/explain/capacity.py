@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.cards import discover_cards
-from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeUse
+from capcard_sched.model.diagnosis import MOST_LISTED, CardCapacity, FreeBlocks, HolderUse, NodeSummary, NodeUse
 from capcard_sched.model.quantity import in_units
 from capcard_sched.model.selectors import untolerated_taint
 from capcard_sched.model.workload import display_name
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Holders listed per node.
 _MOST_HOLDERS: Final = 8
+#: Effects of taints that keep pods without a toleration away.
+_EXCLUDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 class NodeCard(NamedTuple):
@@ -54,6 +56,14 @@ def _held_on(offer: NodeCard) -> Iterable[tuple[str, str, float]]:
             yield workload_name(task), task.job.queue if task.job is not None else "", in_units(resource, amount)
 
 
+def _state_of(node: Node) -> str:
+    """`cordoned`, the taints that keep pods away, or ""."""
+    if node.unschedulable:
+        return "cordoned"
+    taints = [taint for taint in node.taints if taint.effect in _EXCLUDING]
+    return ",".join(f"{taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}" for taint in taints)
+
+
 class CapacityReader:
     """Capacity of one state. The cards of the nodes are discovered once: O(nodes)."""
 
@@ -69,6 +79,33 @@ class CapacityReader:
     def cards(self) -> Mapping[str, list[NodeCard]]:
         """Every card to the nodes that provide it, in order of name."""
         return self._cards
+
+    def list_cards(self) -> list[tuple[str, NodeUse]]:
+        """Every card of every node, by node and card, with its holders."""
+        found = [(card, self._use(offer, _state_of(offer.node))) for card in self._cards for offer in self._cards[card]]
+        return sorted(found, key=lambda row: (row[1].name, row[0]))
+
+    def list_nodes(self) -> list[NodeSummary]:
+        """Every node, by name, with the sums over its cards."""
+        cards: dict[str, list[tuple[str, NodeCard]]] = {}
+        for card, offers in self._cards.items():
+            for offer in offers:
+                cards.setdefault(offer.node.name, []).append((card, offer))
+        return [self._summary(node, sorted(cards.get(node.name, ()))) for node in self._nodes]
+
+    def _summary(self, node: Node, cards: list[tuple[str, NodeCard]]) -> NodeSummary:
+        cpu, memory, pods = (self._amounts(node, resource) for resource in ("cpu", "memory", "pods"))
+        return NodeSummary(
+            name=node.name,
+            state=_state_of(node),
+            cards=tuple(card for card, _ in cards),
+            total=sum(in_units(offer.resource, offer.total) for _, offer in cards),
+            free=sum(in_units(offer.resource, max(0, offer.free)) for _, offer in cards),
+            free_cpu=in_units("cpu", max(0, cpu.free)),
+            free_memory=in_units("memory", max(0, memory.free)),
+            pods=len(node.tasks),
+            max_pods=pods.total,
+        )
 
     def card_on(self, node: Node, cls: TaskClass) -> str:
         """The card of a node whose resource pods of a class request; "" for none."""
