@@ -187,7 +187,7 @@ def test_a_failing_delta_is_reported_and_the_others_are_applied(thread: Schedule
     thread.deliver([*_CLUSTER, broken, *_gang("g", 1)])
     thread.lead()
     outside.wait(lambda: set(outside.binds) == {"g-0"})
-    assert [what for what, _ in outside.failures] == ["applying PodChanged"]
+    assert [what for what, _ in outside.failures] == ["applying ObjectChanged"]
 
 
 def test_a_failing_session_is_reported_and_the_next_one_runs(
