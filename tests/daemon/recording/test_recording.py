@@ -86,7 +86,12 @@ def example(kind: type[Any]) -> Any:
     """A message with something in every field."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+        optional = type(None) in get_args(field.type)
+        types = [each for each in get_args(field.type) if isinstance(each, type)]
+        parts = [each for each in types if issubclass(each, (msgspec.Struct, bool))]
+        if optional and parts:
+            values[field.name] = parts[0]()
+        elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             required = [item for item in msgspec.structs.fields(field.type) if item.required]
             values[field.name] = example(field.type) if required else field.type()
         elif field.type in (float, int):

@@ -405,4 +405,4 @@ def test_a_measurement_is_read_back_from_a_recording() -> None:
 
     delta = NodeUsageChanged({"n1": NodeUsage(12.35, None, NOW)})
     assert msgspec.json.decode(msgspec.json.encode(delta), type=Delta) == delta
-    assert json.loads(msgspec.json.encode(delta))["kind"] == "NodeUsageChanged"
+    assert json.loads(msgspec.json.encode(delta))["delta"] == "NodeUsageChanged"
