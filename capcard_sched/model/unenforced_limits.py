@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import CARD_QUOTA
-from capcard_sched.model.checks import Finding, annotation_field, is_card_resource
+from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.resources import VGPU_RESOURCES
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def unenforced_limits(
                 share = resource in VGPU_RESOURCES
                 if share and field == "capability" and _CARD_PLUGIN in plugins:
                     continue
-                if share or is_card_resource(resource):
+                if "/" in resource:  # an extended resource: a device, or shares of cards under any name
                     message = f"not enforced: no plugin of the scheduler-conf limits {resource} by {field}"
                     accepted = f"the annotation {CARD_QUOTA}, or the plugin capacity or proportion"
                     if share:

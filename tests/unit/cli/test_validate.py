@@ -265,11 +265,12 @@ apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
 metadata: {name: team, annotations: {volcano.sh/card.quota: '{"A100": 4}'}}
 spec:
-  capability: {cpu: 4, nvidia.com/gpu: 4}
+  capability: {cpu: 4, example.com/shares: 8, nvidia.com/gpu: 4}
   deserved: {nvidia.com/gpu: 2}
   guarantee: {resource: {nvidia.com/gpu: 1}}
 """
 DEVICE_FIELDS = [
+    'spec.capability["example.com/shares"]',
     'spec.capability["nvidia.com/gpu"]',
     'spec.deserved["nvidia.com/gpu"]',
     'spec.guarantee.resource["nvidia.com/gpu"]',
