@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from capcard_sched.cli.cluster_source import INSTALLED_CONF
 from capcard_sched.cli.main import run
@@ -25,6 +26,7 @@ from tests.e2e.daemons import CARD_CONF, Daemon
 
 A10, H200 = "A10", "NVIDIA-H200"
 _CARD = {"cpu": "1", "nvidia.com/gpu": "1"}
+READER = Path(__file__).parents[2] / "manifests" / "readers" / "clusterrole.yaml"
 _NO_CONF = f"note: ConfigMap {INSTALLED_CONF}: not found; using the built-in scheduler-conf\n"
 _SHORT = "Queue <q> has insufficient <A10> quota: requested <2000>, total would be <6000>, but capability is <4000>"
 
@@ -290,14 +292,22 @@ async def test_an_installed_scheduler_conf_of_no_use_is_told(
 
 
 @pytest.mark.asyncio
-async def test_nothing_but_reading_is_done(cluster: Cluster, control_plane: ControlPlane, ask: Asking) -> None:
+async def test_the_rights_of_a_reader_suffice_and_nothing_but_reading_is_done(
+    cluster: Cluster, control_plane: ControlPlane, ask: Asking, tmp_path: Path
+) -> None:
     await _set_the_scene(cluster)
     user, token = "asker", await _token(cluster, "asker")
     asker = control_plane.kubeconfig_for(token=token, name=user)
     account = f"system:serviceaccount:{cluster.namespace}:{user}"
-    await _allow(cluster, account, [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}])
-    for words in (["explain", "waits", "-n", cluster.namespace], ["queue", "list"]):
-        assert (await ask(*words, kubeconfig=asker)).status == 0
+    await _allow(cluster, account, yaml.safe_load(READER.read_text())["rules"])
+    explain, snapshot = (
+        ["explain", "waits", "-n", cluster.namespace],
+        ["snapshot", "-o", str(tmp_path / "cluster.json")],
+    )
+    for words in (explain, ["queue", "list"], ["card", "list"], ["node", "list"], snapshot):
+        answer = await ask(*words, kubeconfig=asker)
+        assert answer.status == 0
+        assert "denied" not in answer.err
 
     def done() -> set[str]:
         return {row.verb for row in control_plane.audit() if row.user == account}
