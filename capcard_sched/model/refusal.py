@@ -67,5 +67,9 @@ class Refusal(msgspec.Struct, frozen=True):
         return self.hook, self.plugin, f"{self.reason} {without_numbers(self.message)}"
 
     def is_like(self, other: Refusal) -> bool:
-        """Whether the refusals differ in figures only."""
-        return self.kind == other.kind
+        """Whether the refusals differ in totals only: what is requested and the limits are the same."""
+        return self.kind == other.kind and self._bounds() == other._bounds()
+
+    def _bounds(self) -> list[tuple[str, int, int]]:
+        figures = (self.figures, *self.alternatives) if self.figures is not None else self.alternatives
+        return [(each.resource, each.requested, each.limit) for each in figures]

@@ -116,7 +116,7 @@ def test_it_runs_as_nobody_and_starts_the_command_line() -> None:
     words = {step.word: step.text for step in last_stage()}
     assert words["USER"] == "65532:65532"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    (script,) = project["scripts"]
+    script = next(iter(project["scripts"]))
     assert words["ENTRYPOINT"] == f'["/opt/capcard-sched/bin/{script}"]'
     assert words["COPY"] == "--from=build /opt/capcard-sched /opt/capcard-sched", "a venv cannot be moved"
     order = [step.word for step in last_stage()]

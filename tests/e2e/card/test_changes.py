@@ -232,7 +232,7 @@ async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
 async def test_quotas_of_parents_and_children_are_apart_and_use_adds_up(scene: Scene) -> None:
     queues = [
         queue("root"),
-        queue("lab", cards={H200: 1}, parent="root"),
+        queue("lab", cards={H200: 5}, parent="root"),
         queue("team", cards={H200: 3}, parent="lab"),
     ]
     work = elastic("job", 4, queue="team", cards=H200, requests=wants(cpu="500m"))
