@@ -120,8 +120,12 @@ async def test_a_foreign_lock_delays_a_binding_until_it_is_released(world: World
         assert IDS not in await world.notes("waits")
         await world.lock("foreign", None)
         await world.served("waits")
-    found = await world.cluster.get("nodes", "foreign", namespace="")
-    assert LOCK not in (found["metadata"].get("annotations") or {})
+
+        async def unlocked() -> bool:
+            found = await world.cluster.get("nodes", "foreign", namespace="")
+            return LOCK not in (found["metadata"].get("annotations") or {})
+
+        await world.cluster.wait_until(unlocked, "the lock to be released", within=60)
 
 
 @pytest.mark.parametrize("node, value", [("expired", _age(301)), ("no-time", "yesterday")])
@@ -165,8 +169,9 @@ async def test_a_binding_whose_answer_is_lost_is_counted_once(world: World) -> N
 async def test_cards_follow_a_change_of_the_sharing_mode_and_keep_their_pods(world: World) -> None:
     type = "NVIDIA-NVIDIA A100-SXM4-40GB"
     registered = partial(_cards, "modes", type=type, memory=40536)
-    await world.cluster.create(_node("modes"))
-    async with world.plugin("modes") as plugin:
+    await world.cluster.create_all([_node("modes"), _node("spare")])
+    async with world.plugin("modes") as plugin, world.plugin("spare") as spare:
+        await spare.register(_cards("spare"), handshake=False)  # the queue's limit is above the cards of one node
         await plugin.register(registered(), handshake=False)
         await world.cluster.create(_share("shared", "modes", 8000))
         await world.served("shared")
