@@ -198,6 +198,8 @@ class RecordGone(NamedTuple):
 
 
 _encode = msgspec.json.Encoder().encode
+#: Owners whose PodGroup changes with them.
+_FOLLOWED: Final = frozenset({REPLICA_SET, STATEFUL_SET})
 
 
 def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -212,10 +214,11 @@ def _change(kind: str, trim: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _trim_pod(pod: WatchedPod) -> WatchedPod:
-    """Requests count only for the PodGroup that is still to be created."""
+    """Requests count for the PodGroup that is still to be created, and where it follows its owner."""
     notes = _read(pod.metadata.annotations)
     spec = pod.spec
-    if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes):
+    is_followed = any(owner.controller and owner.kind in _FOLLOWED for owner in pod.metadata.owner_references or ())
+    if notes and (GROUP_NAME in notes or GROUP_NAME_ALIAS in notes) and not is_followed:
         sidecars = tuple(
             ContainerRecord(each.name, restart_policy=each.restart_policy)
             for each in spec.init_containers

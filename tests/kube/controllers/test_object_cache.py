@@ -168,3 +168,12 @@ def test_a_pod_is_trimmed_to_what_controllers_read() -> None:
     assert b"resources" in plain.data, "its PodGroup is still to be created"
     grouped = {**notes, "scheduling.k8s.io/group-name": "g"}
     assert b"resources" not in changed(1, metadata={"annotations": grouped}, spec=spec).data
+
+
+def test_a_grouped_pod_keeps_its_requests_where_the_group_follows_the_owner() -> None:
+    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+    metadata = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
+    for kind, kept in {"ReplicaSet": True, "StatefulSet": True, "Job": False}.items():
+        owner = {"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": True}
+        pod = changed(1, metadata={**metadata, "ownerReferences": [owner]}, spec={"containers": [container]})
+        assert (b"requests" in pod.data) is kept, kind

@@ -204,7 +204,9 @@ class Player:
 def _shown(found: Manifest) -> Manifest:
     """The part of an object that tells why it does not fit."""
     metadata = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
-    rest = {key: value for key, value in found.items() if key in ("status", "message", "reason", "involvedObject")}
+    rest = {
+        key: value for key, value in found.items() if key in ("spec", "status", "message", "reason", "involvedObject")
+    }
     return {"metadata": metadata, **rest}
 
 
