@@ -22,8 +22,8 @@ from capcard_sched.framework.api.arguments import accepted_form
 from capcard_sched.framework.api.hooks import HOOKS, SWITCHES, UNUSED, Combine
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.model import reasons
-from capcard_sched.model.diagnosis import schema
-from capcard_sched.model.what_if import what_if_schema
+from capcard_sched.model.diagnosis import InsightPart, JobDiagnosis, schema_of
+from capcard_sched.model.what_if import WhatIfReport
 from tests.mutants.mutant import page as mutants_page
 
 if TYPE_CHECKING:
@@ -248,19 +248,14 @@ def _title(rule: Combine) -> str:
     return rule.name.lower().replace("_", " ")
 
 
-def diagnosis_schema() -> str:
-    """The JSON Schema of `explain -o json`."""
-    return msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n"
-
-
-def what_if_json_schema() -> str:
-    """The JSON Schema of `what-if -o json`."""
-    return msgspec.json.format(msgspec.json.encode(what_if_schema()), indent=2).decode() + "\n"
+def json_schema(document: type[InsightPart]) -> str:
+    """The JSON Schema of a document that `-o json` prints."""
+    return msgspec.json.format(msgspec.json.encode(schema_of(document)), indent=2).decode() + "\n"
 
 
 PAGES = {
-    "what-if.schema.json": what_if_json_schema,
-    "diagnosis.schema.json": diagnosis_schema,
+    "what-if.schema.json": lambda: json_schema(WhatIfReport),
+    "diagnosis.schema.json": lambda: json_schema(JobDiagnosis),
     "hooks.md": hooks_page,
     "reasons.md": reasons_page,
     "plugins.md": plugins_page,

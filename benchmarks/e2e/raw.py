@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import resource
-import time
 
 import msgspec
 
+from benchmarks.e2e.creations import post_all
 from benchmarks.e2e.helper import Target, read_job, say
 from capcard_sched.kube.paths import pod_path
 from capcard_sched.kube.writes import requests
@@ -33,30 +32,11 @@ class RawDone(msgspec.Struct, frozen=True):
 
 async def flood(job: RawJob) -> None:
     """Bind all pods and report."""
-    waiting = [
+    bindings = (
         (pod_path(namespace, pod, "binding"), requests.binding(Bind(namespace, pod, uid, node, job.annotations), None))
-        for namespace, pod, uid, node in reversed(job.pods)
-    ]
-    before, began = _cpu(), time.monotonic()
-    async with job.target.session(job.connections) as session:
-
-        async def work() -> None:
-            while waiting:
-                path, body = waiting.pop()
-                async with session.post(path, data=body, headers={"Content-Type": "application/json"}) as answer:
-                    content = await answer.read()
-                    if answer.status != 201:
-                        raise RuntimeError(f"POST {path}: {answer.status} {content[:500]!r}")
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(job.connections):
-                group.create_task(work())
-    say(RawDone(time.monotonic() - began, _cpu() - before))
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+        for namespace, pod, uid, node in job.pods
+    )
+    say(RawDone(*await post_all(job.target, job.connections, bindings)))
 
 
 if __name__ == "__main__":

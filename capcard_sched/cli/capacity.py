@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import cyclopts
 from cyclopts import Parameter
 
 from capcard_sched.cli.cluster_source import Source, load_cluster
 from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.live_objects import OutputFlag, print_document, print_table
 from capcard_sched.cli.simulate import BadInputError
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from capcard_sched.cli.live_objects import Output
     from capcard_sched.model.diagnosis import HolderUse
 
-_Format: TypeAlias = Annotated[
-    Literal["table", "wide", "json", "yaml", "name"], Parameter(name=["--output", "-o"], show_default=True)
-]
 _SortBy: TypeAlias = Annotated[str, Parameter(show_default=False, metavar="COLUMN")]
 _Row: TypeAlias = dict[str, Any]
 
@@ -37,7 +35,7 @@ _NODE_WIDE: Final = {"FREE CPU": "freeCpu", "FREE MEMORY": "freeMemory", "PODS":
 @card_app.command(name="list", usage="capcard-sched card list [OPTIONS] [CARDS...]")
 def list_cards(
     *names: str,
-    output: _Format = "table",
+    output: OutputFlag = "table",
     sort_by: _SortBy = "",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -85,7 +83,7 @@ def list_cards(
 @node_app.command(name="list", usage="capcard-sched node list [OPTIONS]")
 def list_nodes(
     *,
-    output: _Format = "table",
+    output: OutputFlag = "table",
     sort_by: _SortBy = "",
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
@@ -133,8 +131,6 @@ def _show(
     kind: str, rows: Sequence[_Row], columns: dict[str, str], wide: dict[str, str], output: Output, sort_by: str
 ) -> None:
     """Print rows in the selected format. Raises BadInputError for an unknown column."""
-    from capcard_sched.cli.live_objects import print_document, print_table
-
     rows = _sorted(rows, {**columns, **wide}, sort_by)
     if output in {"json", "yaml"}:
         print_document({"kind": f"{kind.capitalize()}List", "items": rows}, output)

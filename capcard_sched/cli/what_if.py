@@ -46,7 +46,7 @@ def what_if(
     input; 1 on an internal error.
 
     Args:
-        add: Manifests to add: file, folder or `-` for standard input. Repeatable.
+        add: Manifests to add: file or folder. Repeatable.
         quota: Card quota of a queue: `team-a/NVIDIA-H200=24`. Repeatable.
         drain: Node to drain: unschedulable, its pods are pending again. Repeatable.
         add_nodes: Copies of an existing node: `4xgpu-node-1`. Repeatable.
@@ -63,6 +63,8 @@ def what_if(
         changes = _changes(add, quota, drain, add_nodes, conf)
         if not changes:
             raise BadInputError("no change: pass --add, --quota, --drain, --add-nodes or --conf")
+        if add and "-" in (*source.file, *add):
+            raise BadInputError("--add: the base is read twice, standard input only once; save it to a file")
         scenario = scenario_of(source)
         changed = change_scenario(
             scenario_of(source, *add) if add else scenario,

@@ -58,11 +58,11 @@ STAGES: Final[dict[Stage, str]] = {
 }
 
 
-class _DiagnosisPart(msgspec.Struct, frozen=True, rename="camel"):
+class InsightPart(msgspec.Struct, frozen=True, rename="camel"):
     """Base of all parts: camelCase in JSON, as in Kubernetes."""
 
 
-class ObjectProblem(_DiagnosisPart, frozen=True, kw_only=True):
+class ObjectProblem(InsightPart, frozen=True, kw_only=True):
     """A mistake in an object that this job depends on."""
 
     #: `Queue q`, `Job default/train`.
@@ -75,7 +75,7 @@ class ObjectProblem(_DiagnosisPart, frozen=True, kw_only=True):
     accepted: str = ""
 
 
-class HolderUse(_DiagnosisPart, frozen=True, kw_only=True):
+class HolderUse(InsightPart, frozen=True, kw_only=True):
     """One workload and the amount of a card or resource that it holds or reserves."""
 
     #: `namespace/kind/name`.
@@ -85,7 +85,7 @@ class HolderUse(_DiagnosisPart, frozen=True, kw_only=True):
     amount: float
 
 
-class LimitUse(_DiagnosisPart, frozen=True, kw_only=True):
+class LimitUse(InsightPart, frozen=True, kw_only=True):
     """One limit of a queue: the card, or the resource, and its usage in the same state."""
 
     queue: str
@@ -112,7 +112,7 @@ class LimitUse(_DiagnosisPart, frozen=True, kw_only=True):
     reservations: tuple[HolderUse, ...] = ()
 
 
-class NodeUse(_DiagnosisPart, frozen=True, kw_only=True):
+class NodeUse(InsightPart, frozen=True, kw_only=True):
     """One node of a `CardCapacity`."""
 
     name: str
@@ -123,7 +123,7 @@ class NodeUse(_DiagnosisPart, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
-class NodeSummary(_DiagnosisPart, frozen=True, kw_only=True):
+class NodeSummary(InsightPart, frozen=True, kw_only=True):
     """One node of `node list`. Amounts in cards, cores, bytes and pods."""
 
     name: str
@@ -138,14 +138,14 @@ class NodeSummary(_DiagnosisPart, frozen=True, kw_only=True):
     max_pods: int
 
 
-class FreeBlocks(_DiagnosisPart, frozen=True, kw_only=True):
+class FreeBlocks(InsightPart, frozen=True, kw_only=True):
     """A bar of the histogram: the number of candidate nodes with this many free cards."""
 
     free: float
     nodes: int
 
 
-class CardCapacity(_DiagnosisPart, frozen=True, kw_only=True):
+class CardCapacity(InsightPart, frozen=True, kw_only=True):
     """One card, or one resource, on the nodes that provide it."""
 
     #: The card, or the resource for pods without a card.
@@ -174,7 +174,7 @@ class CardCapacity(_DiagnosisPart, frozen=True, kw_only=True):
     holders: tuple[HolderUse, ...] = ()
 
 
-class RejectedNodes(_DiagnosisPart, frozen=True, kw_only=True):
+class RejectedNodes(InsightPart, frozen=True, kw_only=True):
     """One filter reason and the number of nodes it applies to."""
 
     reason: str
@@ -183,7 +183,7 @@ class RejectedNodes(_DiagnosisPart, frozen=True, kw_only=True):
     hook: str
 
 
-class NearestNode(_DiagnosisPart, frozen=True, kw_only=True):
+class NearestNode(InsightPart, frozen=True, kw_only=True):
     """Figures behind the rejection of one node by one plugin."""
 
     node: str
@@ -192,7 +192,7 @@ class NearestNode(_DiagnosisPart, frozen=True, kw_only=True):
     texts: tuple[str, ...]
 
 
-class QuotaCheck(_DiagnosisPart, frozen=True, kw_only=True):
+class QuotaCheck(InsightPart, frozen=True, kw_only=True):
     """The arithmetic of one refusal, in the units of the diagnosis."""
 
     resource: str
@@ -201,7 +201,7 @@ class QuotaCheck(_DiagnosisPart, frozen=True, kw_only=True):
     limit: float
 
 
-class PodRefusal(_DiagnosisPart, frozen=True, kw_only=True):
+class PodRefusal(InsightPart, frozen=True, kw_only=True):
     """A refusal, with the text of its event."""
 
     plugin: str
@@ -211,7 +211,7 @@ class PodRefusal(_DiagnosisPart, frozen=True, kw_only=True):
     checks: tuple[QuotaCheck, ...] = ()
 
 
-class PendingPods(_DiagnosisPart, frozen=True, kw_only=True):
+class PendingPods(InsightPart, frozen=True, kw_only=True):
     """Pending pods of one template with one outcome. `names` share all other fields."""
 
     names: tuple[str, ...]
@@ -226,7 +226,7 @@ class PendingPods(_DiagnosisPart, frozen=True, kw_only=True):
     nearest: tuple[NearestNode, ...] = ()
 
 
-class PlacedPods(_DiagnosisPart, frozen=True, kw_only=True):
+class PlacedPods(InsightPart, frozen=True, kw_only=True):
     """Pods of the job on one node, with one card and status."""
 
     node: str
@@ -236,7 +236,7 @@ class PlacedPods(_DiagnosisPart, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
-class QueuePosition(_DiagnosisPart, frozen=True, kw_only=True):
+class QueuePosition(InsightPart, frozen=True, kw_only=True):
     """The queue of a job, its limits, and the jobs before it."""
 
     name: str
@@ -249,7 +249,7 @@ class QueuePosition(_DiagnosisPart, frozen=True, kw_only=True):
     ahead: tuple[str, ...] = ()
 
 
-class EvictedInTrial(_DiagnosisPart, frozen=True, kw_only=True):
+class EvictedInTrial(InsightPart, frozen=True, kw_only=True):
     """A pod that a trial evicts."""
 
     #: `namespace/name`, and its workload as `namespace/kind/name`.
@@ -261,7 +261,7 @@ class EvictedInTrial(_DiagnosisPart, frozen=True, kw_only=True):
     by: str
 
 
-class ChangedUsage(_DiagnosisPart, frozen=True, kw_only=True):
+class ChangedUsage(InsightPart, frozen=True, kw_only=True):
     """The usage of a card or resource by a queue before and after."""
 
     queue: str
@@ -270,7 +270,7 @@ class ChangedUsage(_DiagnosisPart, frozen=True, kw_only=True):
     after: float
 
 
-class StateDifference(_DiagnosisPart, frozen=True, kw_only=True):
+class StateDifference(InsightPart, frozen=True, kw_only=True):
     """The difference between two states: before a trial, and after it."""
 
     #: Keys of PodGroups (`namespace/name`) that reach their minimum, or get further pods.
@@ -286,7 +286,7 @@ class StateDifference(_DiagnosisPart, frozen=True, kw_only=True):
     searches: dict[str, tuple[VictimsConsidered, ...]] = {}
 
 
-class PreemptionTrial(_DiagnosisPart, frozen=True, kw_only=True):
+class PreemptionTrial(InsightPart, frozen=True, kw_only=True):
     """A trial with actions that the scheduler-conf does not have."""
 
     actions: tuple[str, ...]
@@ -296,7 +296,7 @@ class PreemptionTrial(_DiagnosisPart, frozen=True, kw_only=True):
     searches: tuple[VictimsConsidered, ...] = ()
 
 
-class JobDiagnosis(_DiagnosisPart, frozen=True, kw_only=True):
+class JobDiagnosis(InsightPart, frozen=True, kw_only=True):
     """Why a job is pending, or that it is not."""
 
     api_version: Literal["insight.capcard-sched.io/v1alpha1"] = API_VERSION
@@ -333,7 +333,7 @@ class JobDiagnosis(_DiagnosisPart, frozen=True, kw_only=True):
     eviction_events: tuple[str, ...] = ()
 
 
-def schema() -> dict[str, object]:
-    """The JSON Schema of `JobDiagnosis`."""
-    found: dict[str, object] = msgspec.json.schema(JobDiagnosis)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "JobDiagnosis", **found}
+def schema_of(document: type[InsightPart]) -> dict[str, object]:
+    """The JSON Schema of a document."""
+    found: dict[str, object] = msgspec.json.schema(document)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": document.__name__, **found}

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
-import msgspec
-
-from capcard_sched.model.diagnosis import ChangedUsage
-
-API_VERSION: Final = "insight.capcard-sched.io/v1alpha1"
+from capcard_sched.model.diagnosis import API_VERSION, ChangedUsage, InsightPart
 
 
-class _ReportPart(msgspec.Struct, frozen=True, rename="camel"):
-    """Base of all parts: camelCase in JSON, as in Kubernetes."""
-
-
-class JobChange(_ReportPart, frozen=True, kw_only=True):
+class JobChange(InsightPart, frozen=True, kw_only=True):
     """A job that starts in one of the two simulations only, or at another time."""
 
     #: `namespace/kind/name`.
@@ -24,8 +16,13 @@ class JobChange(_ReportPart, frozen=True, kw_only=True):
     wait_before: float | None
     wait_after: float | None
 
+    @property
+    def added_wait(self) -> float:
+        """Seconds by which the start is later; negative for an earlier one."""
+        return (self.wait_after or 0.0) - (self.wait_before or 0.0)
 
-class EvictedPodCount(_ReportPart, frozen=True, kw_only=True):
+
+class EvictedPodCount(InsightPart, frozen=True, kw_only=True):
     """Evictions of the pods of a job."""
 
     job: str
@@ -33,7 +30,7 @@ class EvictedPodCount(_ReportPart, frozen=True, kw_only=True):
     after: int
 
 
-class WhatIfReport(_ReportPart, frozen=True, kw_only=True):
+class WhatIfReport(InsightPart, frozen=True, kw_only=True):
     """The effect of changes. Simulations are compared at their ends."""
 
     api_version: Literal["insight.capcard-sched.io/v1alpha1"] = API_VERSION
@@ -56,12 +53,6 @@ class WhatIfReport(_ReportPart, frozen=True, kw_only=True):
         """Whether a job no longer starts, waits longer, or loses more pods to evictions."""
         return bool(
             self.blocked
-            or any((job.wait_after or 0.0) > (job.wait_before or 0.0) for job in self.moved)
+            or any(job.added_wait > 0 for job in self.moved)
             or any(count.after > count.before for count in self.evictions)
         )
-
-
-def what_if_schema() -> dict[str, object]:
-    """The JSON Schema of `WhatIfReport`."""
-    found: dict[str, object] = msgspec.json.schema(WhatIfReport)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "WhatIfReport", **found}

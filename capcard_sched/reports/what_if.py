@@ -39,12 +39,8 @@ def _summary(report: WhatIfReport) -> str:
     counts = [
         (len(report.starts), "starts", "start"),
         (len(report.blocked), "no longer starts", "no longer start"),
-        (sum((job.wait_after or 0) > (job.wait_before or 0) for job in report.moved), "waits longer", "wait longer"),
-        (
-            sum((job.wait_after or 0) < (job.wait_before or 0) for job in report.moved),
-            "starts earlier",
-            "start earlier",
-        ),
+        (sum(job.added_wait > 0 for job in report.moved), "waits longer", "wait longer"),
+        (sum(job.added_wait < 0 for job in report.moved), "starts earlier", "start earlier"),
     ]
     found = [
         f"{count} {'job' if count == 1 else 'jobs'} {one if count == 1 else many}"
@@ -53,7 +49,7 @@ def _summary(report: WhatIfReport) -> str:
     ]
     evicted = sum(count.after - count.before for count in report.evictions)
     if evicted:
-        found.append(f"{abs(evicted)} {'more' if evicted > 0 else 'fewer'} evictions")
+        found.append(f"{abs(evicted)} {'more' if evicted > 0 else 'fewer'} eviction{'s' * (abs(evicted) != 1)}")
     return f"{'; '.join(found) or 'no job changes'}."
 
 

@@ -164,6 +164,7 @@ BAD = {
     "unknown node": (["-f", DEMO, "--drain", "x"], "Node x does not exist"),
     "form of copies": (["-f", DEMO, "--add-nodes", "h200-1"], "--add-nodes: 'h200-1': expected NxNODE"),
     "unknown template": (["-f", DEMO, "--add-nodes", "2xnope"], "Node nope does not exist"),
+    "standard input twice": (["-f", "-", "--add", DEMO], "--add: the base is read twice, standard input only once"),
     "missing manifests": (["-f", DEMO, "--add", "/no/such.yaml"], "/no/such.yaml"),
     "unwritable file": (["-f", DEMO, "--drain", "h200-1", "--save", "/no/such/x"], "--save: /no/such/x"),
 }

@@ -61,7 +61,7 @@ class Churn:
             self.h.priority_class(f"p{value}", value)
 
     def run(self, jobs: int) -> None:
-        """Create so many jobs; all are gone at the end."""
+        """Create this number of jobs; all are gone at the end."""
         for _ in range(jobs):
             self._create()
             self.h.step()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from capcard_sched.model.annotations import FENCE
+from capcard_sched.model.kinds import KIND_BY_NAME
 from capcard_sched.model.objects import PodGroupCondition
 
 if TYPE_CHECKING:
@@ -20,22 +21,6 @@ MERGE: Final = "application/merge-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 _encode = msgspec.json.Encoder().encode
-_API_VERSIONS: Final = {
-    "Pod": "v1",
-    "Node": "v1",
-    "PodGroup": "scheduling.volcano.sh/v1beta1",
-    "Queue": "scheduling.volcano.sh/v1beta1",
-    "Job": "batch.volcano.sh/v1alpha1",
-    "CronJob": "batch.volcano.sh/v1alpha1",
-    "HyperNode": "topology.volcano.sh/v1alpha1",
-    "PersistentVolumeClaim": "v1",
-    "PersistentVolume": "v1",
-    "StorageClass": "storage.k8s.io/v1",
-    "CSINode": "storage.k8s.io/v1",
-    "CSIStorageCapacity": "storage.k8s.io/v1",
-    "Numatopology": "nodeinfo.volcano.sh/v1alpha1",
-    "ConfigMap": "v1",
-}
 #: Namespace of events about cluster-scoped objects.
 CLUSTER_EVENTS: Final = "default"
 
@@ -225,7 +210,9 @@ def event(series: Series, uid: str, first: str, last: str) -> bytes:
     return _encode(
         _EventBody(
             metadata=_BodyMeta(series.name, event_namespace(series)),
-            involved_object=_Involved(about.kind, about.name, uid, _API_VERSIONS[about.kind], about.namespace),
+            involved_object=_Involved(
+                about.kind, about.name, uid, KIND_BY_NAME[about.kind].api_version, about.namespace
+            ),
             reason=series.reason,
             message=series.message,
             type=series.type,

@@ -550,7 +550,7 @@ async def test_an_object_that_cannot_be_read_stops_nobody_else(cluster: Cluster,
         assert objects.namespace("good", {"1": "1"}) in mirror.deltas
         assert [detail for detail in ears.undecodable() if "/bad" in detail] == [problem]
         await cluster.patch("configmaps", "bad", {"data": {"word": None, "3": "abc"}})
-        await until(lambda: objects.namespace("bad", {"3": "3"}) in mirror.deltas, "the mended one")
+        await until(lambda: objects.namespace("bad", {"3": "3"}) in mirror.deltas, "the corrected one")
         await cluster.patch("configmaps", "good", {"data": {"word": "x"}})
         await until(lambda: any("/good" in detail for detail in ears.undecodable()), "the undecodable one")
         assert deltas.ObjectGone("Namespace", "", "good") not in mirror.deltas, "it keeps its last known facts"

@@ -202,7 +202,7 @@ class Player:
 
 
 def _shown(found: Manifest) -> Manifest:
-    """The part of an object that tells why it does not fit."""
+    """The part of an object that shows why it does not fit."""
     metadata = {key: value for key, value in found["metadata"].items() if key != "managedFields"}
     rest = {
         key: value for key, value in found.items() if key in ("spec", "status", "message", "reason", "involvedObject")

@@ -1,4 +1,4 @@
-"""Who may be evicted, and placements that are told of."""
+"""Victims that the extender keeps, and placements that it receives."""
 
 from __future__ import annotations
 
