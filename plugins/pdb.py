@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.api.plugin import Plugin, VictimDecision
+from capcard_sched.framework.api.plugin import Plugin, Reads, VictimDecision
 from capcard_sched.model.selectors import matches_labels
 from capcard_sched.model.status import TaskStatus
 
@@ -41,7 +41,7 @@ class Pdb(Plugin):
     """
 
     name = "pdb"
-    wakes_on = frozenset({"budgets"})
+    reads = Reads.BUDGETS
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

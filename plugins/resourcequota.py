@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Refusal
@@ -34,7 +34,7 @@ class ResourceQuota(Plugin):
     """
 
     name = "resourcequota"
-    wakes_on = frozenset({"quotas"})
+    reads = Reads.QUOTAS
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

@@ -17,6 +17,7 @@ import aiohttp
 import msgspec
 import structlog
 
+from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.conf.metrics_section import PROMETHEUS, PrometheusSettings, prometheus_of, without_password
 from capcard_sched.kube.backoff import RetryBackoff
 from capcard_sched.kube.cancellation import cancellations
@@ -191,7 +192,7 @@ def of_nodes(measured: Mapping[str, NodeUsage], nodes: AbstractSet[str]) -> dict
 def wants_usage(conf: Conf, registry: Registry) -> list[str]:
     """The plugins of a scheduler-conf that use measured usage."""
     options = [option.name for tier in conf.tiers for option in tier]
-    return [name for name in options if (plugin := registry.plugin(name)) is not None and "usage" in plugin.wakes_on]
+    return [name for name in options if (plugin := registry.plugin(name)) is not None and Reads.USAGE in plugin.reads]
 
 
 class UsageSource:

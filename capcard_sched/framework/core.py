@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.framework.api.dispatch import Dispatch, HookFailed
+from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.close.queue_warnings import QueueWarnings
 from capcard_sched.framework.close.session_closer import SessionCloser
 from capcard_sched.framework.eviction import nominations
@@ -38,6 +41,14 @@ if TYPE_CHECKING:
     from capcard_sched.model.term_limits import TermLimits
     from capcard_sched.state.changes import Changes
 
+#: Fields of `Changes` that are no reason for a session unless a plugin or an action reads them.
+_WATCHED = {
+    "quotas": Reads.QUOTAS,
+    "budgets": Reads.BUDGETS,
+    "usage": Reads.USAGE,
+    "numa": Reads.NUMA,
+    "config_maps": Reads.CONFIG_MAPS,
+}
 #: Sessions between two prunings of state about objects that are gone.
 _PRUNE_SESSIONS = 256
 
@@ -115,11 +126,10 @@ class Core:
             action_type = self._registry.action(name)
             if action_type is not None:
                 self.actions.append(action_type(conf.action_arguments.get(name)))
-        self._time_dependent = any(plugin.time_dependent for plugin in self.dispatch.plugins) or any(
-            action.time_dependent for action in self.actions
-        )
+        reads = reduce(or_, (action.reads for action in self.actions), self.dispatch.reads)
+        self._reads_clock = Reads.CLOCK in reads
+        self._watched_fields = [field for field, flag in _WATCHED.items() if flag in reads]
         self._queue_warnings = QueueWarnings({plugin.name for plugin in self.dispatch.plugins})
-        self._wakes_on = sorted(set().union(*(plugin.wakes_on for plugin in self.dispatch.plugins)))
         self._next_wakeup: float | None = None
         self._only_retries = False
         self.failed_attempts.drop_all()
@@ -155,7 +165,7 @@ class Core:
             state.apply(delta)
         intents = self._confirm()
         next_wakeup = self._next_wakeup
-        busy = self._is_dirty() or self._unfinished or self._time_dependent
+        busy = self._is_dirty() or self._unfinished or self._reads_clock
         if not busy and (next_wakeup is None or now < next_wakeup):
             self._report_problems(intents)  # an invalid object changes nothing else
             return StepResult(intents, SessionReport(""), True, next_wakeup, self._only_retries)
@@ -187,7 +197,7 @@ class Core:
 
     def _is_dirty(self) -> bool:
         dirty = self.state.changes
-        if bool(dirty) or any(getattr(dirty, field) for field in self._wakes_on):
+        if bool(dirty) or any(getattr(dirty, field) for field in self._watched_fields):
             return True
         return self._restricts(dirty)
 
@@ -201,10 +211,8 @@ class Core:
         for name, call in self.dispatch.entries("next_wakeup"):
             try:
                 moments.append(call())
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                session.report.errors.append(
-                    HookError(name, "next_wakeup", f"{type(error).__name__}: {error}", "session")
-                )
+            except HookFailed as error:
+                session.report.errors.append(HookError(name, "next_wakeup", str(error), "session"))
         retry = self._memory.inqueue_wakeup
         known = [moment for moment in (*moments, retry) if moment is not None and moment > session.now]
         self._only_retries = known == [retry]

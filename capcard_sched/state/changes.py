@@ -14,7 +14,7 @@ class Changes:
     """Names of changed objects. The state owns one instance for its lifetime; each session drains it.
 
     True while a session has a reason to open. `namespaces`, `quotas`, `budgets`, `usage`, `numa` and `config_maps` are
-    no reason by themselves: plugins declare which of them they wake on (`Plugin.wakes_on`).
+    no reason by themselves: plugins declare which of them they wake on (`Plugin.reads`).
     """
 
     #: The next session considers everything, and opens for that reason.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capcard_sched.framework.api.node_view import FilterResult
-from capcard_sched.framework.api.plugin import Plugin, Sample
+from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.framework.toolkit.annotation_warnings import AnnotationWarnings
 from capcard_sched.model.job import Task
 from capcard_sched.model.reasons import DEVICE_ANNOTATION, DEVICE_REGISTRATION, DEVICE_REQUEST
@@ -64,7 +64,7 @@ class DeviceShare(Plugin):
     name = "deviceshare"
     Arguments = DeviceShareArguments
     arguments: DeviceShareArguments
-    wakes_on = frozenset({"config_maps"})
+    reads = Reads.CONFIG_MAPS
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

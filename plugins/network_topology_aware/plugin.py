@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from capcard_sched.framework.api.arguments import listed_names
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.placement.hypernode_bounds import placed_by_hyper_node
 from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.network_topology_aware.fullness import Fullness, faded
@@ -82,7 +82,7 @@ class NetworkTopologyAware(Plugin):
     name = "network-topology-aware"
     Arguments = NetworkTopologyArguments
     arguments: NetworkTopologyArguments
-    follows_tree = True
+    reads = Reads.TREE
 
     @classmethod
     def parse_arguments(cls, raw: Mapping[str, object], problems: ArgumentReader) -> NetworkTopologyArguments:

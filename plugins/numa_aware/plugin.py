@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.annotations import NUMA_TOPOLOGY_DECISION, NUMA_TOPOLOGY_POLICY
 from capcard_sched.model.numa import NONE
 from capcard_sched.model.refusal import Code
@@ -68,7 +68,7 @@ class NumaAware(Plugin):
     name = "numa-aware"
     Arguments = NumaAwareArguments
     arguments: NumaAwareArguments
-    wakes_on = frozenset({"numa"})
+    reads = Reads.NUMA
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.framework.eviction.victim_index import protection
 from capcard_sched.model.timestamps import parse_duration
 from capcard_sched.plugins.rescheduling.arguments import ReschedulingArguments, parse
@@ -30,7 +30,7 @@ class Rescheduling(Plugin):
     name = "rescheduling"
     Arguments = ReschedulingArguments
     arguments: ReschedulingArguments
-    wakes_on = frozenset({"usage"})
+    reads = Reads.USAGE
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

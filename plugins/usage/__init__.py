@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.api.plugin import Plugin, Sample
+from capcard_sched.framework.api.plugin import Plugin, Reads, Sample
 from capcard_sched.model.refusal import Code
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN
 from capcard_sched.model.status import TaskStatus
@@ -43,7 +43,7 @@ class Usage(Plugin):
     name = "usage"
     Arguments = UsageArguments
     arguments: UsageArguments
-    wakes_on = frozenset({"usage"})
+    reads = Reads.USAGE
 
     def __init__(self, arguments: Any = None, *, hierarchy: bool = False) -> None:
         super().__init__(arguments, hierarchy=hierarchy)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from capcard_sched.daemon.diagnosis.dump_tables import tables
+from capcard_sched.framework.api.dispatch import error_text
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, discover_cards
 from capcard_sched.model.status import TaskStatus
@@ -234,7 +235,7 @@ def _card_figures(core: Core) -> tuple[dict[str, Json], list[str]]:
                     figures = cards.setdefault(sample.labels["card"], {})
                     figures[sample.name.removeprefix(_CARD_FIGURES)] = sample.value
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            failures.append(f"plugin {plugin}, metrics: {type(error).__name__}: {error}")
+            failures.append(f"plugin {plugin}, metrics: {error_text(error)}")
     return found, failures
 
 

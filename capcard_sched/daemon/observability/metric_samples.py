@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from capcard_sched.daemon.observability.metric_table import BY_NAME, PREFIX, MetricRow
+from capcard_sched.framework.api.dispatch import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -74,7 +75,7 @@ def sample_core(core: Core) -> CoreSample:
         try:
             plugins.append((name, tuple(metrics())))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            failed.append((name, f"{type(error).__name__}: {error}"))
+            failed.append((name, error_text(error)))
     state = core.state
     # Implicit jobs of pods without a PodGroup are named after a uid: their series would be useless.
     jobs = tuple(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.plugin import Grant
 from capcard_sched.framework.session.report import TaskOutcome
 from capcard_sched.model import reasons
@@ -169,15 +168,12 @@ class GangAllocator:
         count = len(run)
         alternatives: Rows | None = None
         limits: tuple[int, ...] = ()
-        for name, many, single in self._engine.quota_hooks:
-            try:
-                if many is None:
-                    refusal = single(self._queue, run[0])
-                    result = Grant(0 if refusal is not None else 1, refusal)
-                else:
-                    result = many(self._queue, signature, run if count == len(run) else run[:count])
-            except Exception as error:
-                raise HookFailed(name, "allocatable", error) from error
+        for _, many, single in self._engine.quota_hooks:
+            if many is None:
+                refusal = single(self._queue, run[0])
+                result = Grant(0 if refusal is not None else 1, refusal)
+            else:
+                result = many(self._queue, signature, run if count == len(run) else run[:count])
             if result.count <= 0:
                 return result
             count = min(count, result.count)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.allocation.gang_allocator import GangAllocator
-from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.placement.hypernode_bounds import HyperNodeRows, bound_of, reachable
 from capcard_sched.framework.session.report import TaskOutcome
@@ -265,11 +264,8 @@ class _HyperNodeSearch:
                 HyperNodeRows(number, tree.names[number], int(tree.tiers[number]), tree.rows_of(number))
                 for number in numbers
             )
-            for name, call in entries:
-                try:
-                    part = call(self._job, candidates)
-                except Exception as error:
-                    raise HookFailed(name, "hyper_node_order", error) from error
+            for _, call in entries:
+                part = call(self._job, candidates)
                 if part is not None:
                     total = total + part
         return total

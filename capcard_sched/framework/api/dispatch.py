@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capcard_sched.framework.api.hooks import HOOKS, Hook
-from capcard_sched.framework.api.plugin import VictimDecision
+from capcard_sched.framework.api.plugin import Reads, VictimDecision
 from capcard_sched.model.refusal import Refusal
 from capcard_sched.model.status import Vote
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from capcard_sched.framework.api.plugin import Plugin
 
-#: (plugin name, bound method)
+#: Plugin name and its method, which raises HookFailed.
 Entry = tuple[str, "Callable[..., Any]"]
 
 
@@ -35,6 +37,23 @@ class HookFailed(Exception):  # noqa: N818 - the name states the event; HookErro
         self.error = error
 
 
+def error_text(error: BaseException) -> str:
+    """Type and message of an exception; of a HookFailed those of the plugin's exception."""
+    return str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
+
+
+def guarded(plugin: str, hook: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of a hook that raises HookFailed when the plugin raises."""
+
+    def guard(*arguments: object) -> Any:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            raise HookFailed(plugin, hook, error) from error
+
+    return guard
+
+
 class Dispatch:
     """The plugin methods that implement each hook, by tier. Resolved once per scheduler-conf."""
 
@@ -46,6 +65,8 @@ class Dispatch:
             for plugin, _ in tier:
                 if plugin not in self.plugins:
                     self.plugins.append(plugin)
+        #: What all plugins together read.
+        self.reads = reduce(or_, (plugin.reads for plugin in self.plugins), Reads(0))
         self._tiers: dict[str, list[list[Entry]]] = {}
         self._flat: dict[str, list[Entry]] = {}
         for hook in HOOKS:
@@ -62,7 +83,7 @@ class Dispatch:
     @staticmethod
     def _resolve(hook: Hook, tier: Sequence[tuple[Plugin, dict[str, bool]]]) -> list[Entry]:
         return [
-            (plugin.name, getattr(plugin, hook.method))
+            (plugin.name, guarded(plugin.name, hook.method, getattr(plugin, hook.method)))
             for plugin, switches in tier
             if getattr(plugin, hook.method, None) is not None
             and (hook.switch is None or switches.get(hook.switch, True))
@@ -79,64 +100,43 @@ class Dispatch:
     def keys(self, method: str, *subjects: object) -> tuple[Any, ...]:
         """Combine.KEYS."""
         found = []
-        for name, call in self._flat[method]:
-            try:
-                found.append(call(*subjects))
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
+        for _, call in self._flat[method]:
+            found.append(call(*subjects))
         return tuple(found)
 
     def notify(self, method: str, *arguments: object) -> None:
         """Combine.NOTIFY: calls every plugin even when one fails; raises the first failure at the end."""
         failed: HookFailed | None = None
-        for name, call in self._flat[method]:
+        for _, call in self._flat[method]:
             try:
                 call(*arguments)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                failed = failed or HookFailed(name, method, error)
+            except HookFailed as error:
+                failed = failed or error
         if failed is not None:
             raise failed
 
     def refusal(self, method: str, *arguments: object) -> Refusal | None:
         """Combine.FIRST_REFUSAL."""
-        for name, call in self._flat[method]:
-            try:
-                result = call(*arguments)
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
+        for _, call in self._flat[method]:
+            result = call(*arguments)
             if result is not None:
                 return result  # type: ignore[no-any-return]
         return None
 
     def all(self, method: str, subject: object) -> bool:
         """Combine.ALL."""
-        for name, call in self._flat[method]:
-            try:
-                if not call(subject):
-                    return False
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
-        return True
+        return all(call(subject) for _, call in self._flat[method])
 
     def any(self, method: str, subject: object) -> bool:
         """Combine.ANY."""
-        for name, call in self._flat[method]:
-            try:
-                if call(subject):
-                    return True
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
-        return False
+        return any(call(subject) for _, call in self._flat[method])
 
     def votes(self, method: str, subject: object) -> tuple[bool, Refusal | None]:
         """Combine.VOTES: the result, and the refusal of the plugin that rejected where it returned one."""
         permitted = False
         for tier in self._tiers[method]:
-            for name, call in tier:
-                try:
-                    result = call(subject)
-                except Exception as error:
-                    raise HookFailed(name, method, error) from error
+            for _, call in tier:
+                result = call(subject)
                 if isinstance(result, Refusal):
                     return False, result
                 if result == Vote.REJECT:
@@ -149,22 +149,13 @@ class Dispatch:
     def first_tier_all(self, method: str, subject: object) -> bool:
         """Combine.FIRST_TIER_ALL; false when no plugin implements the hook."""
         for tier in self._tiers[method]:
-            for name, call in tier:
-                try:
-                    if not call(subject):
-                        return False
-                except Exception as error:
-                    raise HookFailed(name, method, error) from error
-            return True
+            return all(call(subject) for _, call in tier)
         return False
 
     def first(self, method: str, subject: object) -> Any:
         """Combine.FIRST: the first result that is not None, else None."""
-        for name, call in self._flat[method]:
-            try:
-                result = call(subject)
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
+        for _, call in self._flat[method]:
+            result = call(subject)
             if result is not None:
                 return result
         return None
@@ -188,10 +179,7 @@ class Dispatch:
         for tier in self._tiers[method]:
             results: list[tuple[str, list[Any]]] = []
             for name, call in tier:
-                try:
-                    result = call(task, candidates)
-                except Exception as error:
-                    raise HookFailed(name, method, error) from error
+                result = call(task, candidates)
                 if isinstance(result, VictimDecision):
                     if result.protected is None:
                         barred = barred or name
@@ -219,22 +207,16 @@ class Dispatch:
 
     def passed(self, method: str, subjects: list[Any]) -> list[Any]:
         """Combine.FILTER: the subjects that every plugin keeps."""
-        for name, call in self._flat[method]:
-            try:
-                subjects = list(call(subjects))
-            except Exception as error:
-                raise HookFailed(name, method, error) from error
+        for _, call in self._flat[method]:
+            subjects = list(call(subjects))
         return subjects
 
     def union_first_tier(self, method: str, subject: object) -> list[Any]:
         """Combine.UNION_FIRST_TIER: the union of the first tier that returns anything, without duplicates."""
         for tier in self._tiers[method]:
             found: dict[str, Any] = {}
-            for name, call in tier:
-                try:
-                    result = call(subject)
-                except Exception as error:
-                    raise HookFailed(name, method, error) from error
+            for _, call in tier:
+                result = call(subject)
                 for task in result or ():
                     found.setdefault(task.uid, task)
             if found:

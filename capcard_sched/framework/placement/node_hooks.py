@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.api.dispatch import HookFailed
 from capcard_sched.framework.api.node_view import FilterResult, NodeView
+from capcard_sched.framework.api.plugin import Reads
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -28,8 +28,8 @@ class NodeHooks:
         self._dispatch = dispatch
         self._class_context = dispatch.entries("class_context")
         self._task_context = dispatch.entries("task_context")
-        #: Names of the plugins that follow the tree of HyperNodes (`Plugin.follows_tree`).
-        self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if plugin.follows_tree)
+        #: Names of the plugins that follow the tree of HyperNodes (`Reads.TREE`).
+        self.tree_followers = frozenset(plugin.name for plugin in dispatch.plugins if Reads.TREE in plugin.reads)
         self._task_context_without_tree = [entry for entry in self._task_context if entry[0] not in self.tree_followers]
         self._predicate_static = dispatch.entries("predicate_static")
         self._predicate = dispatch.entries("predicate")
@@ -48,10 +48,7 @@ class NodeHooks:
         """The contexts of a task's class in a queue, by plugin."""
         contexts: dict[str, Hashable] = {}
         for name, call in self._class_context:
-            try:
-                context = call(queue, task.cls)
-            except Exception as error:
-                raise HookFailed(name, "class_context", error) from error
+            context = call(queue, task.cls)
             if context is not None:
                 contexts[name] = context
         return contexts
@@ -63,10 +60,7 @@ class NodeHooks:
         """
         found: list[tuple[str, Hashable]] = []
         for name, call in self._task_context if by_tree else self._task_context_without_tree:
-            try:
-                context = call(task)
-            except Exception as error:
-                raise HookFailed(name, "task_context", error) from error
+            context = call(task)
             if context is not None:
                 found.append((name, context))
         return found
@@ -89,38 +83,27 @@ class NodeHooks:
         """Whether some hook's result for one node depends on other nodes, for this signature now."""
         if self._best_node:
             return True
-        for name, call in self._batch_order:
-            try:
-                if call(signature, NodeView(table, candidates)) is not None:
-                    return True
-            except Exception as error:
-                raise HookFailed(name, "batch_node_order", error) from error
-        return False
+        return any(call(signature, NodeView(table, candidates)) is not None for _, call in self._batch_order)
 
     # --- filters ----------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _filter(
-        entries: Sequence[Entry], hook: str, signature: PodSignature, selection: NodeView, result: FilterResult
-    ) -> None:
-        for name, call in entries:
-            try:
-                call(signature, selection, result)
-            except Exception as error:
-                raise HookFailed(name, hook, error) from error
+    def _filter(entries: Sequence[Entry], signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
+        for _, call in entries:
+            call(signature, selection, result)
 
     def filter_static(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that placements cannot change."""
-        self._filter(self._predicate_static, "predicate_static", signature, selection, result)
+        self._filter(self._predicate_static, signature, selection, result)
 
     def filter_rows(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read single nodes."""
-        self._filter(self._predicate, "predicate", signature, selection, result)
+        self._filter(self._predicate, signature, selection, result)
 
     def filter_domains(self, signature: PodSignature, selection: NodeView, result: FilterResult) -> None:
         """Runs the filters that read other nodes, where the signature is domain bound."""
         if self.is_domain_bound(signature):
-            self._filter(self._predicate_domain, "predicate_domain", signature, selection, result)
+            self._filter(self._predicate_domain, signature, selection, result)
 
     def diagnose(self, signature: PodSignature, selection: NodeView, diagnosis: Diagnosis) -> None:
         """Runs all filters one by one, with the reasons by plugin and hook."""
@@ -130,7 +113,7 @@ class NodeHooks:
         for hook, calls in entries:
             for entry in calls:
                 diagnosis.caller = (entry[0], hook)
-                self._filter([entry], hook, signature, selection, diagnosis)
+                self._filter([entry], signature, selection, diagnosis)
 
     # --- scores -----------------------------------------------------------------------------------------------------
 
@@ -147,39 +130,33 @@ class NodeHooks:
 
     def row_scores(self, signature: PodSignature, selection: NodeView) -> Scores:
         """The scores that read single nodes: float64 [k]."""
-        total = self._sum(self._order, "node_order", signature, selection)
+        total = self._sum(self._order, signature, selection)
         return np.zeros(len(selection)) if total is None else total
 
     def static_scores(self, signature: PodSignature, selection: NodeView) -> Scores | None:
         """The scores that placements cannot change: float64 [k]; None without any."""
-        return self._sum(self._order_static, "node_order_static", signature, selection)
+        return self._sum(self._order_static, signature, selection)
 
     def with_batch_scores(self, signature: PodSignature, selection: NodeView, total: Scores) -> Scores:
         """`total` with the scores that compare nodes: float64 [k]."""
-        compared = self._sum(self._batch_order, "batch_node_order", signature, selection, total)
+        compared = self._sum(self._batch_order, signature, selection, total)
         return total if compared is None else compared
 
     @staticmethod
     def _sum(
-        entries: Sequence[Entry], hook: str, signature: PodSignature, selection: NodeView, total: Scores | None = None
+        entries: Sequence[Entry], signature: PodSignature, selection: NodeView, total: Scores | None = None
     ) -> Scores | None:
         """Adds the plugins' scores to `total`: float64 [k]; None without any."""
-        for name, call in entries:
-            try:
-                part = call(signature, selection)
-            except Exception as error:
-                raise HookFailed(name, hook, error) from error
+        for _, call in entries:
+            part = call(signature, selection)
             if part is not None:
                 total = part if total is None else total + part
         return total
 
     def pick(self, signature: PodSignature, candidates: Rows, total: Scores) -> int:
         """The best of candidate rows with these scores, unless a plugin chooses."""
-        for name, call in self._best_node:
-            try:
-                row = call(signature, candidates, total)
-            except Exception as error:
-                raise HookFailed(name, "best_node", error) from error
+        for _, call in self._best_node:
+            row = call(signature, candidates, total)
             if row is not None:
                 return int(row)
         return int(candidates[int(np.argmax(total))])

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capcard_sched.framework.api.dispatch import HookFailed
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -36,23 +34,17 @@ class PluginStates:
         if not self._now:
             return None
         columns = []
-        for name, call in self._now:
-            try:
-                column = call()
-            except Exception as error:
-                raise HookFailed(name, "node_state", error) from error
+        for _, call in self._now:
+            column = call()
             columns.append(np.zeros(self._size, dtype=np.int64) if column is None else column)
         return np.stack(columns, axis=1)
 
     def after(self, held: Vector, cls: TaskClass) -> Vector:
         """The states of a node after one more pod of a class: int64 [plugins]."""
         following = held.copy()
-        for column, (name, call) in enumerate(self._after):
+        for column, (_, call) in enumerate(self._after):
             if call is not None:
-                try:
-                    following[column] = call(cls, int(held[column]))
-                except Exception as error:
-                    raise HookFailed(name, "next_node_state", error) from error
+                following[column] = call(cls, int(held[column]))
         return following
 
     def by_plugin(self, held: Matrix) -> Mapping[str, npt.NDArray[np.int64]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from capcard_sched.framework.api.plugin import NoArguments
+from capcard_sched.framework.api.plugin import NoArguments, Reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,8 @@ class Action:
     #: Arguments as a frozen struct, read from `configurations:`; as `Plugin.Arguments`.
     Arguments: ClassVar[type[msgspec.Struct]] = NoArguments
 
-    #: True when its results depend on `session.now`: sessions then run on an unchanged cluster, too.
-    time_dependent: bool = False
+    #: As `Plugin.reads`.
+    reads: ClassVar[Reads] = Reads(0)
 
     def __init__(self, arguments: Any = None) -> None:
         self.arguments = self.Arguments() if arguments is None else arguments

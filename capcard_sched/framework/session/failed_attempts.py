@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.plugin import Reads
 from capcard_sched.framework.placement.class_fits import ClassFit, FitChange
 from capcard_sched.framework.session.refused_admissions import RefusedAdmissions
 from capcard_sched.model.status import PodGroupPhase
@@ -92,7 +93,7 @@ class FailedAttempts:
     def __init__(self, state: ClusterState, dispatch: Dispatch) -> None:
         self._state = state
         self._dispatch = dispatch
-        depends_on_time = any(plugin.time_dependent for plugin in dispatch.plugins)
+        depends_on_time = Reads.CLOCK in dispatch.reads
         self._is_supported = dispatch.has_allocation_versions and not depends_on_time
         self._skips_refused = dispatch.has_admission_versions and not depends_on_time
         self._admissions = RefusedAdmissions()
@@ -320,12 +321,9 @@ class FailedAttempts:
         if not self._is_supported or self._access is None:
             return None
         found: list[Hashable] = [queue.name, self._access.version(queue)]
-        for name, call in self._dispatch.entries("allocation_version"):
+        for _, call in self._dispatch.entries("allocation_version"):
             version_of: Callable[[Queue], Hashable] = call
-            try:
-                version = version_of(queue)
-            except Exception as error:
-                raise HookFailed(name, "allocation_version", error) from error
+            version = version_of(queue)
             if version is None:
                 return None
             found.append(version)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from capcard_sched.framework.api.dispatch import HookFailed
+from capcard_sched.framework.api.dispatch import HookFailed, error_text
 from capcard_sched.framework.api.node_view import NodeView
 from capcard_sched.framework.api.plugin import OutsideError
 from capcard_sched.framework.session.carry_over import REFRESH_SECONDS, AdmissionRefusal, CarryOver
@@ -269,11 +269,8 @@ class Session(Snapshot):
         if barred is not None:
             return (barred.message,)
         grounds: list[object] = [job.uid]
-        for name, call in self.dispatch.entries("admission_version"):
-            try:
-                token = call(job)
-            except Exception as error:
-                raise HookFailed(name, "admission_version", error) from error
+        for _, call in self.dispatch.entries("admission_version"):
+            token = call(job)
             if token is None:
                 return None
             grounds.append(token)
@@ -410,7 +407,7 @@ class Session(Snapshot):
     def record_hook_error(self, subject: Subject, error: Exception) -> None:
         """Records a failure around one object; the session continues with the others."""
         plugin, hook = (error.plugin, error.hook) if isinstance(error, HookFailed) else ("", "")
-        text = str(error) if isinstance(error, HookFailed) else f"{type(error).__name__}: {error}"
+        text = error_text(error)
         if hook in ("on_allocate", "on_deallocate"):
             self.state.changes.force_resync = True  # the plugin's sums may be wrong
         ref = reference(subject)

@@ -226,13 +226,10 @@ class Statement:
     def _wanted(self, hook: str) -> list[Mapping[str, Any]]:
         """The results of a hook, by task uid, that runs for every placement to be bound."""
         found: list[Mapping[str, Any]] = []
-        for name, call in self._session.dispatch.entries(hook):
+        for _, call in self._session.dispatch.entries(hook):
             for record in self._records:
                 if isinstance(record, Placement) and record.tasks[0].status is TaskStatus.ALLOCATED:
-                    try:
-                        wanted = call(record)
-                    except Exception as error:
-                        raise HookFailed(name, hook, error) from error
+                    wanted = call(record)
                     if wanted:
                         found.append(wanted)
         return found

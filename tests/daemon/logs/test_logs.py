@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from capcard_sched.daemon.observability.logs import Format, Logs, SessionLog
-from capcard_sched.framework.api.plugin import OutsideError, Plugin
+from capcard_sched.framework.api.plugin import OutsideError, Plugin, Reads
 from capcard_sched.testing import Harness
 
 CARD = "NVIDIA-H200"
@@ -237,7 +237,7 @@ def test_every_binding_and_refusal_is_told_from_verbosity_4() -> None:
 def test_a_failure_that_repeats_is_told_once_a_minute_with_how_often_it_came(kind: type[Exception], level: str) -> None:
     class Broken(Plugin):
         name = "broken"
-        time_dependent = True
+        reads = Reads.CLOCK
 
         def job_valid(self, job: Any) -> Any:
             raise kind("always")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.deltas import ObjectChanged, ObjectGone
 from capcard_sched.model.limits import ResourceQuotaObject
 from capcard_sched.testing import EPOCH, Harness
@@ -27,7 +27,7 @@ class Watcher(Plugin):
     """Looks at quotas."""
 
     name = "watcher"
-    wakes_on = frozenset({"quotas"})
+    reads = Reads.QUOTAS
 
 
 def _harness(*names: str) -> Harness:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capcard_sched.framework.api.plugin import Plugin
+from capcard_sched.framework.api.plugin import Plugin, Reads
 from capcard_sched.model.deltas import NodeUsageChanged, NodeUsageGone
 from capcard_sched.model.usage import NodeUsage
 from capcard_sched.testing import EPOCH, Harness
@@ -14,7 +14,7 @@ class Looks(Plugin):
     """Looks at load."""
 
     name = "looks"
-    wakes_on = frozenset({"usage"})
+    reads = Reads.USAGE
 
 
 def _harness(plugin: str) -> Harness:
