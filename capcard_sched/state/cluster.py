@@ -35,7 +35,7 @@ from capcard_sched.state.usage import UsageTable
 from capcard_sched.state.volumes import VolumeTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
 
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job
@@ -66,8 +66,8 @@ class ClusterState:
         self.active: dict[str, Job] = {}
         #: Number of times this scheduler became leader.
         self.terms = 0
-        #: Version of the rule that accounts devices.
-        self._device_accounting: Hashable = NO_ACCOUNTING.version
+        #: The rule that accounts devices.
+        self.device_accounting = NO_ACCOUNTING
         self._width = self.columns.width
         #: Edits of bound pods and of their PodGroups without effect.
         self.ignored_edits = IgnoredEdits()
@@ -237,9 +237,9 @@ class ClusterState:
 
     def account_devices(self, accounting: DeviceAccounting) -> bool:
         """Account the devices of all pods by another rule. Returns whether the rule changed; O(pods) then."""
-        if accounting.version == self._device_accounting:
+        if accounting.version == self.device_accounting.version:
             return False
-        self._device_accounting = accounting.version
+        self.device_accounting = accounting
         for task in self.tasks.values():
             self._accounting.subtract(task)
         self.classes.account_devices(accounting)

@@ -223,43 +223,41 @@ class _Model:
             name: [(pod, status) for pod, status, node in self.pods.values() if node == name] for name in self.nodes
         }
         return {
-            "jobs": {
+            "PodGroup": {
                 f"default/{name}": {
-                    "tasks": {pod.uid for pod, _, _ in members},
-                    "pending": {pod.uid for pod, status, _ in members if _waits(status) and not pod.gated},
+                    "tasks": sorted(pod.uid for pod, _, _ in members),
+                    "pending": sorted(pod.uid for pod, status, _ in members if _waits(status) and not pod.gated),
                     "pending_best_effort": sum(
                         _waits(status) and not pod.cpu and not pod.gpu for pod, status, _ in members
                     ),
-                    "counts": dict(Counter(status for _, status, _ in members)),
+                    "counts": dict(Counter(status.title for _, status, _ in members)),
                     "allocated": held[name],
                     "total_request": _requests([pod for pod, _, _ in members]),
+                    "schedulable": queue_of[name] in self.queues,
+                    "orphan": queue_of[name] is not None and queue_of[name] not in self.queues,
+                    "without_group": queue_of[name] is None,
                 }
                 for name, members in jobs.items()
             },
-            "queues": {
+            "Queue": {
                 queue: {
-                    "jobs": {f"default/{name}" for name in jobs if queue_of[name] == queue},
+                    "jobs": sorted(f"default/{name}" for name in jobs if queue_of[name] == queue),
                     "allocated": dict(
                         sum((Counter(held[name]) for name in jobs if queue_of[name] == queue), Counter())
                     ),
                 }
                 for queue in self.queues
             },
-            "nodes": {
+            "Node": {
                 name: {
-                    "tasks": {pod.uid for pod, _ in here},
+                    "tasks": sorted(pod.uid for pod, _ in here),
                     "used": _requests([pod for pod, _ in here]),
                     "releasing": _requests([pod for pod, status in here if status is TaskStatus.RELEASING]),
-                    "nonzero": [1000 * sum(pod.cpu for pod, _ in here), _MEMORY * len(here)],
+                    "nonzero_used": [1000 * sum(pod.cpu for pod, _ in here), _MEMORY * len(here)],
                     "allocatable": {"cpu": 1000 * self.nodes[name], "pods": 110},
                 }
                 for name, here in on_nodes.items()
             },
-            "schedulable": {f"default/{name}" for name, queue in queue_of.items() if queue in self.queues},
-            "orphans": {
-                f"default/{name}" for name, queue in queue_of.items() if queue is not None and queue not in self.queues
-            },
-            "groups_missing": {f"default/{name}" for name, queue in queue_of.items() if queue is None},
         }
 
 
@@ -283,10 +281,8 @@ def _state() -> ClusterState:
 def _shared(sums: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     """Only what `like` has, at every depth of a fixed set of keys."""
     return {
-        part: {name: {key: sums[part][name][key] for key in row} for name, row in rows.items()}
-        if isinstance(rows, dict)
-        else sums[part]
-        for part, rows in like.items()
+        kind: {name: {key: sums[kind][name][key] for key in row} for name, row in rows.items()}
+        for kind, rows in like.items()
     }
 
 
@@ -298,7 +294,7 @@ def test_the_sums_follow_from_the_objects_that_are_left(changes: list[Any]) -> N
         kept = recorded(state)
         assert kept == rebuilt(state)
     expected = model.sums()
-    for part in ("jobs", "queues", "nodes"):
+    for part in ("PodGroup", "Queue", "Node"):
         assert set(kept[part] if changes else {}) == set(expected[part])
     assert _shared(recorded(state), expected) == expected
 

@@ -14,14 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from capcard_sched.daemon.diagnosis.cache_comparer import CacheDifference, compare, differences, lasting, rebuild
 from capcard_sched.model import deltas
-from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME
+from capcard_sched.model.annotations import CARD_ASSIGNED, COOLDOWN_TIME, NODE_VGPU_REGISTER
+from capcard_sched.model.card_registration import RegisteredCard, encode_registration
 from capcard_sched.model.hyper_nodes import HyperNode
 from capcard_sched.model.limits import Budget, Quota
 from capcard_sched.model.numa import CpuTopology, NumaFacts
 from capcard_sched.model.objects import PodConditionObject, PodGroupObject, PodObject
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.state.document import to_document
 from tests import objects
-from tests.accounting import raw
 from tests.daemon.dump.listed import Listed
 
 CARD = "NVIDIA-H200"
@@ -62,9 +63,9 @@ def test_a_cluster_that_has_come_to_rest_equals_its_list() -> None:
 
 def test_comparing_changes_nothing() -> None:
     h = cluster()
-    before = raw(h.state)
+    before = to_document(h.state)
     compare(h.state, [])
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert h.step().idle
 
 
@@ -310,11 +311,11 @@ TAMPERING: list[tuple[Callable[[Listed], None], str]] = [
     (_queue_gone, "Queue r: object: cache none, API uid cluster-r-uid"),
     (_group_gone, "PodGroup default/waits: uid: cache none, API default-waits-uid"),
     (_pod_more, "Pod default/more: object: cache Running on n1, uid "),
-    (_namespace, "Namespace default: object: cache {'a': 'b'}, API none"),
-    (_quota, "ResourceQuota default/q: object: cache Quota("),
-    (_budget, "PodDisruptionBudget default/b: object: cache Budget("),
-    (_numa, "Numatopology n1: object: cache NumaFacts("),
-    (_hyper_node, "HyperNode leaf: object: cache HyperNode("),
+    (_namespace, "Namespace default: object: cache {'labels': {'a': 'b'}}, API none"),
+    (_quota, "ResourceQuota default/q: object: cache {'hard': {'cpu': 1}, "),
+    (_budget, "PodDisruptionBudget default/b: object: cache {'selector': None, "),
+    (_numa, "Numatopology n1: object: cache {'cpu_policy': 'static', "),
+    (_hyper_node, "HyperNode leaf: object: cache {'tier': 1, "),
     (_unreadable, "Cluster: unreadable: cache {'Pod default/bad': "),
 ]
 
@@ -374,13 +375,16 @@ STORAGE: list[tuple[deltas.Delta, str]] = [
     (deltas.ObjectGone("PersistentVolume", "", "disk"), "Cluster: reserved: cache {}, API {'default/data': ['disk']}"),
     (deltas.ObjectGone("PersistentVolume", "", "disk"), "Cluster: volumes_of_class: cache {}, API {'fast': ['disk']}"),
     (deltas.ObjectGone("StorageClass", "", "fast"), "StorageClass fast: object: cache none, "),
-    (deltas.ObjectGone("CSINode", "", "n1"), "CSINode n1: object: cache none, API {'csi.test': 3}"),
+    (deltas.ObjectGone("CSINode", "", "n1"), "CSINode n1: object: cache none, API {'limits': {'csi.test': 3}"),
     (deltas.ObjectGone("CSIDriver", "", "csi.test"), "Cluster: tracked_drivers: cache also nothing, API also csi.test"),
     (
         deltas.ObjectGone("CSIStorageCapacity", "kube-system", "here"),
         "CSIStorageCapacity kube-system/here: object: cache none, ",
     ),
-    (deltas.ObjectGone("VolumeAttachment", "", "a1"), "VolumeAttachment n1: object: cache none, API {'a1': 'disk'}"),
+    (
+        deltas.ObjectGone("VolumeAttachment", "", "a1"),
+        "VolumeAttachment n1/a1: object: cache none, API {'node': 'n1', 'volume': 'disk'}",
+    ),
 ]
 
 
@@ -541,3 +545,29 @@ def test_the_order_of_the_list_does_not_matter(seed: object) -> None:
     listing = h.listing()
     seed.shuffle(listing)  # type: ignore[attr-defined]
     assert differences(h.state, rebuild(h.state, listing)) == []
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def test_pods_whose_devices_a_plugin_accounts_equal_their_list() -> None:
+    """The list is accounted by the same rule: 3,000 MiB of a card, not the limit of the container."""
+    register = encode_registration((RegisteredCard("A", 10, 10000, "NVIDIA-L40S", healthy=True, mode="hami-core"),))
+    h = Listed(
+        "actions: enqueue, allocate\n"
+        "tiers: [{plugins: [{name: gang}, {name: predicates}, "
+        "{name: deviceshare, arguments: {deviceshare.VGPUEnable: true}}]}]",
+        run=True,
+    )
+    h.node(
+        "n1",
+        annotations={NODE_VGPU_REGISTER: register},
+        resources={"volcano.sh/vgpu-number": 10, "volcano.sh/vgpu-memory": 10000, "volcano.sh/vgpu-cores": 100},
+    )
+    h.queue("q")
+    h.group("g")
+    h.pod("p", group="g", limits={"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 30})
+    h.step()
+    h.settle()
+    assert h.state.queues["q"].allocated.any()
+    assert compare(h.state, h.listing()) == []

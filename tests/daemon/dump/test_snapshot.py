@@ -18,9 +18,9 @@ from capcard_sched.model.intents import ClaimBinding
 from capcard_sched.model.limits import PodDisruptionBudgetObject, ResourceQuotaObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.usage import NodeUsage
+from capcard_sched.state.document import to_document
 from capcard_sched.testing import Harness
 from tests import objects
-from tests.accounting import raw
 
 CARD = "NVIDIA-H200"
 NOW = 1767225600.25
@@ -63,8 +63,8 @@ def document(h: Harness) -> dict[str, Any]:
 
 
 def test_a_queue_is_written_with_its_amounts_and_card_figures() -> None:
-    (queue,) = document(cluster())["queues"]
-    assert (queue["name"], queue["state"], queue["weight"]) == ("q", "Open", 1)
+    queue = document(cluster())["Queue"]["q"]
+    assert (queue["state"], queue["weight"]) == ("Open", 1)
     assert queue["capability"] == {"cpu": 8000, "memory": 64 << 30}
     assert queue["allocated"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
     assert queue["jobs"] == ["default/runs", "default/waits"]
@@ -73,32 +73,42 @@ def test_a_queue_is_written_with_its_amounts_and_card_figures() -> None:
     assert (figures["capacity"], figures["allocated"], figures["inqueue"]) == (3.0, 2.0, 0.0)
 
 
-def test_a_job_is_written_with_phase_counts_amounts_and_tasks() -> None:
-    runs, waits = document(cluster())["jobs"]
-    assert (runs["name"], runs["phase"], runs["counts"]) == ("default/runs", "Running", {"Running": 2})
+def test_a_job_is_written_with_phase_counts_amounts_and_conditions() -> None:
+    jobs = document(cluster())["PodGroup"]
+    runs, waits = jobs["default/runs"], jobs["default/waits"]
+    assert (runs["phase"], runs["counts"]) == ("Running", {"Running": 2})
     assert runs["allocated"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
-    assert runs["tasks"][0] == {
+    assert runs["tasks"] == ["default-a-uid", "default-b-uid"]
+    assert (waits["counts"], "allocated" in waits) == ({"Pending": 2}, False)
+    assert waits["total_request"]["nvidia.com/gpu"] == 4000
+    assert (waits["conditions"][0]["type"], waits["conditions"][0]["status"]) == ("Unschedulable", "True")
+
+
+def test_a_pod_is_written_with_its_node_its_request_and_its_card() -> None:
+    pods = document(cluster())["Pod"]
+    expected = {
         "name": "default/a",
-        "uid": "default-a-uid",
+        "job": "default/runs",
         "status": "Running",
         "node": "n1",
-        "request": {"cpu": 1000, "nvidia.com/gpu": 1000, "pods": 1},
+        "requests": {"cpu": 1000, "nvidia.com/gpu": 1000, "pods": 1},
         "priority": 1,
         "card": CARD,
+        "ours": True,
     }
-    assert (waits["counts"], waits["allocated"]) == ({"Pending": 2}, {})
-    assert waits["requested"]["nvidia.com/gpu"] == 4000
-    assert waits["conditions"][0][:2] == ["Unschedulable", "True"]
+    assert {field: pods["default-a-uid"][field] for field in expected} == expected
+    foreign = pods["default-foreign-uid"]
+    assert (foreign["node"], foreign["ours"], "job" in foreign) == ("elsewhere", False, False)
 
 
 def test_a_node_is_written_with_cards_amounts_and_tasks() -> None:
-    n1, plain, elsewhere = document(cluster())["nodes"]
+    nodes = document(cluster())["Node"]
+    n1, plain = nodes["n1"], nodes["plain"]
     assert n1["cards"] == {CARD: 4.0}
-    assert n1["taints"] == ["k=v:PreferNoSchedule"]
-    assert n1["tasks"] == ["default/a", "default/b"]
-    assert n1["idle"]["cpu"] == n1["allocatable"]["cpu"] - n1["used"]["cpu"] == 14000
-    assert (plain["name"], plain["cards"], plain["used"]) == ("plain", {}, {})
-    assert elsewhere == {"name": "elsewhere", "unknown": True, "tasks": ["default/foreign"]}
+    assert n1["taints"] == [{"key": "k", "value": "v", "effect": "PreferNoSchedule"}]
+    assert n1["tasks"] == ["default-a-uid", "default-b-uid"]
+    assert n1["allocatable"]["cpu"] - n1["used"]["cpu"] == 14000
+    assert not {"cards", "used"} & plain.keys()
 
 
 def test_hyper_nodes_are_written_as_the_tree_they_form() -> None:
@@ -108,14 +118,14 @@ def test_hyper_nodes_are_written_as_the_tree_they_form() -> None:
     h.group("waits", min_member=2, topology={"mode": "hard", "highestTierAllowed": 2})
     h.step()
     found = document(h)
-    assert found["hyperNodes"] == [
-        {"name": "leaf", "tier": 1, "above": "spine", "nodes": ["n1"]},
-        {"name": "spine", "tier": 2, "above": "", "nodes": ["plain"]},
-    ]
-    assert found["unreadable"]["HyperNode leaf"].endswith("node missing does not exist")
-    runs, waits = found["jobs"]
-    assert runs["networkTopology"] is None
-    assert waits["networkTopology"] == {"mode": "hard", "highestTierAllowed": 2}
+    assert found["HyperNode"] == {
+        "leaf": {"tier": 1, "above": "spine", "nodes": ["n1"]},
+        "spine": {"tier": 2, "nodes": ["plain"]},
+    }
+    assert found["Cluster"][""]["unreadable"]["HyperNode leaf"].endswith("node missing does not exist")
+    jobs = found["PodGroup"]
+    assert "topology" not in jobs["default/runs"]
+    assert jobs["default/waits"]["topology"] == {"hard": True, "highest": 2, "highest_name": ""}
 
 
 def test_measured_load_is_written_with_its_age() -> None:
@@ -123,10 +133,10 @@ def test_measured_load_is_written_with_its_age() -> None:
     measured = {"n1": NodeUsage(cpu=42.5, memory=10.0, at=NOW - 299), "plain": NodeUsage(cpu=7.0, at=NOW - 301)}
     h.apply(deltas.NodeUsageChanged({**measured, "gone": NodeUsage(memory=1.0)}))
     h.step()
-    assert document(h)["nodeUsage"] == {
-        "gone": {"cpu": None, "memory": 1.0, "measured": None, "fresh": True},
-        "n1": {"cpu": 42.5, "memory": 10.0, "measured": "2025-12-31T23:55:01Z", "fresh": True},
-        "plain": {"cpu": 7.0, "memory": None, "measured": "2025-12-31T23:54:59Z", "fresh": False},
+    assert document(h)["NodeUsage"] == {
+        "gone": {"memory": 1.0, "fresh": True},
+        "n1": {"cpu": 42.5, "memory": 10.0, "at": NOW - 299, "fresh": True},
+        "plain": {"cpu": 7.0, "at": NOW - 301, "fresh": False},
     }
 
 
@@ -145,14 +155,16 @@ def test_numa_facts_are_written_as_lists_of_cpus() -> None:
     }
     h.apply(deltas.ObjectChanged(msgspec.convert(body, NumatopologyObject)))
     h.step()
-    assert document(h)["numatopologies"] == {
+    assert document(h)["Numatopology"] == {
         "n1": {
-            "cpuManagerPolicy": "static",
-            "topologyManagerPolicy": "single-numa-node",
-            "numaNodes": {"0": "0-3", "1": "4-7"},
-            "reservedCpus": 1,
-            "freeCpus": "1-3,6",
-            "podsWithCpus": ["default/a"],
+            "cpu_policy": "static",
+            "topology_policy": "single-numa-node",
+            "numa_nodes": {"0": "0-3", "1": "4-7"},
+            "sockets": ["0-7"],
+            "cores": [[0, "0-1"], [0, "2-3"], [0, "4-5"], [0, "6-7"]],
+            "reserved": 1,
+            "free": "1-3,6",
+            "pods": ["default/a"],
         }
     }
 
@@ -177,15 +189,15 @@ def test_what_limits_namespaces_is_written() -> None:
     h.priority_class("high", 1000)
     h.step()
     found = document(h)
-    assert found["resourceQuotas"] == {
+    assert found["ResourceQuota"] == {
         "default/rq": {"hard": {"pods": 9000, "requests.cpu": 4000}, "used": {"pods": 0, "requests.cpu": 500}}
     }
-    assert found["podDisruptionBudgets"] == {"default/pdb": {"allowed": 2, "granted": ["b"]}}
-    assert found["priorityClasses"] == {
-        "high": {"value": 1000, "globalDefault": False},
-        "low": {"value": 5, "globalDefault": True},
+    assert found["PodDisruptionBudget"] == {"default/pdb": {"allowed": 2, "disrupted": ["b"]}}
+    assert found["PriorityClass"] == {
+        "high": {"value": 1000, "is_default": False},
+        "low": {"value": 5, "is_default": True},
     }
-    assert found["namespaces"] == ["default"]
+    assert found["Namespace"] == {"default": {}}
 
 
 def test_storage_is_written_with_what_is_assumed_of_it() -> None:
@@ -201,65 +213,64 @@ def test_storage_is_written_with_what_is_assumed_of_it() -> None:
     h.attachment("at", node="n1", volume="pv1")
     h.step()
     h.state.assume_volumes(h.task("c"), "n1", [ClaimBinding("waits", "default-waits-uid", "pv2")])
-    found = document(h)["storage"]
-    assert found["classes"] == {"fast": {"provisioner": "csi.test", "waitsForPod": True}}
-    assert found["claims"] == {
-        "default/bound": {"class": "fast", "volume": "pv1", "bound": True, "bytes": 1 << 30},
-        "default/waits": {
-            "class": "fast",
-            "bytes": 2 << 30,
-            "assumed": {"volume": "pv2", "node": "n1", "pods": ["default-c-uid"]},
-        },
+    found = document(h)
+    assert found["StorageClass"] == {"fast": {"provisioner": "csi.test", "waits_for_consumer": True}}
+    claims = found["PersistentVolumeClaim"]
+    bound, waits = claims["default/bound"], claims["default/waits"]
+    assert (bound["class_name"], bound["volume_name"], bound["bound"], bound["size"]) == ("fast", "pv1", True, 1 << 30)
+    assert (waits["bound"], waits["size"]) == (False, 2 << 30)
+    assert found["AssumedClaim"] == {"default/waits": {"volume": "pv2", "node": "n1", "pods": ["default-c-uid"]}}
+    volumes = found["PersistentVolume"]
+    assert volumes["pv1"]["claim"]["name"] == "bound"
+    assert volumes["pv1"]["attachment"][:2] == ["csi.test", "h1"]
+    assert (volumes["pv2"]["size"], volumes["pv2"]["available"]) == (2 << 30, True)
+    assert found["CSIStorageCapacity"] == {
+        "kube-system/left": {"class_name": "fast", "left": 10 << 30, "largest": 4 << 30}
     }
-    assert found["volumes"] == {
-        "pv1": {"class": "fast", "bytes": 1 << 30, "claim": "default/bound", "driver": "csi.test", "handle": "h1"},
-        "pv2": {"class": "fast", "bytes": 2 << 30, "available": True},
-    }
-    assert found["capacities"] == {"kube-system/left": {"class": "fast", "left": 10 << 30, "largest": 4 << 30}}
-    assert found["driversWithCapacity"] == ["csi.test"]
-    assert found["attachLimits"] == {"n1": {"csi.test": 3}}
-    assert found["attached"] == {"n1": ["pv1"]}
+    assert found["Cluster"][""]["tracked_drivers"] == ["csi.test"]
+    assert found["CSINode"] == {"n1": {"limits": {"csi.test": 3}}}
+    assert found["VolumeAttachment"] == {"n1/at": {"node": "n1", "volume": "pv1"}}
 
 
-def test_a_job_without_queue_or_podgroup_has_the_missing_kind() -> None:
+def test_a_job_without_queue_or_podgroup_is_written_as_not_schedulable() -> None:
     h = cluster()
     h.group("stray", queue="nowhere")
     h.pod("alone", group="unheard-of")
     h.step()
-    lacks = {job["name"]: (job["visible"], job["lacks"]) for job in document(h)["jobs"]}
-    assert lacks["default/stray"] == (False, "queue")
-    assert lacks["default/unheard-of"] == (False, "PodGroup")
-    assert lacks["default/runs"] == (True, "")
+    found = {name: (job["schedulable"], job.get("uid", "")) for name, job in document(h)["PodGroup"].items()}
+    assert found["default/stray"] == (False, "default-stray-uid")
+    assert found["default/unheard-of"] == (False, "")
+    assert found["default/runs"] == (True, "default-runs-uid")
 
 
 def test_every_table_of_the_state_stands_in_the_snapshot() -> None:
     """A table that is new must be given its place here, or its reason not to have one."""
     places = {
-        "tasks": "jobs",
-        "jobs": "jobs",
-        "schedulable": "jobs",
-        "orphans": "jobs",
-        "groups_missing": "jobs",
-        "queues": "queues",
-        "nodes": "nodes",
-        "hyper_nodes": "hyperNodes",
-        "numa": "numatopologies",
-        "usage": "nodeUsage",
-        "config_maps": "configMaps",
-        "namespaces": "namespaces",
-        "priority_classes": "priorityClasses",
-        "quotas": "resourceQuotas",
-        "budgets": "podDisruptionBudgets",
-        "volumes": "storage",
-        "problems": "unreadable",
-        "ignored_edits": "ignoredEdits",
-        "deleted_queues": "deletedQueues",
+        "tasks": "Pod",
+        "jobs": "PodGroup",
+        "schedulable": "PodGroup",
+        "orphans": "PodGroup",
+        "groups_missing": "PodGroup",
+        "queues": "Queue",
+        "nodes": "Node",
+        "hyper_nodes": "HyperNode",
+        "numa": "Numatopology",
+        "usage": "NodeUsage",
+        "config_maps": "ConfigMap",
+        "namespaces": "Namespace",
+        "priority_classes": "PriorityClass",
+        "quotas": "ResourceQuota",
+        "budgets": "PodDisruptionBudget",
+        "volumes": "PersistentVolume",
+        "problems": "Cluster",
+        "ignored_edits": "Cluster",
+        "deleted_queues": "DeletedQueue",
         "scheduler_names": "schedulerNames",
         "default_queue": "defaultQueue",
         "terms": "terms",
     }
     #: How the state works, not what it knows.
-    inner = {"active", "classes", "columns", "confirmed", "changes", "term_limits"}
+    inner = {"active", "classes", "columns", "confirmed", "changes", "device_accounting", "term_limits"}
     h = cluster()
     tables = {name for name, value in vars(h.state).items() if not name.startswith("_") and not callable(value)}
     assert tables - inner == set(places)
@@ -273,8 +284,7 @@ def test_the_head_has_time_conf_and_totals() -> None:
     assert found["schedulerConf"]["hash"] == h.core.conf.hash
     assert found["schedulerConf"]["actions"] == ["enqueue", "allocate", "backfill"]
     assert "capacity-card" in found["schedulerConf"]["tiers"][1]
-    assert (found["total"]["nodes"], found["total"]["tasks"]) == (2, 5)
-    assert [task["name"] for task in found["tasksWithoutJob"]] == ["default/foreign"]
+    assert found["Cluster"][""]["total_used"] == {"cpu": 2000, "nvidia.com/gpu": 2000, "pods": 2}
 
 
 def test_annotations_labels_environment_and_arguments_stay_out() -> None:
@@ -283,10 +293,10 @@ def test_annotations_labels_environment_and_arguments_stay_out() -> None:
 
 def test_a_snapshot_changes_nothing_and_is_the_same_twice() -> None:
     h = cluster()
-    before = raw(h.state)
+    before = to_document(h.state)
     first = snapshot(h.core, NOW)
     assert snapshot(h.core, NOW) == first
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert h.step().idle
 
 
@@ -302,14 +312,14 @@ def test_a_plugin_that_fails_is_named_and_the_rest_is_written() -> None:
     h.step()
     found = document(h)
     assert found["failures"] == ["plugin broken, metrics: ValueError: no figures"]
-    assert [queue["name"] for queue in found["queues"]] == ["q"]
+    assert list(found["Queue"]) == ["q"]
 
 
 def test_objects_that_cannot_be_read_are_listed() -> None:
     h = Harness()
     h.node("n1", cpu="?")
     h.step()
-    assert list(document(h)["unreadable"]) == ["Node n1"]
+    assert list(document(h)["Cluster"][""]["unreadable"]) == ["Node n1"]
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

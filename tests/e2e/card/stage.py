@@ -148,13 +148,13 @@ class Stage:
         await eventually(unheard, "the daemon to have heard of everything", lambda left: not left)
 
     async def sees(self, section: str, name: str, check: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Return when it is so of an object in the daemon's snapshot (`nodes`, `queues`).
+        """Return when it is so of an object in the daemon's snapshot (`Node`, `Queue`).
 
         Kinds come by different watches: what is changed first may be heard of last.
         """
 
         async def shown() -> list[Mapping[str, Any]]:
-            return [row for row in (await self._snapshot())[section] if row["name"] == name]
+            return [row for key, row in (await self._snapshot())[section].items() if key == name]
 
         await eventually(shown, f"the daemon to see {name} in {section}", lambda rows: any(map(check, rows)))
 
@@ -167,12 +167,11 @@ class Stage:
 
     async def _known(self) -> set[tuple[str, str]]:
         found = await self._snapshot()
-        tasks = [*found["tasksWithoutJob"], *(task for job in found["jobs"] for task in job["tasks"])]
         return {
-            *(("Node", node["name"]) for node in found["nodes"]),
-            *(("Queue", queue["name"]) for queue in found["queues"]),
-            *(("PodGroup", job["uid"]) for job in found["jobs"]),
-            *(("Pod", task["uid"]) for task in tasks),
+            *(("Node", name) for name in found["Node"]),
+            *(("Queue", name) for name in found["Queue"]),
+            *(("PodGroup", job.get("uid", "")) for job in found["PodGroup"].values()),
+            *(("Pod", uid) for uid in found["Pod"]),
         }
 
     async def settle(self) -> None:

@@ -41,7 +41,9 @@ async def _offer(scene: Scene, name: str, devices: Mapping[str, int]) -> None:
     await scene.cluster.patch("nodes", name, status, subresource="status")
     wanted = {device: 1000 * count for device, count in devices.items()}
     await scene.stage.sees(
-        "nodes", name, lambda node: {device: node["allocatable"].get(device, 0) for device in devices} == wanted
+        "Node",
+        name,
+        lambda node: {device: node.get("allocatable", {}).get(device, 0) for device in devices} == wanted,
     )
 
 
@@ -205,7 +207,7 @@ async def test_a_node_that_turns_into_another_model_takes_pods_of_that(scene: Sc
     await scene.make(gpu_node("n", H200, 4), queue("q", cards={H200: 4, A100: 1}), _job("first", 2))
     await scene.expect(bound=2, cards={H200: 2})
     await scene.cluster.patch("nodes", "n", {"metadata": {"labels": {"nvidia.com/gpu.product": A100}}})
-    await scene.stage.sees("nodes", "n", lambda node: A100 in node["cards"])
+    await scene.stage.sees("Node", "n", lambda node: A100 in node.get("cards", ()))
     await scene.cluster.delete("pods", "first-0")
     await scene.cluster.delete("pods", "first-1")
     await scene.make(pod("p", queue="q", cards=f"{H200}|{A100}", requests=wants()), *_job("second", 1))
@@ -220,7 +222,7 @@ async def test_a_closed_queue_admits_nothing_and_runs_on(scene: Scene) -> None:
     await scene.make(gpu_node("h", H200, 8), queue("q", cards={H200: 8}), _job("first", 1))
     await scene.expect(bound=1)
     await scene.cluster.patch("queues", "q", {"status": {"state": "Closed"}}, subresource="status")
-    await scene.stage.sees("queues", "q", lambda row: row["state"] == "Closed")
+    await scene.stage.sees("Queue", "q", lambda row: row["state"] == "Closed")
     await scene.make(request("second", {H200: 1}))
     told = Told("PodGroup", "second", "QueueNotOpen", "Queue <q> is <Closed>, cannot enqueue")
     await scene.expect(bound=1, told=[told], phases={"second": "Pending"})

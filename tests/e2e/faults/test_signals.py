@@ -65,14 +65,14 @@ async def test_a_snapshot_and_a_comparison_can_be_had_at_any_time(
         daemon.signal(signal.SIGUSR1)
         daemon.signal(signal.SIGUSR2)
         taken = await _snapshot(daemon, 1)
-        assert taken["total"]["nodes"] == 5
-        assert taken["total"]["tasks"] == 40
+        assert len(taken["Node"]) == 5
+        assert len(taken["Pod"]) == 40
         # What is on its way is no difference.
         assert (await daemon.logged("cache compared with the API server", within=30))["differences"] == 0
         await until_bound(cluster, 40)
         await prove(history, cluster.control_plane, daemon)
         daemon.signal(signal.SIGUSR1)
         placed = await _snapshot(daemon, 2)
-        assert placed["total"]["used"]["nvidia.com/gpu"] == 40_000
-        assert placed["priorityClasses"]["system-node-critical"]["value"] == 2_000_001_000
-        assert cluster.namespace in placed["namespaces"]
+        assert placed["Cluster"][""]["total_used"]["nvidia.com/gpu"] == 40_000
+        assert placed["PriorityClass"]["system-node-critical"]["value"] == 2_000_001_000
+        assert cluster.namespace in placed["Namespace"]

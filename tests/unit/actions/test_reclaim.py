@@ -244,7 +244,7 @@ def test_w05_nobody_leaves_for_a_gang_that_cannot_reach_its_minimum() -> None:
     assert evicted(result) == []
     sums = recorded(w.h.state)
     assert sums == rebuilt(w.h.state)
-    assert sums["queues"]["qt"]["allocated"]["nvidia.com/gpu"] == 8000
+    assert sums["Queue"]["qt"]["allocated"]["nvidia.com/gpu"] == 8000
     assert w.failed("r-w-1") == "0/2 nodes can be reclaimed: 1 queue-not-reclaimable"
 
 

@@ -8,8 +8,8 @@ from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.deltas import EvictFailed, Takeover
 from capcard_sched.model.intents import UpdatePodCondition
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.state.document import to_document
 from capcard_sched.testing import Harness
-from tests.accounting import raw
 from tests.evictions import Tide, evicted, leave, terminate
 
 _CONF = """
@@ -48,7 +48,7 @@ _PHASES = pytest.mark.parametrize(
 def test_w12_an_eviction_that_is_undone_leaves_no_trace(phase: str, status: TaskStatus) -> None:
     h = _full(phase=phase)
     session = h.session()
-    before = raw(h.state)
+    before = to_document(h.state)
     task = h.task("low0-w-0")
     assert task.status is status
     statement = Statement(session)
@@ -56,7 +56,7 @@ def test_w12_an_eviction_that_is_undone_leaves_no_trace(phase: str, status: Task
     assert h.task("low0-w-0").status is TaskStatus.RELEASING
     statement.discard()
     assert task.status is status
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
 
 
 @_PHASES

@@ -12,8 +12,9 @@ from capcard_sched.framework.session.session import Session
 from capcard_sched.framework.session.statement import Statement
 from capcard_sched.model.intents import Bind, Evict
 from capcard_sched.model.status import TaskStatus
+from capcard_sched.state.document import to_document
 from capcard_sched.testing import Harness
-from tests.accounting import raw, rebuilt, recorded
+from tests.accounting import rebuilt, recorded
 
 _CONF = """
 actions: "allocate"
@@ -90,7 +91,7 @@ def _cluster() -> tuple[Harness, Session]:
 def test_discard_gives_every_byte_back() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    before = raw(h.state)
+    before = to_document(h.state)
     books = h.plugin("ledger")
     statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
@@ -98,10 +99,10 @@ def test_discard_gives_every_byte_back() -> None:
     statement.pipeline(job, [h.task("b0"), h.task("b1")], [n2, n1])
     statement.allocate(job, [h.task("idle")], [n2])
     assert recorded(h.state) == rebuilt(h.state)
-    assert raw(h.state) != before
+    assert to_document(h.state) != before
     assert (len(statement), len(books.placed)) == (4, 4)
     statement.discard()
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert recorded(h.state) == rebuilt(h.state)
     assert (len(statement), set(books.placed)) == (0, {"running"})
     assert [entry[1] for entry in books.told[-4:]] == [["idle"], ["b0", "b1"], ["running"], ["a0"]]
@@ -143,18 +144,18 @@ def test_commit_makes_binds_and_evictions_and_keeps_promises() -> None:
 def test_a_statement_can_be_used_again_after_its_end() -> None:
     h, session = _cluster()
     job, (n1, _) = h.job("g"), session.nodes.nodes
-    before = raw(h.state)
+    before = to_document(h.state)
     statement = Statement(session)
     for _ in range(3):
         statement.allocate(job, [h.task("b0")], [n1])
         statement.discard()
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
 
 
 def test_statements_may_interleave() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    before = raw(h.state)
+    before = to_document(h.state)
     one, two = Statement(session), Statement(session)
     one.allocate(job, [h.task("a0")], [n1])
     two.allocate(job, [h.task("b0")], [n1])
@@ -162,7 +163,7 @@ def test_statements_may_interleave() -> None:
     one.discard()
     assert h.task("b0").status is TaskStatus.ALLOCATED
     two.discard()
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
 
 
 # --- plugins that fail ------------------------------------------------------------------------------------------------
@@ -174,24 +175,24 @@ def test_an_operation_that_a_plugin_refuses_to_hear_of_is_undone_alone(operation
     job, (n1, n2) = h.job("g"), session.nodes.nodes
     statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
-    before, books = raw(h.state), dict(h.plugin("ledger").placed)
+    before, books = to_document(h.state), dict(h.plugin("ledger").placed)
     h.plugin("moody").fails = {"on_allocate"}
     with pytest.raises(HookFailed) as caught:
         getattr(statement, operation)(job, [h.task("b0"), h.task("b1")], [n1, n2])
     assert (caught.value.plugin, caught.value.hook) == ("moody", "on_allocate")
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert h.plugin("ledger").placed == books, "the plugins that had heard of it are told again"
     assert len(statement) == 1
 
 
 def test_an_eviction_that_a_plugin_refuses_to_hear_of_is_undone() -> None:
     h, session = _cluster()
-    before = raw(h.state)
+    before = to_document(h.state)
     h.plugin("moody").fails = {"on_deallocate"}
     statement = Statement(session)
     with pytest.raises(HookFailed):
         statement.evict(h.task("running"), "make room")
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert h.plugin("ledger").placed == {"running": ("n1", TaskStatus.RUNNING)}
     assert len(statement) == 0
 
@@ -199,14 +200,14 @@ def test_an_eviction_that_a_plugin_refuses_to_hear_of_is_undone() -> None:
 def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    before = raw(h.state)
+    before = to_document(h.state)
     statement = Statement(session)
     statement.allocate(job, [h.task("a0")], [n1])
     statement.allocate(job, [h.task("b0")], [n2])
     statement.evict(h.task("running"), "make room")
     h.plugin("moody").fails = {"on_allocate", "on_deallocate"}
     statement.discard()
-    assert raw(h.state) == before
+    assert to_document(h.state) == before
     assert set(h.plugin("ledger").placed) == {"running"}
     assert [(error.plugin, error.hook) for error in session.report.errors] == [
         ("moody", "on_allocate"),
@@ -218,7 +219,7 @@ def test_discard_undoes_everything_although_a_plugin_fails_each_time() -> None:
 def test_nothing_is_committed_when_a_plugin_cannot_say_what_to_write_on_a_pod() -> None:
     h, session = _cluster()
     job, (n1, n2) = h.job("g"), session.nodes.nodes
-    before = raw(h.state)
+    before = to_document(h.state)
     statement = Statement(session)
     statement.allocate(job, [h.task("b0"), h.task("b1")], [n1, n2])
     statement.evict(h.task("running"), "make room")
@@ -228,4 +229,4 @@ def test_nothing_is_committed_when_a_plugin_cannot_say_what_to_write_on_a_pod() 
     assert (caught.value.plugin, caught.value.hook) == ("moody", "bind_annotations")
     assert (session.binds, session.evictions, session.report.bound) == ([], [], [])
     statement.discard()
-    assert raw(h.state) == before
+    assert to_document(h.state) == before

@@ -1,0 +1,265 @@
+"""The state as one document: kind to object to field to value.
+
+Dumps print it, the cache comparer compares two of them, and tests compare it with sums counted anew. Amounts are in
+base units by resource name, lists of names are sorted; fields are named as in the state, and bookkeeping is left out.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from capcard_sched.model.job import Job, Node, Task
+from capcard_sched.model.numa import format_cpus
+from capcard_sched.model.queue import Queue
+from capcard_sched.model.status import TaskStatus
+from capcard_sched.model.task_class import TaskClass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from capcard_sched.model.intents import ObjectRef
+    from capcard_sched.model.numa import NumaFacts
+    from capcard_sched.model.storage import VolumeClaim
+    from capcard_sched.state.cluster import ClusterState
+
+Row: TypeAlias = dict[str, Any]
+#: Kind to object to its fields. Pods are named by uid, other objects by `namespace/name` or name.
+Document: TypeAlias = dict[str, dict[str, Row]]
+
+#: Fields with texts of tenants, which a dump leaves out.
+TENANT_TEXTS: Final = frozenset(
+    {
+        "affinity", "annotations", "data", "device_notes", "images", "labels", "members", "node_selector", "selector",
+        "spread", "tolerations", "topologies", "topology_selector",
+    }
+)  # fmt: skip
+
+_Objects: TypeAlias = "Callable[[ClusterState], Mapping[str, Any]]"
+
+
+class DocumentTable(NamedTuple):
+    """One kind of the document."""
+
+    #: The objects of a state by name.
+    objects: _Objects
+    #: The fields of one of them.
+    row: Callable[[ClusterState, str, Any], Row]
+
+
+def to_document(state: ClusterState) -> Document:
+    """The whole state, in order of names. O(objects)."""
+    found: Document = {}
+    for kind, table in TABLES.items():
+        objects = table.objects(state)
+        found[kind] = {name: table.row(state, name, objects[name]) for name in sorted(objects)}
+    return found
+
+
+def by_object(texts: Mapping[ObjectRef, str]) -> dict[str, str]:
+    """The texts by the kind and name of their object."""
+    return {
+        f"{ref.kind} {ref.namespace}/{ref.name}" if ref.namespace else f"{ref.kind} {ref.name}": text
+        for ref, text in sorted(texts.items())
+    }
+
+
+def _getter(owner: type, *computed: str) -> tuple[tuple[str, ...], Callable[[Any], tuple[object, ...]]]:
+    """The fields of a class without those that its row computes, and their getter."""
+    fields = tuple(sorted(set(getattr(owner, "__slots__", ()) or owner.__struct_fields__) - set(computed)))  # type: ignore[attr-defined]
+    return fields, attrgetter(*fields)
+
+
+_TASK_FIELDS, _TASK = _getter(Task, "cls", "job", "name", "namespace", "node", "status")
+_CLASS_FIELDS, _CLASS = _getter(TaskClass, "charge", "fit_request", "id", "request", "unplaced")
+_JOB_FIELDS, _JOB = _getter(
+    Job, "allocated", "counts", "key", "name", "namespace", "pending", "phase", "releasing", "roles", "tasks",
+    "total_request",
+)  # fmt: skip
+_QUEUE_FIELDS, _QUEUE = _getter(Queue, "allocated", "jobs", "name", "releasing")
+_NODE_FIELDS, _NODE = _getter(Node, "allocatable", "generation", "name", "row", "tasks", "undecodable_pods")
+
+
+def _pod(_: ClusterState, __: str, task: Task) -> Row:
+    return {
+        "name": task.key,
+        "status": task.status.title,
+        "node": task.node.name if task.node is not None else "",
+        "job": task.job.key if task.job is not None else "",
+        **dict(zip(_TASK_FIELDS, _TASK(task), strict=True)),
+        **dict(zip(_CLASS_FIELDS, _CLASS(task.cls), strict=True)),
+        "annotations": task.cls.annotations,
+    }
+
+
+def _job(state: ClusterState, key: str, job: Job) -> Row:
+    amounts = state.columns.amounts
+    return {
+        **dict(zip(_JOB_FIELDS, _JOB(job), strict=True)),
+        "phase": job.phase.value,
+        "schedulable": key in state.schedulable,
+        "orphan": key in state.orphans,
+        "without_group": key in state.groups_missing,
+        "counts": {TaskStatus(status).title: count for status, count in enumerate(job.counts) if count},
+        "roles": {role: list(counts) for role, counts in sorted(job.roles.items()) if any(counts)},
+        "allocated": amounts(job.allocated),
+        "releasing": amounts(job.releasing),
+        "total_request": amounts(job.total_request),
+        "tasks": sorted(job.tasks),
+        "pending": sorted(job.pending),
+    }
+
+
+def _queue(state: ClusterState, _: str, queue: Queue) -> Row:
+    return {
+        **dict(zip(_QUEUE_FIELDS, _QUEUE(queue), strict=True)),
+        "allocated": state.columns.amounts(queue.allocated),
+        "releasing": state.columns.amounts(queue.releasing),
+        "jobs": sorted(queue.jobs),
+    }
+
+
+def _node(state: ClusterState, _: str, node: Node) -> Row:
+    amounts, table, row = state.columns.amounts, state.nodes, node.row
+    return {
+        **dict(zip(_NODE_FIELDS, _NODE(node), strict=True)),
+        "allocatable": amounts(table.allocatable[row]),
+        "used": amounts(table.used[row]),
+        "releasing": amounts(table.releasing[row]),
+        "pipelined": amounts(table.pipelined[row]),
+        "nonzero_used": table.nonzero_used[row].tolist(),
+        "tasks": sorted(node.tasks),
+        "undecodable_pods": sorted(node.undecodable_pods),
+    }
+
+
+def _hyper_nodes(state: ClusterState) -> Mapping[str, Row]:
+    tree = state.tree
+    nodes: dict[int, list[str]] = {}
+    for node, number in sorted(tree.leaf_of.items()):
+        nodes.setdefault(number, []).append(node)
+    found = {}
+    for name, known in state.hyper_nodes.items():
+        number = tree.numbers.get(name, -1)
+        above = tree.parents[number] if number >= 0 else -1
+        found[name] = {
+            **_fields(state, name, known),
+            "above": tree.names[above] if above >= 0 else "",
+            #: Those of no HyperNode below.
+            "nodes": nodes.get(number, []),
+        }
+    return found
+
+
+def _numa(_: ClusterState, __: str, facts: NumaFacts) -> Row:
+    topology = facts.topology
+    return {
+        "cpu_policy": facts.cpu_policy,
+        "topology_policy": facts.topology_policy,
+        "numa_nodes": {
+            str(number): format_cpus(cpus) for number, cpus in zip(topology.numa_ids, topology.numa_nodes, strict=True)
+        },
+        "sockets": [format_cpus(cpus) for cpus in topology.sockets],
+        "cores": [(socket, format_cpus(cpus)) for socket, cpus in topology.cores],
+        "reserved": facts.reserved,
+        "free": None if facts.free is None else format_cpus(facts.free),
+        "pods": sorted(facts.pods),
+    }
+
+
+def _claim(state: ClusterState, key: str, claim: VolumeClaim) -> Row:
+    return {**_fields(state, key, claim), "access_modes": sorted(claim.access_modes)}
+
+
+def _volume(state: ClusterState, name: str, volume: Any) -> Row:
+    found = _fields(state, name, volume)
+    del found["version"]  # counts the updates seen
+    return {**found, "access_modes": sorted(volume.access_modes)}
+
+
+def _cluster(state: ClusterState, _: str, __: object) -> Row:
+    storage = state.volumes
+    return {
+        "total_allocatable": state.columns.amounts(state.nodes.total_allocatable),
+        "total_used": state.columns.amounts(state.nodes.total_used),
+        "tracked_drivers": sorted(storage.tracked_drivers),
+        "reserved": {key: sorted(names) for key, names in sorted(storage.reserved.items())},
+        "volumes_of_class": {name: sorted(volumes) for name, volumes in sorted(storage.volumes_of_class.items())},
+        "unreadable": by_object(state.problems),
+    }
+
+
+def _fields(_: ClusterState, __: str, found: Any) -> Row:
+    """The fields of a frozen struct, without those of its name."""
+    return {field: getattr(found, field) for field in found.__struct_fields__ if field not in ("name", "namespace")}
+
+
+def _as_it_is(_: ClusterState, __: str, row: Row) -> Row:
+    return row
+
+
+def _table(attribute: str) -> _Objects:
+    return attrgetter(attribute)
+
+
+def _keyed(named: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
+    return {f"{namespace}/{name}": found for namespace, names in named.items() for name, found in names.items()}
+
+
+def _csi_nodes(state: ClusterState) -> Mapping[str, Row]:
+    storage = state.volumes
+    names: Iterable[str] = chain(storage.limits, storage.migrated)
+    return {
+        name: {"limits": storage.limits.get(name, {}), "migrated": sorted(storage.migrated.get(name, ()))}
+        for name in names
+    }
+
+
+#: Every kind, in the order of a dump.
+TABLES: Final[Mapping[str, DocumentTable]] = {
+    "Cluster": DocumentTable(lambda _: {"": None}, _cluster),
+    "Queue": DocumentTable(_table("queues"), _queue),
+    "DeletedQueue": DocumentTable(_table("deleted_queues"), _queue),
+    "PodGroup": DocumentTable(_table("jobs"), _job),
+    "Pod": DocumentTable(_table("tasks"), _pod),
+    "Node": DocumentTable(_table("nodes.by_name"), _node),
+    "HyperNode": DocumentTable(_hyper_nodes, _as_it_is),
+    "NodeUsage": DocumentTable(_table("usage"), _fields),
+    "Numatopology": DocumentTable(_table("numa"), _numa),
+    "ConfigMap": DocumentTable(_table("config_maps"), lambda _, __, data: {"keys": sorted(data), "data": data}),
+    "PriorityClass": DocumentTable(
+        _table("priority_classes"), lambda _, __, found: {"value": found[0], "is_default": found[1]}
+    ),
+    "Namespace": DocumentTable(_table("namespaces"), lambda _, __, labels: {"labels": labels}),
+    "ResourceQuota": DocumentTable(lambda state: _keyed(state.quotas), _fields),
+    "PodDisruptionBudget": DocumentTable(
+        lambda state: _keyed(state.budgets),
+        lambda state, name, found: {**_fields(state, name, found), "disrupted": sorted(found.disrupted)},
+    ),
+    "StorageClass": DocumentTable(_table("volumes.classes"), _fields),
+    "PersistentVolumeClaim": DocumentTable(_table("volumes.claims"), _claim),
+    "PersistentVolume": DocumentTable(_table("volumes.volumes"), _volume),
+    "AssumedClaim": DocumentTable(
+        _table("volumes.assumed"),
+        lambda _, __, found: {**found.decision._asdict(), "pods": sorted(found.holders)},
+    ),
+    "CSINode": DocumentTable(_csi_nodes, _as_it_is),
+    "CSIStorageCapacity": DocumentTable(
+        lambda state: {"/".join(key): found for key, found in state.volumes.capacities.items()},
+        lambda _, __, found: {
+            "class_name": found.class_name,
+            "topology_selector": found.topology,
+            "largest": found.largest,
+            "left": found.left,
+        },
+    ),
+    "VolumeAttachment": DocumentTable(
+        lambda state: {
+            f"{node}/{name}": (node, volume)
+            for node, named in state.volumes.attachments.items()
+            for name, volume in named.items()
+        },
+        lambda _, __, found: {"node": found[0], "volume": found[1]},
+    ),
+}
