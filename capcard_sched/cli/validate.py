@@ -169,7 +169,9 @@ class _Checker:
         for obj in self.objects:
             self._config_map(obj)
         values = [obj.value for obj in self.objects]
-        findings = check_objects(values, self._plugins or BUILT_IN_PLUGINS)
+        names = self._device_config.resources
+        shares = (names.number, names.memory, names.cores)
+        findings = check_objects(values, self._plugins or BUILT_IN_PLUGINS, shares)
         for index, finding in (*findings, *check_devices(values, self._device_config)):
             if index >= 0:
                 row = self.objects[index].row(finding.severity, finding.field, finding.message, finding.accepted)

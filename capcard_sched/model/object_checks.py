@@ -43,10 +43,11 @@ from capcard_sched.model.inventory import (
 )
 from capcard_sched.model.queue_access import ACCEPTED as NAMESPACES_FORM
 from capcard_sched.model.queue_access import namespace_rule
+from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.unenforced_limits import unenforced_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
 SERVICE_TYPES: Final = ("inference", "training")
@@ -89,17 +90,28 @@ class Template(NamedTuple):
         return total
 
 
-def check_objects(objects: Sequence[Json], plugins: AbstractSet[str] = BUILT_IN_PLUGINS) -> list[tuple[int, Finding]]:
+def check_objects(
+    objects: Sequence[Json], plugins: AbstractSet[str] = BUILT_IN_PLUGINS, shares: Collection[str] = VGPU_RESOURCES
+) -> list[tuple[int, Finding]]:
     """All findings in order, each with the index of its object; -1 for findings across objects.
 
-    `plugins`: names in the scheduler-conf; those of the built-in one by default.
+    `plugins`: names in the scheduler-conf; those of the built-in one by default. `shares`: resources of shared devices.
     """
     inventory = Inventory(objects)
-    found = [(index, finding) for index, obj in enumerate(objects) for finding in check_object(obj, inventory, plugins)]
+    found = [
+        (index, finding)
+        for index, obj in enumerate(objects)
+        for finding in check_object(obj, inventory, plugins, shares)
+    ]
     return found + [(-1, finding) for finding in inventory.overview()]
 
 
-def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BUILT_IN_PLUGINS) -> list[Finding]:
+def check_object(
+    obj: Json,
+    inventory: Inventory,
+    plugins: AbstractSet[str] = BUILT_IN_PLUGINS,
+    shares: Collection[str] = VGPU_RESOURCES,
+) -> list[Finding]:
     """Findings of one object, given the inventory of all."""
     kind = obj.get("kind")
     if kind == "Queue":
@@ -112,7 +124,7 @@ def check_object(obj: Json, inventory: Inventory, plugins: AbstractSet[str] = BU
             "deserved": as_map(value_at(obj, "spec", "deserved")),
             "guarantee": as_map(value_at(obj, "spec", "guarantee", "resource")),
         }
-        findings += unenforced_limits(limits, annotations, plugins)
+        findings += unenforced_limits(limits, annotations, plugins, shares)
         namespaces = annotations.get(keys.QUEUE_NAMESPACES)
         if namespaces is not None and namespace_rule(namespaces).problem:
             message = f"{namespace_rule(namespaces).problem}; the queue accepts no namespace"

@@ -97,6 +97,8 @@ class DeviceAccounting:
     unfit: frozenset[str]
     #: Resources that count nowhere.
     uncounted: frozenset[str]
+    #: Resources that queues limit only where they name them.
+    shares: frozenset[str]
     #: The amounts of a class in place of its own, by resource, in thousandths.
     charge: Callable[[TaskClass], Mapping[str, int]]
     #: The amounts that the device annotations of a placed pod of the class fix, by resource, in thousandths.
@@ -110,4 +112,4 @@ def _own_amounts(_: TaskClass, __: Mapping[str, str] | None = None) -> Mapping[s
 
 
 #: Without such a plugin: every resource is an ordinary amount.
-NO_ACCOUNTING: Final = DeviceAccounting((), frozenset(), frozenset(), _own_amounts, _own_amounts, {})
+NO_ACCOUNTING: Final = DeviceAccounting((), frozenset(), frozenset(), frozenset(), _own_amounts, _own_amounts, {})

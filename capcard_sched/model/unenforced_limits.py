@@ -9,7 +9,7 @@ from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.resources import VGPU_RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
 #: The plugin of card quotas; plugins that enforce all resources of `capability`, `deserved` and `guarantee`.
@@ -20,17 +20,21 @@ _PATHS: Final = {"capability": "spec.capability", "deserved": "spec.deserved", "
 
 
 def unenforced_limits(
-    limits: Mapping[str, Iterable[str]], annotations: Mapping[str, str], plugins: AbstractSet[str]
+    limits: Mapping[str, Iterable[str]],
+    annotations: Mapping[str, str],
+    plugins: AbstractSet[str],
+    shares: Collection[str] = (),
 ) -> list[Finding]:
     """Warnings about limits of one queue without effect.
 
-    `limits`: `capability`, `deserved` and `guarantee` to their resources; `plugins`: names in the scheduler-conf.
+    `limits`: `capability`, `deserved` and `guarantee` to their resources; `plugins`: names in the scheduler-conf;
+    `shares`: resources of shared devices, VGPU_RESOURCES when empty.
     """
     found = []
     if not plugins & _RESOURCE_PLUGINS:
         for field, path in _PATHS.items():
             for resource in sorted(limits.get(field) or ()):
-                share = resource in VGPU_RESOURCES
+                share = resource in (shares or VGPU_RESOURCES)
                 if share and field == "capability" and _CARD_PLUGIN in plugins:
                     continue
                 if "/" in resource:  # an extended resource: a device, or shares of cards under any name

@@ -235,11 +235,18 @@ class ClusterState:
             queue.allocated = self.columns.fit(queue.allocated)
             queue.releasing = self.columns.fit(queue.releasing)
 
+    @property
+    def shares(self) -> frozenset[str]:
+        """Resources of shared devices: queues limit them only where they name them. Each has a column."""
+        return self.device_accounting.shares
+
     def account_devices(self, accounting: DeviceAccounting) -> bool:
         """Account the devices of all pods by another rule. Returns whether the rule changed; O(pods) then."""
         if accounting.version == self.device_accounting.version:
             return False
         self.device_accounting = accounting
+        for name in sorted(accounting.shares):
+            self.columns.column(name)
         for task in self.tasks.values():
             self._accounting.subtract(task)
         self.classes.account_devices(accounting)

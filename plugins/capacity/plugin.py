@@ -75,7 +75,7 @@ class Capacity(QuotaPlugin):
         ):
             self._names, self._total = len(resources), total.copy()
             self._shape = {name: _shape(queue) for name, queue in queues.items()}
-            self._tree = Tree(queues, self._total, resources, hierarchy=self.hierarchy)
+            self._tree = Tree(queues, self._total, resources, session.share_columns, hierarchy=self.hierarchy)
             moved, self._stale = set(queues), set(queues)
         else:
             moved = changed.queues

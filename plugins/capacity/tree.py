@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capcard_sched.framework.quota.limits import UNLIMITED
+from capcard_sched.framework.quota.limits import UNLIMITED, limiting_total
 from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.reasons import (
     QUEUE_CAPABILITY_EXCEEDED,
@@ -27,6 +27,7 @@ from capcard_sched.plugins.capacity.branch import Branch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
@@ -46,9 +47,9 @@ class Tree:
     """All queues of a session. The constructor computes limits; usage is added afterwards."""
 
     def __init__(
-        self, queues: Mapping[str, Queue], total: Vector, resources: ResourceColumns, *, hierarchy: bool
+        self, queues: Mapping[str, Queue], total: Vector, resources: ResourceColumns, shares: Rows, *, hierarchy: bool
     ) -> None:
-        """`total`: allocatable of the cluster, int64 [resource columns]."""
+        """`total`: allocatable of the cluster, int64 [resource columns]; `shares`: columns of shared devices."""
         self._resources = resources
         self._hierarchy = hierarchy
         self.problems: list[QueueProblem] = []
@@ -64,7 +65,8 @@ class Tree:
         for branch in order:
             order += branch.children
         self._raise_guarantees(order)
-        self.root.real_capability = np.minimum(total, self.root.capability)
+        offered = limiting_total(total, self.root.guarantee, shares)
+        self.root.real_capability = np.minimum(offered, self.root.capability)
         self._set_root_deserved()
         for branch in order:
             if branch.children:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.quota.queue_sums import awaits_pods
-from capcard_sched.model.resources import VGPU_RESOURCES
 from capcard_sched.model.status import PodGroupPhase
 from capcard_sched.plugins.capacity_card.charge import ChargeSum
 from capcard_sched.plugins.capacity_card.quota import UNLIMITED
@@ -78,17 +77,17 @@ class QueueAccount(QueueBook):
 
     def limit(self, key: str) -> int:
         """The limit of a card, 0 for one that is not listed, or of a share, UNLIMITED for one that is not named."""
-        if key in VGPU_RESOURCES:
+        if key in self.quota.known_shares:
             return self.quota.shares.get(key, self.subtree_limit(key))
         return self.quota.cards.get(key, 0)
 
     def subtree_limit(self, key: str) -> int:
         """The limit of the queue and all queues below it, given a card quota: `spec.capability` does not count."""
-        return self.quota.cards.get(key, UNLIMITED if key in VGPU_RESOURCES else 0)
+        return self.quota.cards.get(key, UNLIMITED if key in self.quota.known_shares else 0)
 
     def is_limited(self, key: str) -> bool:
         """Whether a card or share has a limit here: a parent without a card quota has none."""
-        if key in VGPU_RESOURCES:
+        if key in self.quota.known_shares:
             return self.limit(key) < UNLIMITED
         return self.quota.limits_subtree or self.subtree is self
 

@@ -1,6 +1,6 @@
 """Charges of pods and their sums: cpu, memory and cards.
 
-Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. Shares of cards (`VGPU_RESOURCES`) count
+Units: milli-cores, bytes, thousandths of a card. Exact integers, no epsilon. Shares of cards count
 beside the cards under their resource name. The ledger holds nothing else: RDMA, hugepages, `pods` and unknown devices
 are not charged.
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from capcard_sched.model.annotations import CARD_NAME, CARD_NAME_ALIAS
 from capcard_sched.model.cards import CARD, CardSyntaxError, parse_card_name
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.plugins.capacity_card.charge import Charge
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class CardDemands:
         cpu, memory = cls.requests.get(CPU, 0), cls.requests.get(MEMORY, 0)
         if self._arguments.card_unlimited_cpu_memory and (amount or self._unnamed_resource(cls)):
             cpu = memory = 0
-        shares = tuple([(name, cls.requests[name]) for name in VGPU_RESOURCES if cls.requests.get(name)])
+        shares = tuple([(name, cls.requests[name]) for name in sorted(self._inventory.shares) if cls.requests.get(name)])
         claim = Charge(cpu, memory, "|".join(alternatives), amount, cls.id, not error, shares)
         return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from capcard_sched.model.cards import NodeCards, discover_cards
 from capcard_sched.model.reasons import INVALID_CARD_LABEL
+from capcard_sched.model.resources import VGPU_RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from capcard_sched.model.job import Node
 
 _NOTHING: frozenset[str] = frozenset()
+#: Without deviceshare.
+_DEFAULT_SHARES = frozenset(VGPU_RESOURCES)
 
 
 def _resources(cards: NodeCards) -> list[tuple[str, str]]:
@@ -41,6 +44,8 @@ class CardInventory:
     def __init__(self) -> None:
         #: Thousandths of each card over all nodes.
         self.totals: dict[str, int] = {}
+        #: Resources of shared devices.
+        self.shares: frozenset[str] = _DEFAULT_SHARES
         #: Number of labels that are not positive integers, over all nodes.
         self.invalid_labels = 0
         self._offers: dict[str, _CardOffer] = {}
@@ -113,6 +118,7 @@ class CardInventory:
         names: Iterable[str] = self._offers.keys() | by_name.keys() if changed.everything else changed.nodes
         before: dict[str, frozenset[str]] = {}
         self.relabeled.clear()
+        self.shares = session.state.shares or _DEFAULT_SHARES
         for name in names:
             node, old = by_name.get(name), self._offers.get(name)
             if node is not None and old is not None and (old.node, old.generation) == (node, node.generation):

@@ -148,7 +148,7 @@ class Ledger:
         cards = self._card_quotas.get(queue.name)
         if cards is None:
             cards = self._card_quotas[queue.name] = card_quota(queue)
-        quota = queue_quota(queue, cards, *self._clusters)
+        quota = queue_quota(queue, cards, self._inventory.shares, *self._clusters)
         account = self.queues.get(queue.name)
         if account is None:
             account = self.queues[queue.name] = QueueAccount(queue.name, quota)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from capcard_sched.model.annotations import CARD_REQUEST
 from capcard_sched.model.cards import CardSyntaxError, parse_card_request
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.resources import CPU, MEMORY
 from capcard_sched.model.status import COMPLETED_STATUSES, PodGroupPhase, TaskStatus
 from capcard_sched.plugins.capacity_card.charge import Charge, ChargeSum, alternatives_of, same_set, total_of
 from capcard_sched.plugins.capacity_card.demand import mixed_resources
@@ -89,7 +89,7 @@ class Minimum:
             created = job.tasks.values() if members or job.phase is PodGroupPhase.RUNNING else ()
             short = self._not_created_yet(request.cards, created)
             for name, amount in (job.min_resources or {}).items():
-                if name in VGPU_RESOURCES:
+                if name in self._inventory.shares:
                     counted = sum(task.cls.requests.get(name, 0) for task in created)
                     short.add_card(name, max(0, amount - counted))
             want.merge(short)

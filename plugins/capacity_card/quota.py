@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import CardSyntaxError, is_card_quota, parse_card_quota
-from capcard_sched.model.resources import CPU, MEMORY, VGPU_RESOURCES
+from capcard_sched.model.resources import CPU, MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -85,8 +85,10 @@ class QueueQuota(NamedTuple):
     problem: str
     #: Whether the cards of queues below it are limited too.
     limits_subtree: bool
-    #: Shares of cards that `spec.capability` names. Others have no limit.
+    #: Limits of the shared devices that `spec.capability` names.
     shares: Mapping[str, int]
+    #: Resources of all shared devices. Those that nothing names have no limit.
+    known_shares: frozenset[str]
     cpu: Dimension
     memory: Dimension
 
@@ -110,8 +112,10 @@ class QueueQuota(NamedTuple):
         return max(shares, default=0.0)
 
 
-def queue_quota(queue: Queue, cards: CardQuota, cpu: ClusterAmounts, memory: ClusterAmounts) -> QueueQuota:
-    """The quota of a queue in a cluster."""
+def queue_quota(
+    queue: Queue, cards: CardQuota, known_shares: frozenset[str], cpu: ClusterAmounts, memory: ClusterAmounts
+) -> QueueQuota:
+    """The quota of a queue in a cluster. `known_shares`: resources of shared devices."""
     limits = dimension(queue, CPU, cpu), dimension(queue, MEMORY, memory)
-    shares = {name: amount for name, amount in (queue.capability or {}).items() if name in VGPU_RESOURCES}
-    return QueueQuota(cards.cards, cards.problem, cards.present, shares, *limits)
+    shares = {name: amount for name, amount in (queue.capability or {}).items() if name in known_shares}
+    return QueueQuota(cards.cards, cards.problem, cards.present, shares, known_shares, *limits)

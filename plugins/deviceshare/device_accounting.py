@@ -37,6 +37,7 @@ def accounting_of(types: Sequence[DeviceType], rows: DeviceRows) -> DeviceAccoun
         (*(kind.accounting_version for kind in types), smallest),
         frozenset().union(*(kind.own_resources for kind in types)),
         frozenset().union(*(kind.uncounted_resources for kind in types)),
+        frozenset().union(*(kind.shares for kind in types)),
         charge,
         placed_charge,
         totals,

@@ -55,6 +55,11 @@ class DeviceType(ABC):
         return frozenset()
 
     @property
+    def shares(self) -> frozenset[str]:
+        """Resources that queues limit only where they name them."""
+        return frozenset()
+
+    @property
     def accounting_version(self) -> Hashable:
         """Equal versions charge every class alike."""
         return self.name

@@ -77,6 +77,11 @@ class VgpuDevices(DeviceType):
         return frozenset({self.config.resources.percentage})
 
     @property
+    def shares(self) -> frozenset[str]:
+        resources = self.config.resources
+        return frozenset({resources.number, resources.memory, resources.cores})
+
+    @property
     def accounting_version(self) -> Hashable:
         return self.name, self.config.resources
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capcard_sched.framework.quota.limits import capability_vector
+from capcard_sched.framework.quota.limits import capability_vector, limiting_total
 from capcard_sched.framework.quota.queue_sums import known_vector
 from capcard_sched.model.resources import PODS_COLUMN
 from capcard_sched.plugins.proportion.filling import fill
@@ -15,6 +15,7 @@ from capcard_sched.plugins.proportion.iteration import EPSILON, iterate
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.queue import Queue
     from capcard_sched.model.resources import Matrix, ResourceColumns, Vector
 
@@ -27,6 +28,7 @@ class QueueAttributes:
         "deserved",
         "deserved_or_inf",
         "guarantee",
+        "limit",
         "name",
         "pipelined",
         "real_capability",
@@ -47,6 +49,8 @@ class QueueAttributes:
         self.request = resources.zeros()
         self.deserved = resources.zeros()
         self.deserved_or_inf = np.full(resources.width, np.inf)
+        #: Deserved amounts; of shared devices, which have no limit where the queue names none, the real capability.
+        self.limit = self.deserved
         #: Columns of the requested resources without `pods`: they decide whether the queue is overused.
         self.wanted = np.zeros(0, dtype=np.intp)
         #: Requests of tasks nominated in this session; 0 again at session close.
@@ -54,18 +58,20 @@ class QueueAttributes:
         #: Dominant share of deserved; None until computed.
         self.share: float | None = None
 
-    def open(self, request: Vector, deserved: Vector) -> None:
-        """Start a session with the request and the deserved amounts of the queue."""
+    def open(self, request: Vector, deserved: Vector, shares: Rows) -> None:
+        """Start a session with the request and the deserved amounts of the queue. `shares`: of shared devices."""
         self.request = request
         self.deserved = deserved
+        self.limit = deserved.copy()
+        self.limit[shares] = self.real_capability[shares]
         self.deserved_or_inf = np.where(deserved > 0, deserved.astype(np.float64), np.inf)
         wanted = np.flatnonzero(request > 0)
         self.wanted = wanted[wanted != PODS_COLUMN]
         self.share = None
 
-    def reaches_deserved(self, held: Vector) -> bool:
-        """Whether `held` is at or above deserved in every requested resource."""
-        return bool((held[self.wanted] >= self.deserved[self.wanted]).all())
+    def reaches_limit(self, held: Vector) -> bool:
+        """Whether `held` is at or above the limit of every requested resource."""
+        return bool((held[self.wanted] >= self.limit[self.wanted]).all())
 
     def share_of(self, held: Vector) -> float:
         """The largest held/deserved of any deserved resource; 0 when none is deserved."""
@@ -73,15 +79,22 @@ class QueueAttributes:
 
 
 def share_out(
-    queues: Sequence[QueueAttributes], total: Vector, requests: Matrix, *, rounds_among: Container[str] | None = None
+    queues: Sequence[QueueAttributes],
+    total: Vector,
+    requests: Matrix,
+    shares: Rows,
+    *,
+    rounds_among: Container[str] | None = None,
 ) -> Matrix:
     """Set `real_capability` of every queue and return the deserved amounts: int64 [queues, resources].
 
+    `shares`: columns of shared devices. They are shared out, too, for the order of queues and for reclaim.
     Exactly, one resource at a time; with `rounds_among`, by Volcano's rounds among the queues of these names, rounded
     down. In the first round a queue gets its part even without a request, so queues without jobs get their guarantee.
     """
     guarantees = np.array([queue.guarantee for queue in queues])
-    free = np.maximum(total - guarantees.sum(axis=0), 0)
+    guaranteed = guarantees.sum(axis=0)
+    free = np.maximum(limiting_total(total, guaranteed, shares) - guaranteed, 0)
     capabilities = np.minimum(free + guarantees, [queue.capability for queue in queues])
     for queue, capability in zip(queues, capabilities, strict=True):
         queue.real_capability = capability

@@ -65,9 +65,10 @@ class Proportion(QuotaPlugin):
         requests = np.array([self._requested.of(queue.name) for queue in queues])
         total = resources.fit(session.total)
         owners = {job.queue for job in session.jobs.values()} if self.arguments.iterative else None
-        deserved = share_out(queues, total, requests, rounds_among=owners)
+        shares = session.share_columns
+        deserved = share_out(queues, total, requests, shares, rounds_among=owners)
         for queue, request, amounts in zip(queues, requests, deserved, strict=True):
-            queue.open(request, amounts)
+            queue.open(request, amounts, shares)
 
     # --- orders and quotas ------------------------------------------------------------------------------------------
 
@@ -78,12 +79,12 @@ class Proportion(QuotaPlugin):
         return (-queue.priority, attributes.share)
 
     def overused(self, queue: Queue) -> bool:
-        """Whether the queue holds its deserved amount of every requested resource, without `pods`."""
-        return self._attributes[queue.name].reaches_deserved(self._held(queue))
+        """Whether the queue holds its limit of every requested resource, without `pods`."""
+        return self._attributes[queue.name].reaches_limit(self._held(queue))
 
     def allocation_version(self, queue: Queue) -> tuple[object, ...]:
         attributes, releasing = self._attributes[queue.name], self._session.resources.fit(queue.releasing)
-        vectors = self._held(queue), releasing, attributes.deserved, attributes.wanted
+        vectors = self._held(queue), releasing, attributes.limit, attributes.wanted
         return queue.state, *(vector.tobytes() for vector in vectors)
 
     def _admission_limits(self, queue: Queue) -> list[tuple[str, Vector, Vector]]:
@@ -95,12 +96,15 @@ class Proportion(QuotaPlugin):
         return [(queue.name, self._attributes[queue.name].capability)]
 
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
-        """The deserved amounts; releasing pods count until they are gone, but not for nominations."""
-        held, deserved = self._held(queue), self._attributes[queue.name].deserved
+        """The limits, or for reclaim the deserved amounts; releasing pods count until they are gone, but not for
+        nominations.
+        """
+        held, attributes = self._held(queue), self._attributes[queue.name]
+        limits = attributes.deserved if hook == "preemptive" else attributes.limit
         if not self._session.nominating:
             held = held + self._session.resources.fit(queue.releasing)
         for name, column, amount in needs:
-            used, limit = held.item(column), deserved.item(column)
+            used, limit = held.item(column), limits.item(column)
             yield QuotaBound((limit - used) // amount, name, queue.name, used, limit)
 
     def reclaimable(self, task: Task, candidates: Sequence[Task]) -> VictimDecision:

@@ -35,7 +35,7 @@ class QueueWarnings:
             queue = session.queues.get(name)
             warnings: list[str] = []
             if queue is not None:
-                for row, message in self._warnings(queue):
+                for row, message in self._warnings(queue, session.state.shares):
                     session.notice(queue, row, message)
                     warnings.append(message)
             elif name in session.state.deleted_queues:
@@ -52,14 +52,14 @@ class QueueWarnings:
         else:
             self._reported.pop(name, None)
 
-    def _warnings(self, queue: Queue) -> list[tuple[reasons.Reason, str]]:
+    def _warnings(self, queue: Queue, shares: AbstractSet[str]) -> list[tuple[reasons.Reason, str]]:
         found: list[tuple[reasons.Reason, str]] = []
         limits = {
             "capability": queue.capability or {},
             "deserved": queue.deserved or {},
             "guarantee": queue.guarantee or {},
         }
-        unenforced = unenforced_limits(limits, queue.annotations, self._plugins)
+        unenforced = unenforced_limits(limits, queue.annotations, self._plugins, shares)
         if unenforced:
             detail = "; ".join(f"{finding.field}: {finding.message}" for finding in unenforced)
             row = reasons.LIMIT_NOT_ENFORCED

@@ -51,7 +51,7 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
                 for finding in check_card_quota(queue.annotations.get(CARD_QUOTA, ""))
                 if finding.severity == "error"
             ),
-            *unenforced_limits(fields, queue.annotations, plugins),
+            *unenforced_limits(fields, queue.annotations, plugins, core.state.shares),
         ]
         warnings = tuple(f"{finding.field}: {finding.message}" for finding in findings)
         state = queue.state or "Open"

@@ -12,6 +12,7 @@ from capcard_sched.model.resources import CPU, MEMORY, PODS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.reasons import Reason
     from capcard_sched.model.resources import Amounts, ResourceColumns, Vector
 
@@ -49,6 +50,17 @@ def capability_vector(capability: Amounts | None, resources: ResourceColumns) ->
         if column is not None and (amount > 0 or name not in (CPU, MEMORY)):
             vector[column] = amount
     return vector
+
+
+def limiting_total(total: Vector, guaranteed: Vector, shares: Rows) -> Vector:
+    """The amounts that all queues together can hold: int64 [resource columns].
+
+    `total`: of the cluster; `guaranteed`: sum of the guarantees. Shared devices have no limit where no queue names
+    them, so the cluster limits their columns `shares` only to keep guarantees free.
+    """
+    found = total.copy()
+    found[shares[guaranteed[shares] == 0]] = UNLIMITED
+    return found
 
 
 def tightest(bounds: Iterable[QuotaBound], wanted: int) -> tuple[int, Sequence[QuotaBound]]:

@@ -395,10 +395,10 @@ class Session(Snapshot):
 
     def account_devices(self, accounting: DeviceAccounting) -> None:
         """Count the devices of pods this way from now on; for the hook `prepare`."""
-        self.set_device_totals(accounting.totals)
         if self.state.account_devices(accounting):
             self.changed.everything = True
             self.touched_jobs.update(self.state.schedulable)
+        self.set_device_totals(accounting.totals)
 
     def annotate_queue(self, queue: Queue, annotations: Mapping[str, str | None]) -> None:
         """Merges annotations into a queue at close."""

@@ -9,6 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from capcard_sched.framework.api.node_view import Rows
     from capcard_sched.model.hyper_nodes import HyperNodeTree
     from capcard_sched.model.job import Job, Task
     from capcard_sched.model.limits import Budget, Quota
@@ -108,6 +109,12 @@ class Snapshot:
     def total(self) -> Vector:
         """Sum of allocatable over all nodes; of shared devices at least the registered amounts."""
         return self.state.nodes.total_allocatable if self._total is None else self._total
+
+    @property
+    def share_columns(self) -> Rows:
+        """Columns of shared devices, which queues limit only where they name them: intp [shares]."""
+        columns = self.state.columns
+        return np.array([columns.column(name) for name in sorted(self.state.shares)], dtype=np.intp)
 
     def set_device_totals(self, totals: Mapping[str, int]) -> None:
         """Set the registered amounts of shared devices, by resource, in thousandths."""

@@ -1,4 +1,4 @@
-"""Quotas of shares of cards under capacity-card."""
+"""Quotas of shares of cards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from capcard_sched.framework.explain.queue_uses import queue_uses
+from capcard_sched.model import annotations as keys
 from capcard_sched.model.deltas import ObjectChanged
 from capcard_sched.model.objects import ConfigMapObject
 from tests.unit.plugins.deviceshare.cluster import MEMORY, NUMBER, PERCENTAGE, VgpuHarness, conf
@@ -88,3 +89,156 @@ def test_shares_are_counted_anew_when_the_accounting_changes() -> None:
     h.settle()
     allocated = h.plugin("capacity-card").ledger.queues["q"].allocated.cards
     assert allocated.get(MEMORY, 0) == 0
+
+
+# --- queues that name no shares ---------------------------------------------------------------------------------------
+
+_CAPACITY_TREE = "  - {name: capacity, enableHierarchy: true}\n"
+_PLUGINS = pytest.mark.parametrize(
+    "plugin",
+    [
+        "  - name: proportion\n",
+        "  - {name: proportion, arguments: {proportion.iterative: true}}\n",
+        "  - name: capacity\n",
+        _CAPACITY_TREE,
+        "  - name: capacity-card\n",
+    ],
+    ids=["proportion", "rounds", "capacity", "tree", "capacity-card"],
+)
+
+
+def _queues(h: VgpuHarness, plugin: str, **capability: dict[str, int]) -> None:
+    """Queues with these capabilities, below a queue `top` where the plugin has a tree."""
+    more = {"parent": "top"} if plugin == _CAPACITY_TREE else {}
+    if more:
+        h.queue("top")
+    for name, amounts in capability.items():
+        h.queue(name, capability=amounts, **more)
+
+
+def _bound(h: VgpuHarness, prefix: str) -> int:
+    return sum(name.startswith(prefix) for name in h.binds)
+
+
+@_PLUGINS
+@pytest.mark.parametrize("resource", [NUMBER, MEMORY, CORES])
+def test_a_minimum_beyond_the_registered_cards_is_admitted_where_the_queue_does_not_name_them(
+    plugin: str, resource: str
+) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={}, named={resource: 1 << 30})
+    h.cards("n1", "A:10000")
+    for queue in ("q", "named"):
+        h.group(queue, queue=queue, phase="Pending", min_resources={resource: 1 << 29})
+
+    h.settle()
+
+    assert [h.job(queue).phase.value for queue in ("q", "named")] == ["Inqueue", "Inqueue"]
+
+
+@_PLUGINS
+def test_a_minimum_of_shares_that_no_node_lists_as_amounts_is_admitted(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={})
+    h.node("n1", resources={NUMBER: 10}, annotations={keys.NODE_VGPU_REGISTER: "A,10,10000,NVIDIA,true,hami-core:"})
+    h.group("g", phase="Pending", min_resources={NUMBER: 1, MEMORY: 1000, CORES: 10})
+
+    h.settle()
+
+    assert h.job("g").phase.value == "Inqueue"
+
+
+@_PLUGINS
+def test_a_queue_that_names_no_shares_takes_those_that_another_queue_waits_for(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={}, other={})
+    h.cards("n1", "A:10000")
+    for queue, more in (("q", {}), ("other", {"nodeSelector": {"zone": "none"}})):
+        for index in range(8):
+            h.group(f"{queue}-{index}", queue=queue)
+            h.share(f"{queue}-{index}", 1000, cores=10, group=f"{queue}-{index}", **more)
+
+    h.settle()
+
+    assert (_bound(h, "q"), _bound(h, "other")) == (8, 0)
+
+
+@_PLUGINS
+def test_a_queue_takes_the_amounts_that_it_names_whatever_another_queue_requests(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={MEMORY: 7500}, other={})
+    h.cards("n1", "A:10000")
+    for queue, more in (("other", {"nodeSelector": {"zone": "none"}}), ("q", {})):
+        for index in range(9):
+            h.group(f"{queue}-{index}", queue=queue)
+            h.share(f"{queue}-{index}", 1000, group=f"{queue}-{index}", **more)
+
+    h.settle()
+
+    assert (_bound(h, "q"), _bound(h, "other")) == (7, 0)
+    waiting = next(f"q-{index}" for index in range(9) if f"q-{index}" not in h.binds)
+    assert MEMORY in h.pod_message(waiting)
+
+
+@_PLUGINS
+def test_pods_on_cards_that_are_not_registered_any_more_limit_nothing(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={})
+    gone = {keys.NODE_VGPU_HANDSHAKE: "Deleted_2026.01.01 00:00:00"}
+    h.cards("n1", "A:10000", annotations=gone, resources={MEMORY: 0, CORES: 0})
+    h.cards("n2", "B:10000", resources={MEMORY: 0, CORES: 0})
+    h.group("old", phase="Running")
+    h.share("old", 9000, cores=90, group="old", node="n1", annotations={keys.VGPU_IDS: "A,NVIDIA,9000,90:"})
+    h.group("g", phase="Pending")
+    h.share("p", 5000, cores=50)
+
+    h.settle()
+
+    assert h.binds == {"p": "n2"}
+
+
+@pytest.mark.parametrize("plugin", ["  - name: proportion\n", "  - name: capacity\n", _CAPACITY_TREE])
+def test_guaranteed_shares_are_kept_from_queues_that_do_not_name_them(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={})
+    parent = {"parent": "top"} if plugin == _CAPACITY_TREE else {}
+    h.queue("other", guarantee={MEMORY: 4000}, **parent)
+    h.cards("n1", "A:10000")
+    for index in range(8):
+        h.group(f"g{index}")
+        h.share(f"p{index}", 1000, group=f"g{index}")
+
+    h.settle()
+
+    assert len(h.binds) == 6
+
+
+def test_without_deviceshare_shares_are_ordinary_amounts_of_the_cluster() -> None:
+    h = VgpuHarness(conf(VGPUEnable=False, plugins="  - name: proportion\n"))
+    h.cards("n1", "A:10000")
+    h.group("q", phase="Pending", min_resources={MEMORY: 10001})
+
+    h.settle()
+
+    assert h.job("q").phase.value == "Pending"
+
+
+@_PLUGINS
+def test_queues_limit_shares_under_the_names_of_the_config_map(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    names = {"resourceCountName": "x.io/n", "resourceMemoryName": "x.io/m", "resourceCoreName": "x.io/c"}
+    text = "nvidia:\n" + "".join(f"  {key}: {name}\n" for key, name in names.items())
+    metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
+    h.apply(ObjectChanged(msgspec.convert({"metadata": metadata, "data": {"device-config.yaml": text}}, ConfigMapObject)))
+    _queues(h, plugin, q={"x.io/m": 3500}, other={MEMORY: 1})
+    register = "A,10,10000,NVIDIA-L40S,true,hami-core:"
+    h.cards("n1", register=register, resources={"x.io/n": 10})
+    for queue in ("q", "other"):
+        for index in range(5):
+            h.group(f"{queue}-{index}", queue=queue)
+            limits = {"x.io/n": 1, "x.io/m": 1000, "x.io/c": 5}
+            h.pod(f"{queue}-{index}", group=f"{queue}-{index}", limits=limits)
+
+    h.settle()
+
+    assert (_bound(h, "q"), _bound(h, "other")) == (3, 5)
