@@ -78,7 +78,7 @@ def simulate(
         return usage_error(str(error))
     for warning in outcome.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    _show(outcome, output)
+    _show(outcome, output, scheduler.state.shares)
     if recorder is not None:
         from capcard_sched.reports.timeline import print_timeline, timeline_of
         from capcard_sched.simulation.clock import EPOCH, SECOND
@@ -167,7 +167,7 @@ class _progress:  # noqa: N801 - used like a function
             self._bar.close()
 
 
-def _show(outcome: SimulationOutcome, output: str) -> None:
+def _show(outcome: SimulationOutcome, output: str, shares: frozenset[str]) -> None:
     from capcard_sched.simulation.output import as_list, to_json, to_yaml
 
     document = as_list(outcome.store)
@@ -184,4 +184,4 @@ def _show(outcome: SimulationOutcome, output: str) -> None:
             EvictionRow(eviction.at / SECOND, f"{eviction.namespace}/{eviction.pod}", eviction.node, eviction.message)
             for eviction in outcome.evictions
         ]
-        print_overview(survey(document["items"], EPOCH + outcome.end / SECOND, EPOCH, evictions))
+        print_overview(survey(document["items"], EPOCH + outcome.end / SECOND, EPOCH, evictions, shares))

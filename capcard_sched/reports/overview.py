@@ -6,7 +6,6 @@ Reads Kubernetes JSON as listed by an API server, from the end of a simulation o
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from capcard_sched.model.annotations import (
@@ -18,18 +17,28 @@ from capcard_sched.model.annotations import (
     GROUP_NAME_ALIAS,
 )
 from capcard_sched.model.cards import CARD, CardSyntaxError, discover_cards, parse_card_name, parse_card_quota
-from capcard_sched.model.quantity import QuantityError, amounts, format_amount
+from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.queue import ROOT
+from capcard_sched.model.resources import VGPU_RESOURCES
+from capcard_sched.reports.pods import (
+    amounts_of,
+    is_charged,
+    is_pending,
+    moment_of,
+    origin_of,
+    pod_reason,
+    pod_requests,
+    scheduled_at,
+)
 from capcard_sched.reports.shared_cards import shared_cards
+from capcard_sched.reports.terminal import format_base_amount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from capcard_sched.reports.shared_cards import SharedCardRow
 
 JsonObject: TypeAlias = dict[str, Any]
-_FINISHED = ("Succeeded", "Failed")
-_ORIGIN = "Origin reason is "
 #: Event reasons whose text repeats a condition.
 _ECHOES = frozenset({"FailedScheduling", "Unschedulable", "Scheduled", "Evict"})
 
@@ -102,17 +111,25 @@ class Overview(NamedTuple):
     shared_cards: tuple[SharedCardRow, ...] = ()
 
 
-def survey(items: Iterable[JsonObject], now: float, start: float, evictions: Sequence[EvictionRow] = ()) -> Overview:
-    """The overview of all objects of a cluster. `now` and `start` in Unix seconds."""
+def survey(
+    items: Iterable[JsonObject],
+    now: float,
+    start: float,
+    evictions: Sequence[EvictionRow] = (),
+    shares: Collection[str] = (),
+) -> Overview:
+    """The overview of all objects of a cluster.
+
+    `now` and `start` in Unix seconds; `shares`: resources of shared devices, VGPU_RESOURCES when empty.
+    """
     by_kind: dict[str, list[JsonObject]] = {}
     for item in items:
         by_kind.setdefault(item["kind"], []).append(item)
     cluster = _Cluster(by_kind)
-    pending = sum(map(_is_pending, by_kind.get("Pod", ())))
+    pending = sum(map(is_pending, by_kind.get("Pod", ())))
     shared = shared_cards(by_kind.get("Node", ()), by_kind.get("Pod", ()))
-    return Overview(
-        now - start, cluster.jobs(now), cluster.queues(), cluster.cards(), tuple(evictions), pending, shared
-    )
+    queues = cluster.queues(shares or VGPU_RESOURCES)
+    return Overview(now - start, cluster.jobs(now), queues, cluster.cards(), tuple(evictions), pending, shared)
 
 
 class _Cluster:
@@ -138,7 +155,7 @@ class _Cluster:
         #: Card to (resource, milli-cards, nodes).
         self._cards: dict[str, tuple[str, int, int]] = {}
         for node in by_kind.get("Node", ()):
-            found = discover_cards(node["metadata"].get("labels") or {}, _amounts(_status(node).get("allocatable")))
+            found = discover_cards(node["metadata"].get("labels") or {}, amounts_of(_status(node).get("allocatable")))
             self._node_cards[_name(node)] = found.cards
             for card, (amount, resource) in found.cards.items():
                 _, total, nodes = self._cards.get(card, (resource, 0, 0))
@@ -164,14 +181,14 @@ class _Cluster:
         namespace = _namespace(group)
         kind, name = self._workload(group, owner)
         pods = self._members.get((namespace, group["metadata"]["name"]), [])
-        scheduled = sorted(filter(None, map(_scheduled_at, pods)))
+        scheduled = sorted(filter(None, map(scheduled_at, pods)))
         minimum = int((group.get("spec") or {}).get("minMember") or 0)
-        created = _moment(group["metadata"].get("creationTimestamp"))
+        created = moment_of(group["metadata"].get("creationTimestamp"))
         ready = len(scheduled) >= minimum
         until = scheduled[max(minimum, 1) - 1] if ready and scheduled else now
         waited = None if created is None else max(0.0, until - created)
         phase = _status(group).get("phase") or "Pending"
-        pending = not ready or any(map(_is_pending, pods))
+        pending = not ready or any(map(is_pending, pods))
         reason = self._reason(group, pods) if pending and phase != "Completed" else ""
         queue = (group.get("spec") or {}).get("queue", "")
         return JobRow(namespace, name, kind, queue, phase, len(scheduled), len(pods), minimum, waited, reason)
@@ -180,10 +197,10 @@ class _Cluster:
         """A Job without a PodGroup: finished, or restarting."""
         status, spec = _status(job), job["spec"]
         pods = self._owned.get(job["metadata"].get("uid") or "-", ())
-        scheduled = sorted(filter(None, map(_scheduled_at, pods)))
+        scheduled = sorted(filter(None, map(scheduled_at, pods)))
         phase = (status.get("state") or {}).get("phase", "")
         minimum = int(spec.get("minAvailable") or 0)
-        created = _moment(job["metadata"].get("creationTimestamp"))
+        created = moment_of(job["metadata"].get("creationTimestamp"))
         waited = None
         if created is not None and minimum and len(scheduled) >= minimum:
             waited = max(0.0, scheduled[minimum - 1] - created)
@@ -202,12 +219,12 @@ class _Cluster:
 
     def _reason(self, group: JsonObject, pods: Sequence[JsonObject]) -> str:
         """The most frequent condition message of pending pods, else that of the group, else its last warning event."""
-        reasons = Counter(filter(None, map(_pod_reason, sorted(pods, key=_name))))
+        reasons = Counter(filter(None, map(pod_reason, sorted(pods, key=_name))))
         if reasons:
             return reasons.most_common(1)[0][0]
         for condition in _status(group).get("conditions") or ():
             if condition.get("type") == "Unschedulable" and condition.get("status") == "True":
-                return _origin(condition.get("message") or condition.get("reason") or "")
+                return origin_of(condition.get("message") or condition.get("reason") or "")
         events = self._events.get(("PodGroup", _namespace(group), _name(group)), [])
         events = [event for event in events if event.get("reason") not in _ECHOES and event.get("type") == "Warning"]
         last = max(events, key=lambda event: str(event.get("lastTimestamp", "")), default=None)
@@ -225,7 +242,7 @@ class _Cluster:
         for (namespace, group), pods in self._members.items():
             queue = queue_of.get((namespace, group), "")
             for pod in pods:
-                if _is_charged(pod):
+                if is_charged(pod):
                     usage.setdefault(queue, Counter()).update(self._charge(pod))
         return usage
 
@@ -246,7 +263,7 @@ class _Cluster:
 
     def _charge(self, pod: JsonObject) -> dict[str, int]:
         """Cards by the pod's node and requests, which the owner of the pod cannot edit; else by its annotations."""
-        requests = _requests(pod)
+        requests = pod_requests(pod)
         charge = {name: amount for name, amount in requests.items() if name in ("cpu", "memory")}
         provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "") or {}
         held = {card: requests[resource] for card, (_, resource) in provided.items() if requests.get(resource)}
@@ -266,24 +283,23 @@ class _Cluster:
             return ""
         return names[0] if len(names) == 1 else ""
 
-    def queues(self) -> tuple[QueueRow, ...]:
+    def queues(self, shares: Collection[str]) -> tuple[QueueRow, ...]:
         charges = self._subtree_charges()
         jobs = Counter((group.get("spec") or {}).get("queue", "") for group in self._kinds.get("PodGroup", ()))
         rows = []
         for queue in sorted(self._kinds.get("Queue", ()), key=_name):
             charge = charges.get(_name(queue), Counter())
-            rows.append(
-                QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], _uses(queue, charge))
-            )
+            uses = (*_uses(queue, charge), *_share_uses(queue, shares))
+            rows.append(QueueRow(_name(queue), _status(queue).get("state") or "Open", jobs[_name(queue)], uses))
         return tuple(rows)
 
     def cards(self) -> tuple[CardRow, ...]:
         used: Counter[str] = Counter()
         for pod in self._kinds.get("Pod", ()):
             provided = self._node_cards.get((pod.get("spec") or {}).get("nodeName") or "")
-            if not provided or _status(pod).get("phase") in _FINISHED:
+            if not provided or not is_charged(pod):
                 continue
-            requests = _requests(pod)
+            requests = pod_requests(pod)
             for card, (_, resource) in provided.items():
                 used[card] += requests.get(resource, 0)
         return tuple(
@@ -297,7 +313,7 @@ def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
         quota = parse_card_quota(_annotations(queue).get(CARD_QUOTA))
     except CardSyntaxError:
         quota = {}
-    capability = _amounts((queue.get("spec") or {}).get("capability"))
+    capability = amounts_of((queue.get("spec") or {}).get("capability"))
     cards = {key.removeprefix("card "): amount for key, amount in charge.items() if key.startswith("card ")}
     uses = []
     for card in sorted({*quota, *cards}):
@@ -310,6 +326,15 @@ def _uses(queue: JsonObject, charge: Counter[str]) -> tuple[Use, ...]:
             shown = "-" if limit is None else format_amount(name, limit)
             uses.append(Use(name, format_amount(name, used), shown, _share(used, limit)))
     return tuple(uses)
+
+
+def _share_uses(queue: JsonObject, shares: Collection[str]) -> Iterator[Use]:
+    """Limits of shared devices, with the charges that the scheduler writes: they depend on the cards of the pods."""
+    charged = amounts_of(_status(queue).get("allocated"))
+    for name, limit in sorted(amounts_of((queue.get("spec") or {}).get("capability")).items()):
+        if name in shares:
+            used = charged.get(name, 0)
+            yield Use(name, format_base_amount(name, used), format_base_amount(name, limit), _share(used, limit))
 
 
 def _share(used: int, limit: int | None) -> float | None:
@@ -339,67 +364,3 @@ def _status(obj: JsonObject) -> JsonObject:
 
 def _controller(obj: JsonObject) -> JsonObject | None:
     return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
-
-
-def _moment(stamp: str | None) -> float | None:
-    if not stamp:
-        return None
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except ValueError:
-        return None
-
-
-def _amounts(raw: Any) -> dict[str, int]:
-    try:
-        return amounts(raw)
-    except QuantityError:
-        return {}
-
-
-def _requests(pod: JsonObject) -> dict[str, int]:
-    """Sum over containers, or the largest init container where that is more."""
-    spec = pod.get("spec") or {}
-    total: Counter[str] = Counter()
-    for container in spec.get("containers") or ():
-        total.update(_amounts((container.get("resources") or {}).get("requests")))
-    for container in spec.get("initContainers") or ():
-        for name, amount in _amounts((container.get("resources") or {}).get("requests")).items():
-            total[name] = max(total[name], amount)
-    return total
-
-
-def _is_charged(pod: JsonObject) -> bool:
-    """Charged to its queue: bound and not finished, whatever its grace period."""
-    return bool((pod.get("spec") or {}).get("nodeName")) and _status(pod).get("phase") not in _FINISHED
-
-
-def _scheduled_at(pod: JsonObject) -> float | None:
-    """When the pod was bound; None for an unbound or terminating pod."""
-    if not (pod.get("spec") or {}).get("nodeName") or pod["metadata"].get("deletionTimestamp"):
-        return None
-    for condition in _status(pod).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "True":
-            return _moment(condition.get("lastTransitionTime"))
-    return _moment(pod["metadata"].get("creationTimestamp"))
-
-
-def _is_pending(pod: JsonObject) -> bool:
-    return not (pod.get("spec") or {}).get("nodeName") and _status(pod).get("phase") in (None, "Pending")
-
-
-def _pod_reason(pod: JsonObject) -> str:
-    if not _is_pending(pod):
-        return ""
-    for condition in _status(pod).get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "Schedulable":
-                return ""
-            return _origin(condition.get("message") or condition.get("reason") or "")
-    return ""
-
-
-def _origin(message: str) -> str:
-    """The cause inside a job's message: the part after `Origin reason is <task>: `."""
-    _, found, cause = message.partition(_ORIGIN)
-    return cause.partition(": ")[2] if found else message

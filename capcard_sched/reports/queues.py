@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from capcard_sched.reports.terminal import console_for, format_base_amount
+from capcard_sched.reports.terminal import console_for, format_amount, format_base_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,10 @@ def _in_tree(queues: Sequence[QueueUse]) -> list[tuple[int, QueueUse]]:
 
 def card_row(use: CardUse) -> list[str]:
     """The cells under `CARD_COLUMNS`."""
+    shown = format_amount(use.card, use.allocated), format_amount(use.card, use.inqueue)
     if "|" in use.card:  # reserved for pods that accept either card: quotas are per single card
-        return [use.card, "-", f"{use.allocated:g}", f"{use.inqueue:g}", "-", "-"]
-    total = f"{use.total:g}" if use.total else "none"
-    quota, free = ("no quota", "") if use.quota is None else (f"{use.quota:g}", f"{use.free:g}")
-    return [use.card, quota, f"{use.allocated:g}", f"{use.inqueue:g}", free, total]
+        return [use.card, "-", *shown, "-", "-"]
+    total = format_amount(use.card, use.total) if use.total else "none"
+    quota = "no quota" if use.quota is None else format_amount(use.card, use.quota)
+    free = "" if use.free is None else format_amount(use.card, use.free)
+    return [use.card, quota, *shown, free, total]

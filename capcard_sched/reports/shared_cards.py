@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from capcard_sched.model.annotations import NODE_VGPU_REGISTER, VGPU_IDS
 from capcard_sched.model.card_registration import decode_registration
 from capcard_sched.model.pod_devices import decode_devices
+from capcard_sched.reports.pods import is_charged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from capcard_sched.model.pod_devices import Device
 
 JsonObject: TypeAlias = dict[str, Any]
-_FINISHED = ("Succeeded", "Failed")
 
 
 class CardTenant(NamedTuple):
@@ -63,7 +63,7 @@ def shared_cards(nodes: Iterable[JsonObject], pods: Iterable[JsonObject]) -> tup
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
         text = (pod["metadata"].get("annotations") or {}).get(VGPU_IDS)
-        if not node or not text or (pod.get("status") or {}).get("phase") in _FINISHED:
+        if not node or not text or not is_charged(pod):
             continue
         name = f"{pod['metadata'].get('namespace', '')}/{pod['metadata']['name']}"
         for devices in decode_devices(text).containers:

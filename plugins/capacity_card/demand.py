@@ -153,7 +153,8 @@ class CardDemands:
         cpu, memory = cls.requests.get(CPU, 0), cls.requests.get(MEMORY, 0)
         if self._arguments.card_unlimited_cpu_memory and (amount or self._unnamed_resource(cls)):
             cpu = memory = 0
-        shares = tuple([(name, cls.requests[name]) for name in sorted(self._inventory.shares) if cls.requests.get(name)])
+        known = sorted(self._inventory.shares)
+        shares = tuple([(name, cls.requests[name]) for name in known if cls.requests.get(name)])
         claim = Charge(cpu, memory, "|".join(alternatives), amount, cls.id, not error, shares)
         return CardDemand(claim, names, alternatives, error=error, unnamed=unnamed)
 

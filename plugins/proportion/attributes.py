@@ -107,6 +107,6 @@ def share_out(
         return np.floor(rounds + EPSILON).astype(np.int64)
     deserved: Matrix = np.maximum(guarantees, np.minimum(capabilities, requests))
     for column in np.flatnonzero(deserved.sum(axis=0) > total).tolist():
-        shares = fill(int(total[column]), weights, guarantees[:, column].tolist(), deserved[:, column].tolist())
-        deserved[:, column] = shares
+        filled = fill(int(total[column]), weights, guarantees[:, column].tolist(), deserved[:, column].tolist())
+        deserved[:, column] = filled
     return deserved

@@ -96,8 +96,9 @@ class Proportion(QuotaPlugin):
         return [(queue.name, self._attributes[queue.name].capability)]
 
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterator[QuotaBound]:
-        """The limits, or for reclaim the deserved amounts; releasing pods count until they are gone, but not for
-        nominations.
+        """The limits, or for reclaim the deserved amounts.
+
+        Releasing pods count until they are gone, but not for nominations.
         """
         held, attributes = self._held(queue), self._attributes[queue.name]
         limits = attributes.deserved if hook == "preemptive" else attributes.limit

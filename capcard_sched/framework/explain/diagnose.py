@@ -152,12 +152,12 @@ class _Diagnoser:
         for task in self._waiting:
             cards = self._cards[task.cls]
             add("|".join(cards.alternatives), cards.amount)
-            add(CPU, task.cls.requests.get(CPU, 0))
-            add(MEMORY, task.cls.requests.get(MEMORY, 0))
+            for resource in (CPU, MEMORY, *sorted(self._core.state.shares)):
+                add(resource, task.cls.requests.get(resource, 0))
         if not self._job.tasks:
             for key, amount in self._declared().items():
                 add(key, amount)
-            for resource in (CPU, MEMORY):
+            for resource in (CPU, MEMORY, *sorted(self._core.state.shares)):
                 add(resource, (self._job.min_resources or {}).get(resource, 0))
         return found
 

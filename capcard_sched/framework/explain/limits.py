@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 _CHARGED: Final = {"queue_allocated_milli_cpu": CPU, "queue_allocated_memory_bytes": MEMORY}
 
 
+def share_totals(core: Core) -> dict[str, float]:
+    """Registered amounts of shared devices by resource, in whole units."""
+    session, columns = core.last_session, core.state.columns
+    if session is None:
+        return {}
+    total = columns.fit(session.total)
+    return {name: total.item(columns.column(name)) / 1000 for name in sorted(core.state.shares)}
+
+
 class LimitReader:
     """Limits and usage of one state."""
 
@@ -35,6 +44,7 @@ class LimitReader:
         self._core = core
         self._capacity = capacity
         self._queues = core.state.queues
+        self._shares = share_totals(core)
         self._jobs: dict[str, JobCards | None] = {}
         self._below: dict[str, list[str]] = {}
         for name, queue in sorted(self._queues.items()):
@@ -81,6 +91,8 @@ class LimitReader:
         chain = self.chain(name)
         for depth, queue in enumerate(chain):
             quota = self.quota(queue)
+            if not depth:
+                quota |= {name: limit for name, limit in (queue.capability or {}).items() if name in self._shares}
             if depth and not is_card_quota(queue.annotations.get(CARD_QUOTA)):
                 continue
             jobs = self._subtree_jobs(queue) if depth or queue.name in self._below else list(queue.jobs.values())
@@ -89,7 +101,7 @@ class LimitReader:
             rows += [
                 self._card_row(queue, card, quota, held, reserved, requested)
                 for card in sorted(cards)
-                if not depth or card in wanted or not wanted
+                if (not depth or card in wanted or not wanted) and (card in quota or card not in self._shares)
             ]
             if not depth:
                 rows += self._resource_rows(queue, requested)
@@ -127,12 +139,17 @@ class LimitReader:
             free=None if limit is None else max(0.0, limit - used),
             usable=None,
             over=0.0 if limit is None else max(0.0, used - limit),
-            cluster_total=None if several else sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000,
+            cluster_total=None if several else self._cluster_total(card),
             requested_per_pod=per_pod / 1000,
             requested=total / 1000,
             users=holders(users),
             reservations=holders(waiting),
         )
+
+    def _cluster_total(self, card: str) -> float:
+        if card in self._shares:
+            return self._shares[card]
+        return sum(offer.total for offer in self._capacity.nodes_with(card)) / 1000
 
     def _resource_rows(self, queue: Queue, requested: Mapping[str, tuple[int, int]]) -> Iterable[LimitUse]:
         columns = self._core.state.columns
@@ -167,13 +184,19 @@ class LimitReader:
         found: dict[str, list[tuple[str, str, float]]] = {}
         for job in jobs:
             cards = self.cards_of(job)
-            if cards is None:
-                continue
-            amounts: Mapping[str, int] = getattr(cards, field)
+            amounts: Mapping[str, int] = self._shares_of(job, field) if cards is None else getattr(cards, field)
             for card, amount in amounts.items():
                 if amount:
                     found.setdefault(card, []).append((display_name(job), job.queue, amount / 1000))
         return found
+
+    def _shares_of(self, job: Job, field: str) -> dict[str, int]:
+        """Amounts of shared devices of a job without card accounts."""
+        columns = self._core.state.columns
+        if field != "held":
+            return {}
+        held = columns.fit(job.allocated) + columns.fit(job.releasing)
+        return {name: held.item(columns.column(name)) for name in self._shares}
 
     def _subtree_jobs(self, queue: Queue) -> list[Job]:
         found, names, seen = list(queue.jobs.values()), [queue.name], {queue.name}

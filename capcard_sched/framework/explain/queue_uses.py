@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capcard_sched.framework.explain.limits import share_totals
 from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.cards import is_card_quota
 from capcard_sched.model.checks import check_card_quota
@@ -62,7 +63,7 @@ def queue_uses(core: Core) -> tuple[QueueUse, ...]:
 def card_uses(core: Core) -> dict[str, tuple[CardUse, ...]]:
     """Per queue and card: the figures that the quota plugin publishes."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    totals: dict[str, float] = {}
+    totals = share_totals(core)
     for _, call in core.dispatch.entries("metrics"):
         for sample in call():
             if sample.name == "card_total":

@@ -151,6 +151,16 @@ def test_a_malformed_quota_shows_what_is_used_without_a_limit() -> None:
     assert uses == (Use("H200", "1", "-", None), Use("cpu", "2", "-", None))
 
 
+def test_queues_show_the_shares_that_they_name_with_their_charges() -> None:
+    memory, cores = "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"
+    named = queue(spec={"capability": {memory: "4k", cores: "100", "nvidia.com/gpu": "8"}})
+    named["status"]["allocated"] = {memory: "3k", "volcano.sh/vgpu-number": "3"}
+    uses = survey([named], START, START).queues[0].uses
+    assert uses == (Use(cores, "0", "100", 0.0), Use(memory, "3000", "4000", 0.75))
+    renamed = survey([named], START, START, shares={"nvidia.com/gpu"}).queues[0].uses
+    assert renamed == (Use("nvidia.com/gpu", "0", "8", 0.0),)
+
+
 def test_tables_show_markup_as_text_and_leave_out_what_is_empty() -> None:
     output = io.StringIO()
     waiting = member("a", message="[red]not markup[/red] <q> requested <4000>")

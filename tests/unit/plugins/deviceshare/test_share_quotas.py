@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from capcard_sched.framework.explain.diagnose import diagnose_job
 from capcard_sched.framework.explain.queue_uses import queue_uses
 from capcard_sched.model import annotations as keys
 from capcard_sched.model.deltas import ObjectChanged
@@ -62,8 +63,12 @@ def test_capacity_card_shows_shares_in_whole_units() -> None:
     h.share("p", 1000, number=2, cores=20)
     h.settle()
     (queue,) = [use for use in queue_uses(h.core) if use.name == "q"]
-    shown = {use.card: (use.quota, use.allocated, use.free) for use in queue.cards}
-    assert shown == {MEMORY: (6000, 2000, 4000), NUMBER: (None, 2, None), CORES: (None, 40, None)}
+    shown = {use.card: (use.quota, use.allocated, use.free, use.total) for use in queue.cards}
+    assert shown == {
+        MEMORY: (6000, 2000, 4000, 20000),
+        NUMBER: (None, 2, None, 20),
+        CORES: (None, 40, None, 200),
+    }
     assert queue.warnings == ()
     written = h.state.queues["q"].status_allocated
     assert written is not None
@@ -109,11 +114,16 @@ _PLUGINS = pytest.mark.parametrize(
 
 def _queues(h: VgpuHarness, plugin: str, **capability: dict[str, int]) -> None:
     """Queues with these capabilities, below a queue `top` where the plugin has a tree."""
-    more = {"parent": "top"} if plugin == _CAPACITY_TREE else {}
-    if more:
-        h.queue("top")
+    parent = "top" if plugin == _CAPACITY_TREE else None
+    if parent:
+        h.queue(parent)
     for name, amounts in capability.items():
-        h.queue(name, capability=amounts, **more)
+        h.queue(name, capability=amounts, parent=parent)
+
+
+def _selector(queue: str) -> dict[str, str]:
+    """Pods of queue `other` fit on no node."""
+    return {"zone": "none"} if queue == "other" else {}
 
 
 def _bound(h: VgpuHarness, prefix: str) -> int:
@@ -153,10 +163,10 @@ def test_a_queue_that_names_no_shares_takes_those_that_another_queue_waits_for(p
     h = VgpuHarness(conf(plugins=plugin))
     _queues(h, plugin, q={}, other={})
     h.cards("n1", "A:10000")
-    for queue, more in (("q", {}), ("other", {"nodeSelector": {"zone": "none"}})):
+    for queue in ("q", "other"):
         for index in range(8):
             h.group(f"{queue}-{index}", queue=queue)
-            h.share(f"{queue}-{index}", 1000, cores=10, group=f"{queue}-{index}", **more)
+            h.share(f"{queue}-{index}", 1000, cores=10, group=f"{queue}-{index}", nodeSelector=_selector(queue))
 
     h.settle()
 
@@ -168,10 +178,10 @@ def test_a_queue_takes_the_amounts_that_it_names_whatever_another_queue_requests
     h = VgpuHarness(conf(plugins=plugin))
     _queues(h, plugin, q={MEMORY: 7500}, other={})
     h.cards("n1", "A:10000")
-    for queue, more in (("other", {"nodeSelector": {"zone": "none"}}), ("q", {})):
+    for queue in ("other", "q"):
         for index in range(9):
             h.group(f"{queue}-{index}", queue=queue)
-            h.share(f"{queue}-{index}", 1000, group=f"{queue}-{index}", **more)
+            h.share(f"{queue}-{index}", 1000, group=f"{queue}-{index}", nodeSelector=_selector(queue))
 
     h.settle()
 
@@ -197,12 +207,30 @@ def test_pods_on_cards_that_are_not_registered_any_more_limit_nothing(plugin: st
     assert h.binds == {"p": "n2"}
 
 
+@_PLUGINS
+def test_explain_lists_the_shares_that_a_queue_names(plugin: str) -> None:
+    h = VgpuHarness(conf(plugins=plugin))
+    _queues(h, plugin, q={MEMORY: 1500, CORES: 300})
+    h.cards("n1", "A:10000", "B:10000")
+    for name in ("p", "waits"):
+        h.group(name)
+        h.share(name, 1000, cores=10, group=name)
+    h.settle()
+    waiting = next(name for name in ("p", "waits") if name not in h.binds)
+
+    found = diagnose_job(h.core, h.job(waiting))
+
+    assert found.queue is not None
+    rows = {row.resource: (row.quota, row.used, row.free, row.cluster_total) for row in found.queue.limits}
+    assert rows == {MEMORY: (1500, 1000, 500, 20000), CORES: (300, 10, 290, 200)}
+    assert found.summary.startswith("Queue q has too little quota left: 1000 of 1500 volcano.sh/vgpu-memory used")
+
+
 @pytest.mark.parametrize("plugin", ["  - name: proportion\n", "  - name: capacity\n", _CAPACITY_TREE])
 def test_guaranteed_shares_are_kept_from_queues_that_do_not_name_them(plugin: str) -> None:
     h = VgpuHarness(conf(plugins=plugin))
     _queues(h, plugin, q={})
-    parent = {"parent": "top"} if plugin == _CAPACITY_TREE else {}
-    h.queue("other", guarantee={MEMORY: 4000}, **parent)
+    h.queue("other", guarantee={MEMORY: 4000}, parent="top" if plugin == _CAPACITY_TREE else None)
     h.cards("n1", "A:10000")
     for index in range(8):
         h.group(f"g{index}")
@@ -229,7 +257,9 @@ def test_queues_limit_shares_under_the_names_of_the_config_map(plugin: str) -> N
     names = {"resourceCountName": "x.io/n", "resourceMemoryName": "x.io/m", "resourceCoreName": "x.io/c"}
     text = "nvidia:\n" + "".join(f"  {key}: {name}\n" for key, name in names.items())
     metadata = {"name": "volcano-vgpu-device-config", "namespace": "kube-system"}
-    h.apply(ObjectChanged(msgspec.convert({"metadata": metadata, "data": {"device-config.yaml": text}}, ConfigMapObject)))
+    h.apply(
+        ObjectChanged(msgspec.convert({"metadata": metadata, "data": {"device-config.yaml": text}}, ConfigMapObject))
+    )
     _queues(h, plugin, q={"x.io/m": 3500}, other={MEMORY: 1})
     register = "A,10,10000,NVIDIA-L40S,true,hami-core:"
     h.cards("n1", register=register, resources={"x.io/n": 10})
