@@ -30,6 +30,8 @@ class EnqueueArguments(msgspec.Struct, frozen=True, kw_only=True):
 class Enqueue(Action):
     """Moves jobs from phase Pending to Inqueue, queue by queue in turn, each job once per session.
 
+    An admitted job whose minimum exceeds a limit of its queue returns to Pending at once.
+
     A refused job does not block the jobs behind it; its refusal is recorded. An admitted job without progress holds its
     reservation against others: after a timeout it is requeued behind them. A strict FIFO queue keeps its order.
     """
@@ -40,6 +42,7 @@ class Enqueue(Action):
 
     def execute(self, session: Session) -> None:
         """Run the action."""
+        self._requeue_impossible(session)
         if self.arguments.inqueue_timeout_seconds:
             self._requeue_stuck(session)
         rounds, requeued = Rounds(session, self.name, "job_enqueueable"), session.carry_over.requeued_at
@@ -64,6 +67,28 @@ class Enqueue(Action):
         for job in sorted(later, key=lambda job: (requeued[job.key], job.key)):
             if requeued[job.key] < session.now and session.deadline.allows_attempt(job.queue):
                 self._admit(session, job)
+
+    @staticmethod
+    def _requeue_impossible(session: Session) -> None:
+        """Requeues admitted jobs whose minimum exceeds a limit now: they would hold their reservation for nothing.
+
+        O(changed jobs and queues), and O(jobs) when the limits of a queue change.
+        """
+        memory, queues, jobs = session.carry_over, session.queues, session.jobs
+        changed = session.changed
+        names = queues.keys() | memory.queue_limits.keys() if changed.everything else changed.queues
+        limits = {name: queues[name].limits if name in queues else None for name in names}
+        moved = [name for name, found in limits.items() if memory.queue_limits.get(name) != found]
+        memory.queue_limits.update(limits)
+        for key in sorted(jobs if moved or changed.everything else changed.jobs):
+            job = jobs.get(key)
+            if job is None or job.phase is not PodGroupPhase.INQUEUE:
+                continue
+            try:
+                if session.exceeded_limit(job) is not None and not session.dispatch.votes("job_enqueueable", job)[0]:
+                    session.requeue(job)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                session.record_hook_error(job, error)
 
     def _requeue_stuck(self, session: Session) -> None:
         """Requeues admitted jobs without progress for the jobs that wait behind them. O(changed and overdue jobs)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capcard_sched.framework.api.plugin import Plugin, Reads
+from capcard_sched.framework.quota.queue_sums import awaits_pods
 from capcard_sched.model.limits import format_quota_amount
 from capcard_sched.model.reasons import RESOURCE_QUOTA_INSUFFICIENT
 from capcard_sched.model.refusal import Figures, Refusal
@@ -59,7 +60,7 @@ class ResourceQuota(Plugin):
             job = session.jobs.get(key)
             if job is None or job.min_quota is None:
                 continue
-            if job.phase is PodGroupPhase.INQUEUE:
+            if job.phase is PodGroupPhase.INQUEUE and awaits_pods(job):
                 self._reserved.put(key, _unmet(job))
             elif session.is_pending_phase(job) and job.tasks:
                 self._waiting.put(key, _counts(job))

@@ -8,27 +8,34 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import BAD_INPUT, Files, usage_error
 from capcard_sched.framework.conf.registry import Registry, RegistryError
-from capcard_sched.framework.conf.scheduler_conf import parse_conf
+from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
+from capcard_sched.insight.impossible import AdmittedWorkloads, ImpossibleWorkload
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.checks import Severity
 from capcard_sched.model.object_checks import BUILT_IN_PLUGINS, BUILT_IN_QUEUES, check_objects
+from capcard_sched.model.quantity import format_amount
 from capcard_sched.plugins.deviceshare.device_checks import check_devices
 from capcard_sched.plugins.deviceshare.device_config import DEFAULT_CONFIG
 from capcard_sched.plugins.deviceshare.device_settings import read_device_config
-from capcard_sched.simulation.kinds import SCENARIO
+from capcard_sched.simulation.kinds import SCENARIO, is_namespaced, kind_of
 from capcard_sched.simulation.manifests import ManifestDocument, ManifestError, read_manifests
-from capcard_sched.simulation.scenario import InputError, load_scenario
+from capcard_sched.simulation.scenario import read_scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.simulation.scenario import Scenario
+
+#: Kind to the field that states its minimum.
+_FIELDS: Final = {"Job": "spec.minAvailable", "PodGroup": "spec.minResources"}
 _CONF_KEYS = frozenset({"actions", "tiers", "configurations"})
 #: `FILE: document N: the rest`, the form of the simulator's loader.
 _PLACED = re.compile(r"(?P<file>.*?): document (?P<number>[0-9]+)(?:: (?P<rest>.*))?", re.DOTALL)
@@ -60,6 +67,16 @@ class _CheckedObject(NamedTuple):
     place: str
     value: dict[str, Any]
 
+    @property
+    def key(self) -> tuple[str, str, str] | None:
+        """Kind, namespace and name as in the simulator; None for a malformed object."""
+        metadata, names = self.value.get("metadata"), (self.value.get("kind"), self.value.get("apiVersion"))
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not isinstance(metadata, dict) or not all(isinstance(one, str) and one for one in (*names, name)):
+            return None
+        kind = kind_of(self.value)
+        return kind, str(metadata.get("namespace") or "default") if is_namespaced(kind) else "", str(name)
+
     def row(self, severity: Severity, field: str, message: str, accepted: str = "") -> FindingRow:
         metadata = self.value.get("metadata")
         name = metadata.get("name", "(no name)") if isinstance(metadata, dict) else "(no name)"
@@ -85,7 +102,8 @@ def validate(
     """Check manifests and scheduler-confs; report each problem with its location and the accepted form.
 
     Checks queues, nodes, jobs and pods for their fields and card annotations, alone and against each other: a card
-    without quota in the job's queue, a quota above the cards of the cluster, device resources without a card label.
+    without quota in the job's queue, a quota above the cards of the cluster, device resources without a card label, a
+    minimum above a limit of its queue under the scheduler-conf (the built-in one by default).
     Detects a scheduler-conf by its content, also inside a ConfigMap. Exit status: 2 on errors, else 0.
 
     Args:
@@ -124,7 +142,8 @@ class _Checker:
         self.confs = 0
         #: The last valid ConfigMap of a device plugin.
         self._device_config = DEFAULT_CONFIG
-        #: Names of plugins in all scheduler-confs of the input.
+        #: The valid scheduler-confs of the input, and the names of their plugins.
+        self._valid_confs: list[Conf] = []
         self._plugins: set[str] = set()
         self._registry = registry
         #: Files for the simulator's loader, and the bytes of standard input if it is one of them.
@@ -160,10 +179,9 @@ class _Checker:
 
     def check(self) -> None:
         """Check all input."""
-        try:
-            scenario = load_scenario(self._manifests, io.BytesIO(self._standard_input), BUILT_IN_QUEUES)
-        except InputError as error:
-            self._structure("error", error.problems)
+        scenario, problems = read_scenario(self._manifests, io.BytesIO(self._standard_input), BUILT_IN_QUEUES)
+        if problems:
+            self._structure("error", problems)
         else:
             self._structure("warning", scenario.warnings)
         for obj in self.objects:
@@ -178,8 +196,28 @@ class _Checker:
             else:
                 row = FindingRow(finding.severity, finding.message, field=finding.field, accepted=finding.accepted)
             self.rows.append(row)
+        self._impossible(scenario)
 
-    def _structure(self, severity: Severity, sentences: tuple[str, ...]) -> None:
+    def _impossible(self, scenario: Scenario) -> None:
+        """Errors for workloads whose minimum exceeds a limit of their queue under a scheduler-conf of the input."""
+        places: dict[tuple[str, str, str], _CheckedObject] = {}
+        for obj in self.objects:
+            if (key := obj.key) is not None:
+                places.setdefault(key, obj)
+        found: dict[tuple[str, str, str], ImpossibleWorkload] = {}
+        workloads = AdmittedWorkloads(scenario)
+        for conf in self._valid_confs or [default_conf(self._registry)]:
+            for workload in workloads.impossible(conf, self._registry):
+                found.setdefault((workload.kind, workload.namespace, workload.name), workload)
+        for key, workload in found.items():
+            if key in places:
+                figures, owner = workload.exceeded.figures, workload.exceeded.queue
+                name, above = figures.resource, "" if owner == workload.queue else f", ancestor of queue {workload.queue}"
+                needed, limit = format_amount(name, figures.requested), format_amount(name, figures.limit)
+                message = f"can never start: needs {needed}, quota is {limit} ({name} of queue {owner}{above})"
+                self.rows.append(places[key].row("error", _FIELDS.get(key[0], "spec"), message))
+
+    def _structure(self, severity: Severity, sentences: Sequence[str]) -> None:
         """Add the loader's findings: the first one per field."""
         found: dict[tuple[str, int, str, str], FindingRow] = {}
         for number, sentence in enumerate(sentences):
@@ -207,6 +245,7 @@ class _Checker:
         result = parse_conf(text, registry=self._registry)
         if result.conf is not None:
             self._plugins.update(option.name for tier in result.conf.tiers for option in tier)
+            self._valid_confs.append(result.conf)
         for option in (option for tier in result.conf.tiers for option in tier) if result.conf is not None else ():
             plugin = self._registry.plugin(option.name)
             for switch, note in plugin.switch_notes.items() if plugin is not None else ():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from capcard_sched.model.refusal import Figures
-
 
 class CardUse(msgspec.Struct, frozen=True):
     """One card in one queue, in cards."""
@@ -91,5 +89,3 @@ class JobCards(msgspec.Struct, frozen=True):
     held: dict[str, int]
     #: Reserved for its pods without a node.
     reserved: dict[str, int]
-    #: The limit of a queue that its minimum exceeds, whatever the usage; None for no such limit.
-    impossible: Figures | None = None

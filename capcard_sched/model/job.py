@@ -161,6 +161,8 @@ class Job:
     topology: NetworkTopology | None = None
     #: Name of the Job that owns the PodGroup, "" for others.
     owner_job: str = ""
+    #: Whether a task joined the job since its PodGroup was created, also when it is gone by now.
+    had_tasks: bool = False
     #: All tasks by uid, completed ones included.
     tasks: dict[str, Task] = field(default_factory=dict)
     #: PENDING tasks that are neither gated nor held, by uid.

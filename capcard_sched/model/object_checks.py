@@ -6,7 +6,6 @@ Objects are plain JSON values and may be malformed: schema validation reports th
 from __future__ import annotations
 
 import difflib
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from capcard_sched.model import annotations as keys
@@ -211,7 +210,6 @@ def _workload(obj: Json, templates: list[Template], inventory: Inventory) -> Ite
     if queue and inventory.quotas and queue not in inventory.quotas and queue not in BUILT_IN_QUEUES:
         known = ", ".join(sorted(inventory.quotas))
         yield Finding("warning", queue_field, f'queue "{queue}" is not among the queues in the input', known)
-    yield from _possible(obj, templates, queue, inventory)
     if keys.CARD_REQUEST in annotations:
         yield from check_card_request(annotations[keys.CARD_REQUEST], severity=severity)
         yield from _request_against(annotations[keys.CARD_REQUEST], templates, queue, inventory)
@@ -224,40 +222,6 @@ def _below_ancestors(queue: str, inventory: Inventory) -> Iterator[Finding]:
             if amount and not above.get(card):
                 message = f"quota of {card} has no effect: the quota of queue {ancestor} above it is 0"
                 yield Finding("warning", annotation_field(keys.CARD_QUOTA), message)
-                break
-
-
-def _possible(obj: Json, templates: list[Template], queue: str, inventory: Inventory) -> Iterator[Finding]:
-    """Errors for a minimum above the card quota of the queue or of an ancestor: the job can never start."""
-    quota = inventory.quotas.get(queue)
-    if not quota:
-        return
-    needs: dict[str, int] = {}
-    field = "spec.minAvailable"
-    if obj.get("apiVersion") == _VOLCANO_JOB and templates:
-        total = sum(template.replicas for template in templates)
-        minimum = _count(value_at(obj, "spec", "minAvailable") or total)
-        for template in templates:
-            cards, amount = _cards(template, inventory)
-            replicas = template.replicas if minimum >= total else min(minimum, template.replicas)
-            if cards and amount and (minimum >= total or len(templates) == 1):
-                needs["|".join(cards)] = needs.get("|".join(cards), 0) + amount * replicas
-    elif obj.get("kind") == "PodGroup":
-        field = annotation_field(keys.CARD_REQUEST)
-        with suppress(CardSyntaxError):
-            needs = parse_card_request(texts(obj, "metadata", "annotations").get(keys.CARD_REQUEST))
-    for key, needed in sorted((key, amount) for key, amount in needs.items() if amount):
-        limit = sum(quota.get(card, 0) for card in key.split("|"))
-        if needed > limit > 0:
-            message = f"can never start: needs {needed / CARD:g}, quota is {limit / CARD:g} ({key} of queue {queue})"
-            yield Finding("error", field, message)
-            continue
-        for ancestor, above in inventory.limits_above(queue):
-            limit = sum(above.get(card, 0) for card in key.split("|"))
-            if needed > limit:
-                figures = f"needs {needed / CARD:g}, quota is {limit / CARD:g}"
-                message = f"can never start: {figures} ({key} of queue {ancestor}, ancestor of queue {queue})"
-                yield Finding("error", field, message)
                 break
 
 

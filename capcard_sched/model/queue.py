@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from capcard_sched.model.annotations import CARD_QUOTA
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,6 +60,11 @@ class Queue:
     def is_open(self) -> bool:
         """Whether the queue admits new jobs: state Open or unset."""
         return self.state in ("", "Open")
+
+    @property
+    def limits(self) -> tuple[object, ...]:
+        """The fields that limit its jobs and those below it, compared by equality."""
+        return self.uid, self.parent, self.capability, self.guarantee, self.annotations.get(CARD_QUOTA)
 
     def __repr__(self) -> str:
         return f"Queue({self.name}, {self.state})"

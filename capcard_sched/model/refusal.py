@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from capcard_sched.model.reasons import without_numbers
+from capcard_sched.model.quantity import format_amount
+from capcard_sched.model.reasons import CAN_NEVER_START, without_numbers
 
 
 class Code(IntEnum):
@@ -30,6 +31,28 @@ class Figures(msgspec.Struct, frozen=True):
     #: The total including the request.
     total: int
     limit: int
+
+
+class ExceededLimit(msgspec.Struct, frozen=True):
+    """A limit that the minimum of a job exceeds, whatever the usage: the job can never start."""
+
+    #: Those of the minimum alone.
+    figures: Figures
+    #: The queue that has the limit: that of the job, or an ancestor.
+    queue: str
+
+    def text(self, queue: str) -> str:
+        """The message of `CanNeverStart` for a job of a queue."""
+        name, needed, limit = self.figures.resource, self.figures.requested, self.figures.limit
+        message = CAN_NEVER_START.render(
+            needed=format_amount(name, needed), limit=format_amount(name, limit), resource=name, queue=self.queue
+        )
+        return message if self.queue == queue else of_ancestor(message, self.queue, queue)
+
+
+def of_ancestor(message: str, ancestor: str, queue: str) -> str:
+    """A message about an ancestor's limit, with the queue of the job."""
+    return message.replace(f"Queue <{ancestor}>", f"Queue <{ancestor}> (ancestor of <{queue}>)", 1)
 
 
 class Refusal(msgspec.Struct, frozen=True):

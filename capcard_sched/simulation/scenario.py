@@ -109,6 +109,16 @@ class Scenario(NamedTuple):
 
 def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()) -> Scenario:
     """Read and check everything. `existing_queues` are created by the simulator. Raises InputError."""
+    scenario, problems = read_scenario(paths, stdin, existing_queues)
+    if problems:
+        raise InputError(problems)
+    return scenario
+
+
+def read_scenario(
+    paths: Sequence[str], stdin: Any = None, existing_queues: Iterable[str] = ()
+) -> tuple[Scenario, list[str]]:
+    """As `load_scenario`; returns the valid objects and operations, and the problems of the others."""
     loader = _Loader()
     try:
         for document in read_manifests(paths, stdin):
@@ -117,11 +127,10 @@ def load_scenario(paths: Sequence[str], stdin: Any = None, existing_queues: Iter
         loader.problems.append(str(error))
     loader.check_names(existing_queues)
     uids = loader.check_uids()
-    if loader.problems:
-        raise InputError(loader.problems)
     entries = in_creation_order(loader.entries)
     operations = sorted(loader.operations, key=lambda operation: operation.at)
-    return Scenario(entries, tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
+    scenario = Scenario(entries, tuple(operations), tuple(loader.warnings), tuple(loader.findings), uids)
+    return scenario, loader.problems
 
 
 def in_creation_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:

@@ -99,6 +99,7 @@ class JobTable:
 
     def task_added(self, job: Job, task: Task, bound_queue: str = "") -> None:
         """Update a job after one of its tasks was added or changed. `bound_queue`: as its binding wrote it."""
+        job.had_tasks = True
         self.bound_changed(job)
         if bound_queue and task.node is not None and self.fixed_queues.note(job, _age(task), bound_queue):
             self._set_queue(job, self.fixed_queues.requested(job) or bound_queue)
@@ -161,6 +162,8 @@ class JobTable:
         if job.uid == facts.uid and facts.matches(job, requested):
             return
         taken_over = job.implicit
+        if job.uid != facts.uid:
+            job.had_tasks = bool(job.tasks) or any(facts.status_counts)
         self._oldest.pop(key, None)
         self.groups_missing.pop(key, None)
         job.uid = facts.uid

@@ -26,6 +26,7 @@ class Branch:
     __slots__ = (
         "allocated",
         "capability",
+        "ceiling",
         "children",
         "deserved",
         "deserved_or_inf",
@@ -62,8 +63,9 @@ class Branch:
         #: Kept free for the queue. The tree raises it to the guarantees of the branches below.
         self.guarantee = known_vector((queue and queue.guarantee) or {}, resources)
         self.capability = capability_vector(queue.capability if queue is not None else None, resources)
-        #: The largest amount the queue can hold: its capability, without the guarantees of its siblings.
-        self.real_capability = self.capability
+        #: The largest amount the queue can hold: its capability, without the guarantees of its siblings. In this
+        #: cluster, and in one of any size.
+        self.real_capability = self.ceiling = self.capability
         written = (queue and queue.deserved) or {}
         self.deserved = known_vector(written, resources)
         #: Columns of the resources named in `deserved`. Other resources are neither deserved nor limited by it.

@@ -130,7 +130,7 @@ class Capacity(QuotaPlugin):
             yield branch.name, branch.held + branch.reserved, branch.real_capability
 
     def _capabilities(self, queue: Queue) -> Iterator[tuple[str, Vector]]:
-        return ((branch.name, branch.capability) for branch in self._tree.branches[queue.name].path)
+        return ((branch.name, branch.ceiling) for branch in self._tree.branches[queue.name].path)
 
     def _barred(self, queue: Queue, hook: str) -> Refusal | None:
         """The refusal of a queue that is faulty, closed or not a leaf, whatever the request."""

@@ -145,7 +145,9 @@ class Tree:
 
     def _limit_children(self, branch: Branch) -> None:
         children = branch.children
-        free = np.maximum(branch.real_capability - np.sum([child.guarantee for child in children], axis=0), 0)
+        guarantees = np.sum([child.guarantee for child in children], axis=0)
+        free = np.maximum(branch.real_capability - guarantees, 0)
+        unlimited = branch.ceiling == UNLIMITED
         wanted = self._resources.zeros()
         for child in children:
             if self._hierarchy:
@@ -153,6 +155,8 @@ class Tree:
                 wanted += child.deserved
                 child.capability = np.where(child.capability == UNLIMITED, branch.capability, child.capability)
             child.real_capability = np.minimum(free + child.guarantee, child.capability)
+            most = np.maximum(branch.ceiling - guarantees, 0) + child.guarantee
+            child.ceiling = np.minimum(np.where(unlimited, UNLIMITED, most), child.capability)
             deserved = child.deserved if self._hierarchy else np.minimum(child.deserved, child.real_capability)
             guaranteed = np.flatnonzero(child.guarantee).tolist()
             child.set_deserved(np.maximum(deserved, child.guarantee), child.named.union(guaranteed))

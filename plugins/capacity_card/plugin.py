@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from capcard_sched.framework.api.plugin import Grant, Placement, Plugin
 from capcard_sched.model.annotations import CARD_ASSIGNED
 from capcard_sched.model.explanation import JobCards, PodCards
-from capcard_sched.model.reasons import CAN_NEVER_START
+from capcard_sched.model.refusal import ExceededLimit
 from capcard_sched.model.status import Vote
 from capcard_sched.plugins.capacity_card import metrics
 from capcard_sched.plugins.capacity_card.allocatable import AllocatableCheck
@@ -91,20 +91,8 @@ class CapacityCard(Plugin):
 
     def close(self, session: Session) -> None:
         self.evictions.count(session, self.ledger)
-        self._report_impossible(session)
         if self.arguments.publish_card_usage:
             publish_card_usage(session, self.ledger)
-
-    def _report_impossible(self, session: Session) -> None:
-        """Event and condition of each touched job whose minimum exceeds a quota of its queue."""
-        for key in sorted(session.touched_jobs):
-            account = self.ledger.jobs.get(key)
-            found = self.ledger.impossible(account) if account is not None and not account.job.is_ready() else None
-            if account is None or found is None:
-                continue
-            message = self.refusals.impossible(account.queue.name, found)
-            session.notice(account.job, CAN_NEVER_START, message)
-            session.set_condition(account.job, CAN_NEVER_START.code, CAN_NEVER_START.code, message)
 
     def metrics(self) -> Iterator[Sample]:
         return metrics.samples(self.ledger, self.inventory, self.refusals, self.warnings, self.evictions)
@@ -115,9 +103,8 @@ class CapacityCard(Plugin):
         account = self.ledger.jobs.get(job.key)
         if account is None:
             return None
-        found = self.ledger.impossible(account)
-        held, reserved = dict(account.allocated.cards), dict(account.reserved.cards)
-        return JobCards(held, reserved, found.figures if found is not None else None)
+        self.ledger.recompute()
+        return JobCards(dict(account.allocated.cards), dict(account.reserved.cards))
 
     def pod_cards(self, cls: TaskClass) -> PodCards | None:
         demand = self.demands.of(cls)
@@ -133,6 +120,11 @@ class CapacityCard(Plugin):
 
     def job_enqueued(self, job: Job) -> None:
         self.ledger.admit(job)
+
+    def exceeded_limit(self, job: Job) -> ExceededLimit | None:
+        account = self.ledger.jobs.get(job.key)
+        found = None if account is None else self.ledger.impossible(account)
+        return None if found is None else ExceededLimit(found.figures, found.ancestor or job.queue)
 
     def allocatable(self, queue: Queue, task: Task) -> Refusal | None:
         return self._allocatable.refusal("allocatable", queue, task)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from capcard_sched.model.reasons import (
-    CAN_NEVER_START,
     EMPTY_QUEUE_CAPABILITY,
     GET_TASK_REQUEST_RESOURCE_FAILED,
     INSUFFICIENT_MEMORY_QUOTA,
@@ -18,7 +17,7 @@ from capcard_sched.model.reasons import (
     QUEUE_NOT_OPEN_ALLOCATE,
     QUEUE_NOT_OPEN_RECLAIM,
 )
-from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.refusal import Refusal, of_ancestor
 
 if TYPE_CHECKING:
     from capcard_sched.model.queue import Queue
@@ -50,19 +49,6 @@ def mebibytes(amount: int) -> str:
     return f"{Decimal(repr(float(Decimal(amount) / _MEBIBYTE))):f}"
 
 
-def _card_count(amount: int) -> str:
-    return f"{Decimal(amount) / 1000:f}".removesuffix(".000") if amount % 1000 else str(amount // 1000)
-
-
-def _mebibyte_count(amount: int) -> str:
-    return f"{mebibytes(amount)}Mi"
-
-
-def _of_ancestor(message: str, ancestor: str, queue: str) -> str:
-    """A message about an ancestor's limit, with the queue of the job."""
-    return message.replace(f"Queue <{ancestor}>", f"Queue <{ancestor}> (ancestor of <{queue}>)", 1)
-
-
 def without_event(refusal: Refusal) -> Refusal:
     """The same without an event: an event of this session has the same message."""
     return msgspec.structs.replace(refusal, event=False)
@@ -91,24 +77,11 @@ class QuotaRefusals:
         )
         also: tuple[tuple[str, str], ...] = ()
         if found.ancestor:
-            message = _of_ancestor(message, queue, account.name)
+            message = of_ancestor(message, queue, account.name)
         elif account.quota.is_empty:
             text = EMPTY_QUEUE_CAPABILITY.render(queue=queue, capability=_EMPTY, verb=_VERBS[hook])
             also = ((EMPTY_QUEUE_CAPABILITY.code, text),)
         return self._refusal(hook, queue, row, message, figures, found.alternatives, also=also, pods_too=pods_too)
-
-    @staticmethod
-    def impossible(queue: str, found: Shortage) -> str:
-        """The text of CanNeverStart: amounts in cards, cores or Mi."""
-        figures = found.figures
-        shown = _card_count
-        if found.reason is INSUFFICIENT_MEMORY_QUOTA:
-            shown = _mebibyte_count
-        limiting = found.ancestor or queue
-        message = CAN_NEVER_START.render(
-            queue=limiting, needed=shown(figures.requested), resource=figures.resource, limit=shown(figures.limit)
-        )
-        return _of_ancestor(message, limiting, queue) if found.ancestor else message
 
     def no_charge(self, hook: RefusingHook, queue: str, error: str, *, pods_too: bool = False) -> Refusal:
         """The request of a pod cannot be computed."""

@@ -79,6 +79,14 @@ HOOKS: tuple[Hook, ...] = (
         Combine.FIRST,
         "no card quotas",
     ),
+    Hook(
+        "exceeded_limit",
+        "(job) -> ExceededLimit | None: the limit of its queue or of an ancestor that the minimum of the job exceeds, "
+        "whatever the usage: it can never start, and is not admitted unless the limit is overcommitted",
+        None,
+        Combine.FIRST,
+        "no limit",
+    ),
     # orders: smaller keys first
     Hook("job_order", "(job) -> sort key", "enableJobOrder", Combine.KEYS, "creation time, then key"),
     Hook("queue_order", "(queue) -> sort key", "enableQueueOrder", Combine.KEYS, "creation time, then name"),

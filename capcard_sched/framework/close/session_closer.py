@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from capcard_sched.framework.close.missing_groups import MissingGroups
+from capcard_sched.framework.close.never_start import report_never_starting
 from capcard_sched.framework.close.queue_status import QueueStatuses
 from capcard_sched.framework.close.write_conflict_backoff import WriteConflictBackoff
 from capcard_sched.framework.eviction.nominations import release_idle_capacity
@@ -94,6 +95,7 @@ class SessionCloser:
                 if self._timer is not None:
                     timing = Timing("plugin", plugin.name, "OnSessionClose", self._timer() - began)
                     session.report.timings.append(timing)
+        report_never_starting(session)
         intents: list[Intent] = [*session.binds, *session.evictions]
         jobs = [session.state.jobs[key] for key in sorted(session.touched_jobs) if key in session.state.jobs]
         unwritten = {*session.report.enqueued, *session.report.requeued, *again}

@@ -90,7 +90,6 @@ class _Diagnoser:
         )
         placed = [task for task in self._tasks if task.status in _PLACED and task not in self._coming]
         capacity = self._capacities(pending)
-        amounts = self._limits.cards_of(job)
         data = DiagnosisInput(
             job=job,
             pod=next((task for task in self._tasks if self._pod), None),
@@ -107,7 +106,7 @@ class _Diagnoser:
             capacity=capacity,
             known_cards=sorted(self._capacity.cards),
             pod_cards=list(self._cards.values()),
-            impossible=None if amounts is None or job.is_ready() else amounts.impossible,
+            exceeded=session.exceeded_limit(job),
             quota=self._limits.quota(queue),
             quota_problem=self._limits.quota_problem(queue),
             declared=self._declared(),

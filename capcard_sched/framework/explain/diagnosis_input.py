@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from capcard_sched.model.diagnosis import CardCapacity, LimitUse, PendingPods, QueuePosition
     from capcard_sched.model.explanation import PodCards
     from capcard_sched.model.job import Job, Task
-    from capcard_sched.model.refusal import Figures, Refusal
+    from capcard_sched.model.refusal import ExceededLimit, Refusal
 
 
 class DiagnosisInput(NamedTuple):
@@ -36,7 +36,8 @@ class DiagnosisInput(NamedTuple):
     known_cards: Sequence[str]
     #: Of each template of pending pods.
     pod_cards: Sequence[PodCards]
-    impossible: Figures | None
+    #: Why the job can never start; None when it can.
+    exceeded: ExceededLimit | None
     #: The card quota of the queue in thousandths, and why the annotation is invalid.
     quota: Mapping[str, int]
     quota_problem: str

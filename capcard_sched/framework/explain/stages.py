@@ -131,16 +131,14 @@ def _unusable_cards(data: DiagnosisInput) -> list[str]:
 
 
 def _over_every_limit(data: DiagnosisInput) -> list[str]:
-    found = data.impossible
-    if found is None:
+    if data.exceeded is None:
         return []
+    found, queue = data.exceeded.figures, data.exceeded.queue
     needed, limit = in_units(found.resource, found.requested), in_units(found.resource, found.limit)
     resource = found.resource.replace("|", " or ")
     minimum = (
         f"the minimum of {plural(data.job.min_available, 'pod')} needs" if data.job.min_available > 1 else "it needs"
     )
-    owner = next((row.queue for row in data.limits if row.resource == found.resource and row.quota == limit), "")
-    queue = owner or data.queue.name
     if not limit and queue == data.queue.name and (cause := _without_quota(data, found.resource)):
         return [f"queue {queue} has no quota for {resource}: {cause}"]
     return [f"{minimum} {quantity(resource, needed)}, and the quota of queue {queue} is {amount_of(resource, limit)}"]

@@ -194,11 +194,21 @@ def reservation(job: Job, resources: ResourceColumns) -> Vector:
     return vector
 
 
+#: Statuses of placed tasks that stay.
+_LIVE = (TaskStatus.ALLOCATED, TaskStatus.PIPELINED, TaskStatus.BINDING, TaskStatus.BOUND, TaskStatus.RUNNING)
+
+
 def awaits_pods(job: Job) -> bool:
-    """Whether an admitted job has pods to place: pending ones, or some of its minimum that are not created yet."""
+    """Whether an admitted job has pods to place: pending ones, or some of its minimum that are not created yet.
+
+    A PodGroup is admitted before its pods are created. Pods that are missing are still to be created while none was,
+    or while others of the job are alive; of a job whose pods all ended or were deleted, no more are expected.
+    """
     if job.counts[TaskStatus.PENDING]:
         return True
-    return job.phase is PodGroupPhase.INQUEUE and len(job.tasks) < max(job.min_available, 1)
+    if job.phase is not PodGroupPhase.INQUEUE or len(job.tasks) >= max(job.min_available, 1):
+        return False
+    return job.count(_LIVE) > 0 if job.tasks else not job.had_tasks
 
 
 #: Statuses whose requests count neither as allocated nor as pending.

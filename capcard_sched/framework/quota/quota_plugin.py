@@ -20,14 +20,12 @@ from capcard_sched.framework.quota.queue_sums import (
     reservation,
     unplaced_minimum,
 )
-from capcard_sched.model.quantity import format_amount
 from capcard_sched.model.reasons import (
-    CAN_NEVER_START,
     QUEUE_NOT_OPEN,
     QUEUE_NOT_OPEN_ALLOCATE,
     QUEUE_QUOTA_INSUFFICIENT,
 )
-from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.refusal import ExceededLimit, Figures, Refusal
 from capcard_sched.model.resources import CPU_COLUMN, MEMORY_COLUMN, PODS_COLUMN
 from capcard_sched.model.status import Vote
 
@@ -65,34 +63,20 @@ class QuotaPlugin(Plugin):
         for sums in (self._requested, self._inqueue, self._elastic):
             sums.refresh(session)
 
-    def close(self, session: Session) -> None:
-        """Event and condition of each touched job whose minimum exceeds a capability: it can never start."""
-        row = CAN_NEVER_START
-        for key in sorted(session.touched_jobs):
-            job = session.jobs.get(key)
-            if job is None or not job.min_resources or job.is_ready():
-                continue
-            if any(condition.type == row.code for condition in session.conditions.get(key, ())):
-                continue  # reported by another plugin
-            found = self._exceeded_capability(job)
-            if found is not None:
-                owner, name, limit = found
-                needed = format_amount(name, job.min_resources[name])
-                message = row.render(needed=needed, limit=format_amount(name, limit), resource=name, queue=owner)
-                session.notice(job, row, message)
-                session.set_condition(job, row.code, row.code, message)
-
-    def _exceeded_capability(self, job: Job) -> tuple[str, str, int] | None:
-        """Owner, resource and amount of the least capability that the minimum of a job exceeds, the topmost one."""
-        resources = self._session.resources
-        capabilities = list(self._capabilities(self._session.queues[job.queue]))
-        for name in resources.sorted_names(job.min_resources or {}):
+    def exceeded_limit(self, job: Job) -> ExceededLimit | None:
+        """The least capability that `minResources` exceeds; of equal ones the topmost."""
+        resources, queue = self._session.resources, self._session.queues.get(job.queue)
+        if queue is None or not job.min_resources:
+            return None
+        capabilities = list(self._capabilities(queue))
+        for name in resources.sorted_names(job.min_resources):
             column = resources.find(name)
             if column is None or column == PODS_COLUMN:
                 continue
             owner, limit = min(reversed([(one, most.item(column)) for one, most in capabilities]), key=itemgetter(1))
-            if (job.min_resources or {})[name] > limit:
-                return owner, name, limit
+            needed = job.min_resources[name]
+            if needed > limit:
+                return ExceededLimit(Figures(name, needed, needed, limit), owner)
         return None
 
     # --- limits, by the plugin ----------------------------------------------------------------------------------------
@@ -102,7 +86,9 @@ class QuotaPlugin(Plugin):
         raise NotImplementedError
 
     def _capabilities(self, queue: Queue) -> Iterable[tuple[str, Vector]]:
-        """Owner and capability of the queue and of every ancestor that limits it, nearest first."""
+        """Owner and limit of the queue and of every ancestor that limits it, nearest first: the largest amounts that
+        they can hold in a cluster of any size.
+        """
         raise NotImplementedError
 
     def _pod_bounds(self, queue: Queue, needs: Needs, hook: str) -> Iterable[QuotaBound]:

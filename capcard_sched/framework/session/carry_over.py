@@ -63,6 +63,8 @@ class CarryOver:
         #: the queue by job key; kept by the enqueue action.
         self.stuck_since: dict[str, dict[str, float]] = {}
         self.stuck_in: dict[str, str] = {}
+        #: The limits of each queue at the last session; kept by the enqueue action.
+        self.queue_limits: dict[str, tuple[object, ...] | None] = {}
         #: Unix seconds at which a job without progress returned to Pending, by job key: others go first.
         self.requeued_at: dict[str, float] = {}
         #: Unix seconds at which an admitted job without progress returns to Pending; None for none.

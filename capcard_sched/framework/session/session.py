@@ -24,7 +24,7 @@ from capcard_sched.model import reasons
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.job import Job, Task
 from capcard_sched.model.queue import Queue
-from capcard_sched.model.refusal import Refusal
+from capcard_sched.model.refusal import ExceededLimit, Refusal
 from capcard_sched.model.status import PodGroupPhase
 
 if TYPE_CHECKING:
@@ -227,6 +227,11 @@ class Session(Snapshot):
     def job_valid(self, job: Job) -> Refusal | None:
         """The reason for not scheduling the job at all, or None."""
         return self.once(QueueAccess).refusal(job, "job_valid") or self.dispatch.refusal("job_valid", job)
+
+    def exceeded_limit(self, job: Job) -> ExceededLimit | None:
+        """The limit of its queue or of an ancestor that the minimum of a waiting job exceeds: it can never start."""
+        found: ExceededLimit | None = None if job.is_ready() else self.dispatch.first("exceeded_limit", job)
+        return found
 
     def job_enqueueable(self, job: Job) -> tuple[bool, Refusal | None]:
         """Whether the job may leave phase Pending.
@@ -457,6 +462,7 @@ class Session(Snapshot):
 
     def requeue(self, job: Job) -> None:
         """Returns an admitted job to phase Pending; its reservation is free from the next session on."""
+        self.failed_attempts.drop(job)
         job.phase = PodGroupPhase.PENDING
         self.touched_jobs.add(job.key)
         self.state.changes.jobs.add(job.key)

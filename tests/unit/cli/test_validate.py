@@ -201,6 +201,72 @@ def test_a_minimum_above_the_quota_of_an_ancestor_is_an_error(
     assert errors == [("PodGroup dead", "can never start: needs 5, quota is 4 (A of queue llm, ancestor of queue q)")]
 
 
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [
+        ("{name: capacity-card}", ["Job charged"]),
+        ("{name: capacity-card, arguments: {cardUnlimitedCpuMemory: true}}", []),
+        ("{name: capacity}", ["Deployment devices", "Job charged"]),
+        ("{name: capacity, enableHierarchy: true}", ["Deployment devices", "Job charged", "PodGroup devices-of-parent"]),
+        ("{name: proportion}", ["Deployment devices", "Job charged"]),
+        ("{name: gang}", []),
+    ],
+)
+def test_a_minimum_above_a_capability_is_an_error_under_the_plugins_that_enforce_it(
+    plugins: str, expected: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = "---\napiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\nmetadata: {name: %s, annotations: {%s}}\n"
+    quota = 'volcano.sh/card.quota: \'{"A": 99}\''
+    pod = "spec: {schedulerName: capcard-sched, containers: [{name: c, image: x, resources: {limits: {%s}}}]}"
+    write(
+        tmp_path,
+        "1.yaml",
+        queue % ("q", quota)
+        + "spec: {capability: {cpu: 8, nvidia.com/gpu: 4}}\n"
+        + queue % ("parent", quota)
+        + "spec: {capability: {nvidia.com/gpu: 3}}\n"
+        + queue % ("child", quota)
+        + "spec: {parent: parent}\n",
+    )
+    write(
+        tmp_path,
+        "2.yaml",
+        "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: charged}\nspec:\n  queue: q\n"
+        "  tasks:\n  - replicas: 3\n    template:\n"
+        "      metadata: {annotations: {volcano.sh/card.name: A}}\n      " + pod % "cpu: 4, nvidia.com/gpu: 1",
+    )
+    write(
+        tmp_path,
+        "3.yaml",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: devices}\nspec:\n  selector: {matchLabels: {a: b}}\n"
+        "  template:\n    metadata:\n      labels: {a: b}\n"
+        "      annotations: {scheduling.volcano.sh/queue-name: q, volcano.sh/card.name: A}\n    "
+        + pod % "nvidia.com/gpu: 5",
+    )
+    group = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata: {name: devices-of-parent}\n"
+    group += "spec: {queue: child, minMember: 1, minResources: {nvidia.com/gpu: 4}}\n"
+    write(tmp_path, "4.yaml", group)
+    conf = write(tmp_path, "conf", f'actions: "enqueue, allocate"\ntiers: [{{plugins: [{plugins}]}}]')
+
+    files = [str(tmp_path / f"{number}.yaml") for number in range(1, 5)]
+    status, found = report(capsys, *files, scheduler_conf=Path(conf))
+    errors = [row["object"] for row in found["findings"] if row["message"].startswith("can never start")]
+    assert sorted(errors) == expected
+    assert status == (2 if expected else 0)
+
+
+def test_an_object_with_mistakes_hides_no_job_that_can_never_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "1.yaml", QUEUE % '{"A": 4}' + "---\napiVersion: v1\nkind: Node\nmetadata: {name: N_1}\n")
+    group = "apiVersion: scheduling.volcano.sh/v1beta1\nkind: PodGroup\nmetadata:\n  name: dead\n"
+    group += "  annotations: {volcano.sh/card.request: '{\"A\": 5}'}\nspec: {queue: q, minMember: 1}\n"
+    write(tmp_path, "2.yaml", group)
+    status, found = report(capsys, str(tmp_path))
+    assert status == 2
+    assert {"Node N_1", "PodGroup dead"} <= {row["object"] for row in found["findings"] if row["severity"] == "error"}
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Stream:
         buffer = io.BytesIO((QUEUE % "x").encode())

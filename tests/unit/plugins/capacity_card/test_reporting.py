@@ -141,7 +141,7 @@ def test_a_limited_or_held_card_without_a_node_totals_zero(harness: Callable[...
 
 def test_a_queue_without_any_capability_names_the_verb_of_each_action() -> None:
     """The refusals are word for word the same, what follows them is not."""
-    h = Harness(CONF.replace("enqueue, allocate", "enqueue, allocate, reclaim").replace("{arguments}", "{}"))
+    h = Harness(CONF.replace("enqueue, allocate", "allocate, reclaim").replace("{arguments}", "{}"))
     h.gpu_node("n1", card="A", count=4)
     h.queue("lender", cards={"A": 4})
     h.queue("q")

@@ -1,0 +1,123 @@
+"""Workloads of manifests that can never start, as the plugins of a scheduler-conf find them.
+
+The simulated controllers create the PodGroups and pods of all workloads, as if every PodGroup were admitted; the
+scheduler's own check (`exceeded_limit`) then runs on them. The size of the cluster is no limit.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from capcard_sched.controllers.objects import POD_GROUP, QUEUE, annotations_of, controller_of, key_of, status
+from capcard_sched.framework.core import Core
+from capcard_sched.model.annotations import CARD_NAME, CARD_QUOTA, GPU_REPLICAS, MEMORY_SUFFIX
+from capcard_sched.model.cards import MPS_RESOURCE, CardSyntaxError, parse_card_name, parse_card_quota
+from capcard_sched.model.checks import WHOLE_NVIDIA, card_resource
+from capcard_sched.model.inventory import Inventory
+from capcard_sched.model.object_checks import templates_of
+from capcard_sched.simulation.cluster import SimulatedCluster
+from capcard_sched.simulation.kinds import NODE, is_namespaced, kind_of
+from capcard_sched.simulation.run import SimulationOptions
+from capcard_sched.simulation.scenario import Entry, Origin, in_creation_order
+from capcard_sched.simulation.watch import StoreWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capcard_sched.controllers.objects import JsonObject
+    from capcard_sched.framework.conf.registry import Registry
+    from capcard_sched.framework.conf.scheduler_conf import Conf
+    from capcard_sched.model.deltas import Delta
+    from capcard_sched.model.refusal import ExceededLimit
+    from capcard_sched.simulation.scenario import Scenario
+    from capcard_sched.simulation.store import Store
+
+
+class ImpossibleWorkload(NamedTuple):
+    """An object of the input whose pods can never start together."""
+
+    kind: str
+    namespace: str
+    name: str
+    #: The queue of its PodGroup.
+    queue: str
+    exceeded: ExceededLimit
+
+
+class AdmittedWorkloads:
+    """The cluster of a scenario, objects of its timeline included, with every PodGroup admitted and no pod placed."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        options = SimulationOptions()
+        cluster = SimulatedCluster(options.scheduler_names, options.default_queue)
+        watch = StoreWatch(cluster.store)
+        cluster.store.observe(watch.observe)
+        entries = _all_entries(scenario)
+        cluster.load(scenario._replace(entries=(*_nodes_of_cards(entries), *entries), operations=()))
+        while waiting := [group for group in cluster.store.list(POD_GROUP) if status(group).get("phase") == "Pending"]:
+            for group in waiting:
+                cluster.store.patch(POD_GROUP, *key_of(group), {"status": {"phase": "Inqueue"}})
+            cluster.settle()
+        self._options = options
+        self._store: Store = cluster.store
+        self._deltas: list[Delta] = watch.drain()
+
+    def impossible(self, conf: Conf, registry: Registry) -> Iterator[ImpossibleWorkload]:
+        """The workloads whose minimum exceeds a limit under a scheduler-conf, in order of their PodGroups."""
+        core = Core(conf, registry, self._options.scheduler_names, self._options.default_queue)
+        for delta in self._deltas:
+            core.state.apply(delta)
+        session = core.open_session(self._store.clock.unix)
+        for key in sorted(session.jobs):
+            job = session.jobs[key]
+            exceeded = session.exceeded_limit(job)
+            group = self._store.get(POD_GROUP, job.namespace, job.name)
+            if exceeded is not None and group is not None:
+                yield ImpossibleWorkload(*self._owner(group), job.queue, exceeded)
+
+    def _owner(self, obj: JsonObject) -> tuple[str, str, str]:
+        """Kind, namespace and name of the topmost controller of an object, or of the owner of a bare pod's group."""
+        kind, (namespace, name) = kind_of(obj), key_of(obj)
+        while True:
+            reference = controller_of(obj) or next(iter(obj["metadata"].get("ownerReferences") or ()), None)
+            owner = None if reference is None else self._store.get(kind_of(reference), namespace, reference["name"])
+            if owner is None or owner is obj:
+                return kind, namespace, name
+            obj, kind, name = owner, kind_of(owner), key_of(owner)[1]
+
+
+def _nodes_of_cards(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """A node for each card that a quota or a pod names and no node offers: it gives the card its resource."""
+    offered = Inventory([entry.object for entry in entries]).cards
+    names: set[str] = set()
+    for entry in entries:
+        texts = annotations_of(entry.object)
+        with suppress(CardSyntaxError):
+            names.update(parse_card_quota(texts.get(CARD_QUOTA)) if entry.kind == QUEUE else ())
+        for template in templates_of(entry.object):
+            with suppress(CardSyntaxError):
+                names.update(parse_card_name(template.annotations.get(CARD_NAME)))
+    for number, card in enumerate(sorted(names - offered.keys())):
+        product, _, share = card.partition("/")
+        labels, resource = {f"{WHOLE_NVIDIA}.product": product, f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}": "1024"}, WHOLE_NVIDIA
+        if share:
+            resource = card_resource(card) or ""
+        if resource == MPS_RESOURCE:
+            memory, _, replicas = share.removeprefix("mps-").partition("g*1/")
+            labels |= {f"{WHOLE_NVIDIA}{MEMORY_SUFFIX}": str(int(memory) * 1024), GPU_REPLICAS: replicas}
+        if resource:
+            metadata = {"name": f"card-{number}", "labels": labels}
+            node = {"apiVersion": "v1", "kind": NODE, "metadata": metadata, "status": {"allocatable": {resource: "1"}}}
+            yield Entry(NODE, node, Origin("", 0))
+
+
+def _all_entries(scenario: Scenario) -> tuple[Entry, ...]:
+    """The initial objects and those that the timeline creates, each name once."""
+    created = [Entry(one.kind, one.body, one.origin) for one in scenario.operations if one.verb == "create"]
+    found: dict[tuple[str, str, str], Entry] = {}
+    for entry in (*scenario.entries, *created):
+        metadata = entry.object["metadata"]
+        namespace = (metadata.get("namespace") or "default") if is_namespaced(entry.kind) else ""
+        found.setdefault((entry.kind, namespace, metadata["name"]), entry)
+    return in_creation_order(found.values())
