@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from capcard_sched.cli.exit_codes import Files, usage_error
 from capcard_sched.cli.failures import FailureWatch
 from capcard_sched.controllers.objects import ROOT_QUEUE
-from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, SimulationOutcome
 from capcard_sched.simulation.scenario import InputError, load_scenario
 from capcard_sched.webhook.connect import connect
@@ -93,7 +93,7 @@ def options_of(until: str | None, period: str, names: tuple[str, ...], default_q
     moments = {"until": None if until is None else _moment("--until", until)}
     step = _moment("--schedule-period", period)
     if not step:
-        raise BadInputError(f"--schedule-period: {period!r}: must be > 0, expected {ACCEPTED}")
+        raise BadInputError(f"--schedule-period: {period!r}: must be > 0, expected {SPAN_FORM}")
     if any(not name for name in names):
         raise BadInputError("--scheduler-name: must not be empty")
     if not default_queue:
@@ -105,9 +105,9 @@ def options_of(until: str | None, period: str, names: tuple[str, ...], default_q
 
 def _moment(flag: str, text: str) -> int:
     try:
-        return parse_duration(text)
-    except SpanError as error:
-        raise BadInputError(f"{flag}: {error}: expected {ACCEPTED}") from None
+        return parse_span(text)
+    except DurationError as error:
+        raise BadInputError(f"{flag}: {error}: expected {SPAN_FORM}") from None
 
 
 def build_core(conf_path: Path | None, plugins_dir: Path | None, options: SimulationOptions) -> Core:

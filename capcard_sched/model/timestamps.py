@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -12,7 +13,7 @@ _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
 )
-_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h|d)")
 _NANOSECONDS = {
     "ns": 1,
     "us": 10**3,
@@ -22,9 +23,14 @@ _NANOSECONDS = {
     "s": 10**9,
     "m": 60 * 10**9,
     "h": 3600 * 10**9,
+    "d": 86_400 * 10**9,
 }
 _MAX_NANOSECONDS = 2**63 - 1
 _MAX_TEXT = 128
+#: Accepted by `parse_span`.
+SPAN_FORM = "a duration such as 30s, 1h30m, 500ms or 2d"
+#: Microseconds of a thousand years: beyond it a timestamp cannot be written.
+_MAX_SPAN = 1000 * 365 * 86_400 * 10**6
 
 
 class TimestampError(ValueError):
@@ -32,7 +38,7 @@ class TimestampError(ValueError):
 
 
 class DurationError(ValueError):
-    """Text that is not a Go duration, or exceeds its range (about 292 years)."""
+    """A value that is not a duration, or exceeds its range."""
 
 
 def _shown(text: str) -> str:
@@ -82,9 +88,39 @@ def format_timestamp(seconds: float) -> str:
 
 def parse_duration(text: str) -> float:
     """A Go duration (`1h30m`, `500ms`, `-1.5s`, `0`) in seconds. Raises DurationError."""
+    nanoseconds = _nanoseconds(text, days=False)
+    if abs(nanoseconds) > _MAX_NANOSECONDS:
+        raise DurationError(f"{_shown(text)} is not a duration: beyond about 292 years")
+    return float(nanoseconds / 10**9)
+
+
+def parse_span(raw: object) -> int:
+    """Microseconds of a duration in a scenario or flag, rounded to the nearest.
+
+    Accepts Go durations, days (`d`), and bare numbers as seconds; never negative ones. Raises DurationError.
+    """
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise DurationError("not a duration")
+    if isinstance(raw, str):
+        try:
+            micros = _nanoseconds(raw.strip(), days=True) / 1000
+        except DurationError:  # callers append SPAN_FORM instead of the form of Go
+            raise DurationError(f"{_shown(raw)} is not a duration") from None
+    elif not math.isfinite(raw):
+        raise DurationError(f"{raw!r} is not a duration")
+    else:
+        micros = Fraction(raw) * 10**6
+    if micros < 0:
+        raise DurationError(f"{raw!r} is negative")
+    if micros > _MAX_SPAN:
+        raise DurationError(f"{raw!r} is longer than a thousand years")
+    return round(micros)
+
+
+def _nanoseconds(text: str, *, days: bool) -> Fraction:
     body = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
     if body == "0":
-        return 0.0
+        return Fraction(0)
     if not body:
         raise DurationError(f"{_shown(text)} is not a duration such as 30s, 5m or 1h30m")
     if len(body) > _MAX_TEXT:
@@ -93,16 +129,13 @@ def parse_duration(text: str) -> float:
     position = 0
     while position < len(body):
         match = _PART.match(body, position)
-        if match is None or not (match[1] or match[2]):
+        if match is None or not (match[1] or match[2]) or (match[3] == "d" and not days):
             hint = "missing unit; use 30s, 5m or 1h30m" if body[-1].isdigit() else "use 30s, 5m or 1h30m"
             raise DurationError(f"{_shown(text)} is not a duration: {hint}")
         whole, fraction, unit = match[1], match[2] or "", match[3]
         total += Fraction(int(whole + fraction or "0"), 10 ** len(fraction)) * _NANOSECONDS[unit]
         position = match.end()
-    if total > _MAX_NANOSECONDS:
-        raise DurationError(f"{_shown(text)} is not a duration: beyond about 292 years")
-    seconds = float(total / 10**9)
-    return -seconds if text.startswith("-") else seconds
+    return -total if text.startswith("-") else total
 
 
 def format_duration(seconds: float) -> str:
@@ -132,3 +165,8 @@ def span(seconds: float) -> str:
         elif parts:
             break
     return "".join(parts[:2]) or "0s"
+
+
+def format_span(micros: int) -> str:
+    """Microseconds like `span`, and below a second in milliseconds: `500ms`, `45s`, `1h30m`."""
+    return f"{micros // 1_000}ms" if 1_000 <= micros < 10**6 else span(micros // 10**6)

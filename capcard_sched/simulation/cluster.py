@@ -11,10 +11,10 @@ from capcard_sched.controllers.objects import QUEUE, ROOT_QUEUE, SCHEDULING_API
 from capcard_sched.controllers.podgroups import PodGroupController
 from capcard_sched.controllers.queues import QueueController
 from capcard_sched.controllers.ttl import TtlController
+from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.admission import Admission
 from capcard_sched.simulation.checks import check_object, with_text_quantities
 from capcard_sched.simulation.clock import VirtualClock
-from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.events import EventRecorder
 from capcard_sched.simulation.kubelet import Kubelet
 from capcard_sched.simulation.scenario import InputError
@@ -113,7 +113,7 @@ class SimulatedCluster:
     def operate(self, operation: Operation) -> None:
         """Apply one operation of the timeline. Raises InputError when an API server would reject it."""
         kind, namespace, name = operation.kind, operation.namespace, operation.name
-        when = f"at {format_duration(operation.at)}"
+        when = f"at {format_span(operation.at)}"
         if operation.verb == "create":
             try:
                 self.store.create(kind, operation.body)

@@ -18,9 +18,8 @@ from capcard_sched.model.annotations import (
     SIMULATION_USAGE,
 )
 from capcard_sched.model.quantity import QuantityError, parse_quantity
-from capcard_sched.model.timestamps import TimestampError, parse_timestamp
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, TimestampError, parse_span, parse_timestamp
 from capcard_sched.model.usage import UsageFormError, parse_usage
-from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import shown
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ def quantity(value: Any) -> str | None:
 
 def _duration(value: Any) -> str | None:
     try:
-        parse_duration(value)
-    except SpanError as error:
-        return f"{error}: expected {ACCEPTED}"
+        parse_span(value)
+    except DurationError as error:
+        return f"{error}: expected {SPAN_FORM}"
     return None
 
 

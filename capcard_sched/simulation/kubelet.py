@@ -19,8 +19,8 @@ from capcard_sched.model.annotations import (
     VGPU_DEVICES_TO_ALLOCATE,
     VGPU_TIME,
 )
+from capcard_sched.model.timestamps import DurationError, parse_span
 from capcard_sched.simulation.clock import SECOND, virtual_time
-from capcard_sched.simulation.duration import SpanError, parse_duration
 from capcard_sched.simulation.kinds import NODE
 from capcard_sched.simulation.store import Change, Store, grace_period
 
@@ -117,8 +117,8 @@ class Kubelet:
         started = self._started.setdefault(uid, self._clock.now)
         try:
             duration = annotations_of(pod).get(SIMULATION_DURATION)
-            due = None if duration is None else max(self._clock.now, started + parse_duration(duration))
-        except SpanError:
+            due = None if duration is None else max(self._clock.now, started + parse_span(duration))
+        except DurationError:
             due = None  # rejected on input
         timer = self._timers.pop(uid, None)
         if timer is not None and timer.due == due:

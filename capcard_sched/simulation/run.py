@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from capcard_sched.controllers.objects import DEPLOYMENT, JOB, POD_GROUP, REPLICA_SET, STATEFUL_SET, status
 from capcard_sched.model.intents import Bind, Evict, UpdatePodGroup
+from capcard_sched.model.timestamps import format_span
 from capcard_sched.simulation.clock import EPOCH, SECOND
 from capcard_sched.simulation.cluster import SimulatedCluster
-from capcard_sched.simulation.duration import format_duration
 from capcard_sched.simulation.effects import IntentExecutor, PendingEviction
 from capcard_sched.simulation.watch import StoreWatch
 
@@ -143,7 +143,7 @@ class _Run:
                 break
             if until is None and (late > _ENDLESS_SESSIONS + more or restless > _ENDLESS_CHANGES + more):
                 self._warnings.append(
-                    f"stopped at {format_duration(at)}: the cluster still changes {late} sessions after the last "
+                    f"stopped at {format_span(at)}: the cluster still changes {late} sessions after the last "
                     "operation; set the end of the run with --until"
                 )
                 break

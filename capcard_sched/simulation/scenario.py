@@ -10,9 +10,9 @@ from capcard_sched.model.annotations import CARD_QUOTA
 from capcard_sched.model.checks import check_card_quota
 from capcard_sched.model.kinds import KIND_BY_NAME, KINDS
 from capcard_sched.model.object_checks import misplaced_annotations, misspelt_annotations
+from capcard_sched.model.timestamps import SPAN_FORM, DurationError, parse_span
 from capcard_sched.simulation.checks import check_fields, check_name, check_object, with_text_quantities
 from capcard_sched.simulation.clock import SECOND
-from capcard_sched.simulation.duration import ACCEPTED, SpanError, parse_duration
 from capcard_sched.simulation.fieldpath import Problem, shown
 from capcard_sched.simulation.kinds import (
     NAMESAKES,
@@ -344,13 +344,13 @@ class _Loader:
     def _at(self, origin: Origin, value: JsonObject) -> int | None:
         raw = value.get("at")
         if raw is None:
-            self.problems.append(f"{origin}: at: is required: {ACCEPTED}")
+            self.problems.append(f"{origin}: at: is required: {SPAN_FORM}")
             return None
         try:
-            return parse_duration(raw)
-        except SpanError as error:
+            return parse_span(raw)
+        except DurationError as error:
             problem = str(error) if isinstance(raw, str | int | float) else f"got {shown(raw)}"
-            self.problems.append(f"{origin}: at: {problem}: expected {ACCEPTED}")
+            self.problems.append(f"{origin}: at: {problem}: expected {SPAN_FORM}")
             return None
 
     def _operation(self, at: int, verb: Verb, target: JsonObject, place: Origin) -> Operation | None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from capcard_sched.controllers.objects import ENDED_PHASES, POD, JsonObject, annotations_of, key_of, meta, spec, status
 from capcard_sched.model.annotations import SIMULATION_GRACE
+from capcard_sched.model.timestamps import DurationError, parse_span
 from capcard_sched.simulation.clock import SECOND, VirtualClock
-from capcard_sched.simulation.duration import SpanError, parse_duration
 from capcard_sched.simulation.kinds import is_namespaced
 
 if TYPE_CHECKING:
@@ -244,8 +244,8 @@ def grace_period(pod: JsonObject) -> int:
     written = annotations_of(pod).get(SIMULATION_GRACE)
     if written is not None:
         try:
-            return parse_duration(written)
-        except SpanError:
+            return parse_span(written)
+        except DurationError:
             pass  # rejected on input; only a pod from a template of before a patch has one
     seconds = spec(pod).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE if seconds is None else int(seconds) * SECOND

@@ -27,7 +27,7 @@ import pytest
 from capcard_sched.framework.conf.registry import Registry
 from capcard_sched.framework.conf.scheduler_conf import default_conf, parse_conf
 from capcard_sched.framework.core import Core
-from capcard_sched.simulation.duration import parse_duration
+from capcard_sched.model.timestamps import parse_span
 from capcard_sched.simulation.manifests import parse_manifest
 from capcard_sched.simulation.output import as_list
 from capcard_sched.simulation.run import DEFAULT_SCHEDULERS, SimulationOptions, simulate
@@ -64,8 +64,8 @@ def run(manifests: list[dict[str, Any]], options: dict[str, Any], until: str | N
     chosen = SimulationOptions(
         tuple(options.get("schedulerNames", DEFAULT_SCHEDULERS)),
         options.get("defaultQueue", "default"),
-        parse_duration(options.get("schedulePeriod", "1s")),
-        None if until is None else parse_duration(until),
+        parse_span(options.get("schedulePeriod", "1s")),
+        None if until is None else parse_span(until),
     )
     core = Core(conf, REGISTRY, chosen.scheduler_names, chosen.default_queue)
     items: list[Any] = as_list(simulate(scenario, core, chosen).store)["items"]

@@ -10,8 +10,10 @@ from capcard_sched.model.timestamps import (
     DurationError,
     TimestampError,
     format_duration,
+    format_span,
     format_timestamp,
     parse_duration,
+    parse_span,
     parse_time,
     parse_timestamp,
 )
@@ -174,3 +176,43 @@ def test_durations_are_written_as_go_writes_them(seconds: float, text: str) -> N
 @given(st.integers(-(10**12), 10**12))
 def test_milliseconds_survive_writing_and_reading(milliseconds: int) -> None:
     assert round(parse_duration(format_duration(milliseconds / 1000)) * 1000) == milliseconds
+
+
+SECOND = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "raw, micros",
+    [
+        ("0", 0),
+        ("30s", 30 * SECOND),
+        ("1h30m", 5400 * SECOND),
+        ("2d", 172_800 * SECOND),
+        ("500ms", SECOND // 2),
+        ("1.5s", SECOND * 3 // 2),
+        (".5m", 30 * SECOND),
+        ("+7us", 7),
+        ("3µs", 3),
+        (5, 5 * SECOND),
+        (0.25, SECOND // 4),
+    ],
+)
+def test_spans_are_read_as_microseconds(raw: object, micros: int) -> None:
+    assert parse_span(raw) == micros
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["", "s", "30", "5 s", "-5s", "1x", "1e3s", "soon", True, None, [], float("nan"), float("inf"), -1, "9999999d"],
+)
+def test_other_values_are_no_spans(raw: object) -> None:
+    with pytest.raises(DurationError):
+        parse_span(raw)
+
+
+@pytest.mark.parametrize(
+    "micros, text",
+    [(0, "0s"), (500_000, "500ms"), (45 * SECOND, "45s"), (5400 * SECOND, "1h30m"), (90_061 * SECOND, "1d1h")],
+)
+def test_spans_are_written_with_two_units_at_most(micros: int, text: str) -> None:
+    assert format_span(micros) == text

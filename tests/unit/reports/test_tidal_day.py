@@ -13,10 +13,10 @@ from capcard_sched.cli.validate import validate
 from capcard_sched.controllers.objects import JOB, POD
 from capcard_sched.framework.conf.scheduler_conf import parse_conf
 from capcard_sched.framework.core import Core, StepResult
+from capcard_sched.model.timestamps import parse_span
 from capcard_sched.reports.recording import Recorder
 from capcard_sched.reports.timeline import Timeline, render, timeline_of
 from capcard_sched.simulation.clock import EPOCH, SECOND
-from capcard_sched.simulation.duration import parse_duration
 from capcard_sched.simulation.run import SimulationOptions, SimulationOutcome, simulate
 from capcard_sched.simulation.scenario import load_scenario
 from capcard_sched.testing import registry
@@ -32,7 +32,7 @@ def run(until: str) -> tuple[Timeline, SimulationOutcome]:
     assert not conf.problems
     recorder: Recorder[StepResult] = Recorder(Core(conf.conf, registry()))
     scenario = load_scenario([str(FOLDER)], existing_queues=("root", "default"))
-    outcome = simulate(scenario, recorder, SimulationOptions(until=parse_duration(until)))
+    outcome = simulate(scenario, recorder, SimulationOptions(until=parse_span(until)))
     recorder.finish(EPOCH + outcome.end / SECOND)
     return timeline_of(recorder, buckets=24), outcome
 
