@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from cyclopts import Token
 
+from capcard_sched.model.quoting import quoted
 from capcard_sched.model.timestamps import DurationError, format_duration, parse_duration
 
 _Value = TypeVar("_Value")
@@ -19,7 +20,6 @@ _Reader = Callable[[Any, Sequence[Token]], _Value]
 #: An IPv6 address in brackets or any other host, and a port.
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]\s]*)):([0-9]{1,5})")
 _MOST_PORT: Final = 65535
-_LONGEST_SHOWN: Final = 60
 
 
 class AddressFlag(msgspec.Struct, frozen=True):
@@ -42,10 +42,6 @@ class LabelMatch(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.label}:{self.value}"
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}...")
 
 
 def _one(read: Callable[[str], _Value]) -> _Reader[_Value]:
@@ -73,14 +69,14 @@ def _read_duration(text: str) -> float:
     except DurationError as error:
         raise ValueError(str(error)) from None
     if seconds < 0:
-        raise ValueError(f"{_shown(text)} is negative; accepted: a duration such as 500ms, 1s or 1m30s")
+        raise ValueError(f"{quoted(text)} is negative; accepted: a duration such as 500ms, 1s or 1m30s")
     return seconds
 
 
 def _read_period(text: str) -> float:
     seconds = _read_duration(text)
     if not seconds:
-        raise ValueError(f"{_shown(text)}: must be > 0; accepted: a duration such as 500ms, 1s or 1m30s")
+        raise ValueError(f"{quoted(text)}: must be > 0; accepted: a duration such as 500ms, 1s or 1m30s")
     return seconds
 
 
@@ -88,7 +84,7 @@ def _read_address(text: str) -> AddressFlag:
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match[3]) > _MOST_PORT:
         raise ValueError(
-            f"{_shown(text)} is not an address; accepted: host:port such as :8080, 127.0.0.1:8080 or [::1]:8080"
+            f"{quoted(text)} is not an address; accepted: host:port such as :8080, 127.0.0.1:8080 or [::1]:8080"
         )
     return AddressFlag(match[1] or match[2] or "", int(match[3]))
 
@@ -96,7 +92,7 @@ def _read_address(text: str) -> AddressFlag:
 def _read_match(text: str) -> LabelMatch:
     label, colon, value = text.partition(":")
     if not colon or not label.strip():
-        raise ValueError(f"{_shown(text)} is not a selector; accepted: label:value such as zone:a, several with commas")
+        raise ValueError(f"{quoted(text)} is not a selector; accepted: label:value such as zone:a, several with commas")
     return LabelMatch(label.strip(), value.strip())
 
 
@@ -117,7 +113,7 @@ def whole(least: int, most: int) -> _Reader[int]:
         digits = text.removeprefix("-")
         if digits.isascii() and digits.isdigit() and len(digits) < 12 and least <= int(text) <= most:
             return int(text)
-        raise ValueError(f"{_shown(text)} is not accepted; accepted: a whole number from {least} to {most}")
+        raise ValueError(f"{quoted(text)} is not accepted; accepted: a whole number from {least} to {most}")
 
     return _one(read)
 
@@ -128,7 +124,7 @@ def _read_rate(text: str) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e9:
-        raise ValueError(f"{_shown(text)} is not a rate; accepted: a number above 0 and below 1e9, such as 2000")
+        raise ValueError(f"{quoted(text)} is not a rate; accepted: a number above 0 and below 1e9, such as 2000")
     return rate
 
 

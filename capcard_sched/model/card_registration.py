@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias, overload
 
+from capcard_sched.model.quoting import shortened
+
 HAMI_CORE: Final = "hami-core"
 MIG: Final = "mig"
 #: Seconds that a device plugin has to replace `Requesting_...` by a report of its own.
@@ -18,7 +20,6 @@ CARD_FORM: Final = "uuid,count,memory,type,health,mode:"
 _FIELDS = 6
 _COUNT = re.compile(r"[0-9]{1,15}")
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_SHOWN = 64
 _HANDSHAKE_TIME = "%Y.%m.%d %H:%M:%S"
 
 
@@ -50,24 +51,24 @@ def decode_registration(text: str) -> Registration:
     A card with an amount that is not a positive integer, or with the uuid of an earlier one, is dropped by itself.
     """
     if ":" not in text:
-        return Registration((), (f'no card in "{_brief(text)}": expected {CARD_FORM} for each card',))
+        return Registration((), (f'no card in "{shortened(text)}": expected {CARD_FORM} for each card',))
     found: dict[str, RegisteredCard] = {}
     problems: list[str] = []
     for position, fragment in enumerate(part for part in text.split(":") if "," in part):
         fields = fragment.split(",")
         if len(fields) < _FIELDS:
-            fault = f'card {position} "{_brief(fragment)}" has {len(fields)} fields: expected {CARD_FORM}'
+            fault = f'card {position} "{shortened(fragment)}" has {len(fields)} fields: expected {CARD_FORM}'
             return Registration((), (fault,))
         uuid, slots, memory, type, health, mode = (field.strip() for field in fields[:_FIELDS])
         fault = _fault(uuid, slots, memory, found)
         if fault:
-            problems.append(f'card {position} "{_brief(fragment)}" is dropped: {fault}')
+            problems.append(f'card {position} "{shortened(fragment)}" is dropped: {fault}')
             continue
         found[uuid] = RegisteredCard(
             uuid, int(slots), int(memory), type, health in _TRUE, MIG if mode == MIG else HAMI_CORE
         )
     if not found and not problems:
-        problems.append(f'no card in "{_brief(text)}": expected {CARD_FORM} for each card')
+        problems.append(f'no card in "{shortened(text)}": expected {CARD_FORM} for each card')
     return Registration(tuple(found.values()), tuple(problems))
 
 
@@ -110,7 +111,7 @@ def _fault(uuid: str, slots: str, memory: str, found: dict[str, RegisteredCard])
         return "an earlier card has the same uuid"
     for field, value in (("count", slots), ("memory", memory)):
         if _COUNT.fullmatch(value) is None or int(value) == 0:
-            return f'{field} is "{_brief(value)}": expected a positive integer'
+            return f'{field} is "{shortened(value)}": expected a positive integer'
     return ""
 
 
@@ -165,7 +166,3 @@ def _handshake_time(text: str) -> float | None:
     except ValueError:
         return None
     return moment.replace(tzinfo=UTC).timestamp()
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from capcard_sched.model.annotations import GPU_REPLICAS, MEMORY_SUFFIX
+from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,15 +31,10 @@ MIG_PREFIX: Final = "nvidia.com/mig-"
 _PRODUCT = re.compile(r"((.+?)/([\w-]+))\.product", re.ASCII)
 #: At most 15 digits, so that a hostile label cannot become a huge integer.
 _POSITIVE = re.compile(r"0*([1-9][0-9]{0,14})")
-_SHOWN = 100
 
 
 class CardSyntaxError(ValueError):
     """A malformed card annotation. The text is the `{detail}` of the event."""
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 # --- annotations ----------------------------------------------------------------------------------------------------
@@ -68,13 +64,13 @@ _decoder = json.JSONDecoder(
 def _written(value: object) -> str:
     """A JSON value, formatted for error messages."""
     if isinstance(value, _NotAnInteger):
-        return _shown(value.text)
+        return shortened(value.text)
     if isinstance(value, _Members):
         return "{...}" if value else "{}"
     if isinstance(value, list):
         return "[...]" if value else "[]"
     # backslashreplace: an unpaired surrogate must not make the message unencodable.
-    return _shown(json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode())
+    return shortened(json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode())
 
 
 def _members(text: str | None) -> _Members:
@@ -108,8 +104,8 @@ def _amount(key: str, value: object) -> int:
     else:
         too_large = isinstance(value, _NotAnInteger) and value.text.isdigit()
     if too_large:
-        raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is too large; at most {MAX_CARDS} cards")
-    raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is not a non-negative integer")
+        raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is too large; at most {MAX_CARDS} cards")
+    raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is not a non-negative integer")
 
 
 def _check_encodable(key: str) -> None:
@@ -117,7 +113,7 @@ def _check_encodable(key: str) -> None:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise CardSyntaxError(f"{json.dumps(_shown(key))} is not valid Unicode text") from None
+        raise CardSyntaxError(f"{json.dumps(shortened(key))} is not valid Unicode text") from None
 
 
 def parse_card_quota(text: str | None) -> dict[str, int]:
@@ -130,14 +126,14 @@ def parse_card_quota(text: str | None) -> dict[str, int]:
         _check_encodable(key)
         card = key.strip()
         if not card:
-            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} has an empty card name")
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has an empty card name")
         if "|" in card:
             raise CardSyntaxError(
-                f"<{_shown(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
+                f"<{shortened(key)}>: {_written(value)} is set for alternatives; a quota names one card, without '|'"
             )
         amount = _amount(key, value)
         if card in quota:
-            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is a duplicate key; name each card once")
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is a duplicate key; name each card once")
         quota[card] = amount
     return quota
 
@@ -156,11 +152,11 @@ def parse_card_request(text: str | None) -> dict[str, int]:
     for key, value in _members(text):
         _check_encodable(key)
         if not key.strip():
-            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} has an empty card name")
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} has an empty card name")
         alternatives = "|".join(parse_card_name(key))
         amount = _amount(key, value)
         if alternatives in request:
-            raise CardSyntaxError(f"<{_shown(key)}>: {_written(value)} is a duplicate key; name each card once")
+            raise CardSyntaxError(f"<{shortened(key)}>: {_written(value)} is a duplicate key; name each card once")
         request[alternatives] = amount
     return request
 

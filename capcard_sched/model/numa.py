@@ -14,6 +14,7 @@ import msgspec
 
 from capcard_sched.model.objects import ObjectMeta
 from capcard_sched.model.quantity import QuantityError, milli
+from capcard_sched.model.quoting import quoted, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,7 +37,6 @@ TOPOLOGY_MANAGER_POLICIES: Final = (NONE, BEST_EFFORT, RESTRICTED, SINGLE_NUMA_N
 _CPU = "cpu"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*")
-_SHOWN = 64
 CPU_LIST_FORM: Final = f"CPU numbers below {MOST_CPUS} and ranges such as 0-3,8"
 
 
@@ -136,10 +136,10 @@ def parse_cpus(text: str) -> int:
     for part in text.split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise CpuListError(f"{_shown(part)} is neither a CPU nor a range of CPUs")
+            raise CpuListError(f"{quoted(part)} is neither a CPU nor a range of CPUs")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last >= MOST_CPUS:
-            raise CpuListError(f"{_shown(part)} is not a range of CPUs below {MOST_CPUS}")
+            raise CpuListError(f"{quoted(part)} is not a range of CPUs below {MOST_CPUS}")
         found |= ((1 << (last - first + 1)) - 1) << first
     return found
 
@@ -195,7 +195,7 @@ def numa_facts(obj: NumatopologyObject) -> tuple[NumaFacts | None, str]:
     ):
         policy = policies[field] = (spec.policies or {}).get(field, "")
         if policy and policy not in accepted:
-            problems.append(f"spec.policies.{field}: expected one of {', '.join(accepted)}, got {_shown(policy)}")
+            problems.append(f"spec.policies.{field}: expected one of {', '.join(accepted)}, got {quoted(policy)}")
     reserved = _reserved((spec.res_reserved or {}).get(_CPU, 0), problems)
     topology = _topology(spec.cpu_detail, problems)
     cpus = (spec.numares or {}).get(_CPU)
@@ -209,7 +209,7 @@ def numa_facts(obj: NumatopologyObject) -> tuple[NumaFacts | None, str]:
             strange = free & ~topology.cpus if topology is not None else 0
             if strange:
                 problems.append(
-                    f"spec.numares.cpu.allocatable: CPUs {_brief(format_cpus(strange))} are not in spec.cpuDetail"
+                    f"spec.numares.cpu.allocatable: CPUs {shortened(format_cpus(strange))} are not in spec.cpuDetail"
                 )
     if problems or topology is None:
         return None, "; ".join(problems)
@@ -241,7 +241,7 @@ def _reserved(raw: RawQuantity, problems: list[str]) -> int:
         problems.append(f"spec.resReserved.cpu: {error}")
         return 0
     if amount < 0:
-        problems.append(f"spec.resReserved.cpu: expected a quantity that is not negative, got {_shown(str(raw))}")
+        problems.append(f"spec.resReserved.cpu: expected a quantity that is not negative, got {quoted(str(raw))}")
     return -(-max(amount, 0) // 1000)
 
 
@@ -260,7 +260,7 @@ def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[CpuTopology | None,
     places: dict[int, CpuPlace] = {}
     for key, place in detail:
         if _NUMBER.fullmatch(key) is None or int(key) >= MOST_CPUS:
-            return None, f"spec.cpuDetail: {_shown(key)} is not a CPU below {MOST_CPUS}: expected {form}"
+            return None, f"spec.cpuDetail: {quoted(key)} is not a CPU below {MOST_CPUS}: expected {form}"
         for field in ("numa", "socket", "core"):
             number = getattr(place, field) or 0
             if number < 0:
@@ -270,11 +270,3 @@ def _read(detail: tuple[tuple[str, CpuPlace], ...]) -> tuple[CpuTopology | None,
     if len(topology.numa_ids) > MOST_NUMA_NODES:
         return None, f"spec.cpuDetail: {len(topology.numa_ids)} NUMA nodes: expected at most {MOST_NUMA_NODES}"
     return topology, ""
-
-
-def _shown(text: str) -> str:
-    return f'"{_brief(text)}"'
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from capcard_sched.model.quoting import shortened
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +17,6 @@ VENDOR: Final = "NVIDIA"
 _FIELDS = 4
 _AMOUNT = re.compile(r"[0-9]{1,15}")
 _SLICE = re.compile(r"(?P<uuid>[^\[\]]+)\[(?P<group>.+)-(?P<position>[0-9]{1,4})\]")
-_SHOWN = 64
 
 
 class Device(NamedTuple):
@@ -67,7 +68,8 @@ def decode_devices(text: str) -> PodDevices:
             device = _device(fragment)
             if device is None:
                 problems.append(
-                    f'share "{_brief(fragment)}" of container {index} is left out: expected {DEVICE_FORM} with integers'
+                    f'share "{shortened(fragment)}" of container {index} is left out: '
+                    f"expected {DEVICE_FORM} with integers"
                 )
             else:
                 devices.append(device)
@@ -88,7 +90,3 @@ def _device(fragment: str) -> Device | None:
     if match is not None:
         return Device(match["uuid"], int(memory), int(cores), match["group"], int(match["position"]))
     return None if "[" in uuid else Device(uuid, int(memory), int(cores))
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from capcard_sched.model.quoting import quoted
 from capcard_sched.model.resources import CPU, MEMORY, PODS
 
 if TYPE_CHECKING:
@@ -61,16 +62,10 @@ _SUFFIXES: dict[str, tuple[int, int]] = {
 }
 _DECIMAL_SUFFIXES = ("m", "", "k", "M", "G", "T", "P", "E")
 _BINARY_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_SHOWN = 64
 
 
 class QuantityError(ValueError):
     """A value that is not a Kubernetes quantity, or not valid for its field."""
-
-
-def _shown(text: str) -> str:
-    """Text, truncated for error messages."""
-    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...' ({len(text)} characters)"
 
 
 class _Parts(NamedTuple):
@@ -87,7 +82,7 @@ def _parts(text: str) -> _Parts:
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise QuantityError(
-            f"{_shown(text)} is not a quantity: expected a number with an optional suffix, "
+            f"{quoted(text)} is not a quantity: expected a number with an optional suffix, "
             "such as 2, 500m, 1.5, 4Gi or 1e3"
         )
     sign, whole, fraction, only_fraction, suffix = match.groups()
@@ -100,7 +95,7 @@ def _parts(text: str) -> _Parts:
     exponent = _EXPONENT.fullmatch(suffix)
     if exponent is None:
         raise QuantityError(
-            f"{_shown(text)} is not a quantity: unknown suffix {_shown(suffix)}; known are n, u, m, k, M, G, T, P, E, "
+            f"{quoted(text)} is not a quantity: unknown suffix {quoted(suffix)}; known are n, u, m, k, M, G, T, P, E, "
             "Ki, Mi, Gi, Ti, Pi, Ei and exponents such as e3"
         )
     # 10**12 exceeds the length of any text, so that a longer exponent decides the value.
@@ -136,7 +131,7 @@ def _text(raw: object) -> str:
     if isinstance(raw, str):
         return raw
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
-        raise QuantityError(f"{_shown(repr(raw)[: _SHOWN + 1])} is not a quantity: expected text or a number")
+        raise QuantityError(f"{quoted(repr(raw))} is not a quantity: expected text or a number")
     if isinstance(raw, int) and raw.bit_length() > 1024:  # above the interpreter's limit for int to text, and the cap
         return "-1e400" if raw < 0 else "1e400"
     return repr(raw)
@@ -156,10 +151,10 @@ def parse_quantity(raw: RawQuantity) -> Fraction:
     """The exact value, neither rounded nor capped. Raises QuantityError, also beyond MAX_TEXT and MAX_EXPONENT."""
     text = _text(raw)
     if len(text) > MAX_TEXT:
-        raise QuantityError(f"{_shown(text)} is not a quantity: longer than {MAX_TEXT} characters")
+        raise QuantityError(f"{quoted(text)} is not a quantity: longer than {MAX_TEXT} characters")
     negative, digits, factor, exponent = _parts(text)
     if abs(exponent) > MAX_EXPONENT + MAX_TEXT:
-        raise QuantityError(f"{_shown(text)} is not a quantity: exponent beyond {MAX_EXPONENT}")
+        raise QuantityError(f"{quoted(text)} is not a quantity: exponent beyond {MAX_EXPONENT}")
     value = Fraction(int(digits) * factor) * Fraction(10) ** exponent
     return -value if negative else value
 

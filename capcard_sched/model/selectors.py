@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from capcard_sched.model.annotations import NODE_UNSCHEDULABLE
 from capcard_sched.model.objects import Taint
+from capcard_sched.model.quoting import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +41,6 @@ _FIELD_OPERATORS = ("In", "NotIn")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,25}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_SHOWN = 64
 
 
 # --- matching -------------------------------------------------------------------------------------------------------
@@ -151,33 +151,29 @@ def untolerated_preferences(taints: Iterable[Taint], tolerations: tuple[Tolerati
 # --- validation -----------------------------------------------------------------------------------------------------
 
 
-def _shown(text: str) -> str:
-    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...'"
-
-
 def label_key_problem(key: str) -> str | None:
     """The problem of a label key, or None. A key is a name of at most 63 characters, optionally after `domain/`."""
     if not key:
         return "empty label key"
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix)):
-        return f"label key {_shown(key)} does not start with a DNS domain before its slash"
+        return f"label key {quoted(key)} does not start with a DNS domain before its slash"
     if not _NAME.fullmatch(name):
-        return f"label key {_shown(key)} is not a name of 1 to 63 letters, digits, '-', '_' and '.'"
+        return f"label key {quoted(key)} is not a name of 1 to 63 letters, digits, '-', '_' and '.'"
     return None
 
 
 def label_value_problem(value: str) -> str | None:
     """The problem of a label value, or None. A value may be empty."""
     if value and not _NAME.fullmatch(value):
-        return f"label value {_shown(value)} is not empty or 1 to 63 letters, digits, '-', '_' and '.'"
+        return f"label value {quoted(value)} is not empty or 1 to 63 letters, digits, '-', '_' and '.'"
     return None
 
 
 def _operator_problem(requirement: Requirement, operators: tuple[str, ...]) -> str | None:
     operator, values = requirement.operator, requirement.values or ()
     if operator not in operators:
-        return f"unknown operator {_shown(operator)}; expected {', '.join(operators)}"
+        return f"unknown operator {quoted(operator)}; expected {', '.join(operators)}"
     if operator in ("In", "NotIn") and not values:
         return f"operator {operator} needs at least one value"
     if operator in ("Exists", "DoesNotExist") and values:
@@ -186,7 +182,7 @@ def _operator_problem(requirement: Requirement, operators: tuple[str, ...]) -> s
         if len(values) != 1:
             return f"operator {operator} needs exactly one value"
         if _integer(values[0]) is None:
-            return f"operator {operator} needs an integer, not {_shown(values[0])}"
+            return f"operator {operator} needs an integer, not {quoted(values[0])}"
     return None
 
 
@@ -220,7 +216,7 @@ def node_selector_term_problem(term: NodeSelectorTerm) -> str | None:
             return f"matchExpressions[{index}]: {problem}"
     for index, item in enumerate(term.match_fields or ()):
         if item.key != NAME_FIELD:
-            return f"matchFields[{index}]: unknown field {_shown(item.key)}; expected {NAME_FIELD}"
+            return f"matchFields[{index}]: unknown field {quoted(item.key)}; expected {NAME_FIELD}"
         problem = _operator_problem(item, _FIELD_OPERATORS)
         if problem is None and len(item.values or ()) != 1:
             problem = f"operator {item.operator} needs exactly one value"

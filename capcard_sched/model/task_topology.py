@@ -9,6 +9,7 @@ from capcard_sched.model.annotations import (
     TASK_TOPOLOGY_ANTI_AFFINITY,
     TASK_TOPOLOGY_TASK_ORDER,
 )
+from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -21,8 +22,6 @@ FORMS: Final = {
     TASK_TOPOLOGY_ANTI_AFFINITY: GROUPS_FORM,
     TASK_TOPOLOGY_TASK_ORDER: ORDER_FORM,
 }
-
-_LONGEST_SHOWN = 60
 
 
 class TaskAffinityGroups(NamedTuple):
@@ -60,11 +59,11 @@ def topology_of(
         names: dict[str, None] = {}
         for name in map(str.strip, text.split(",")) if text.strip() else ():
             if not name:
-                problem = TopologyProblem(key, f"<{_shown(text)}> contains an empty name")
+                problem = TopologyProblem(key, f"<{shortened(text)}> contains an empty name")
             elif name in names:
-                problem = TopologyProblem(key, f"<{_shown(name)}> occurs twice in <{_shown(text)}>")
+                problem = TopologyProblem(key, f"<{shortened(name)}> occurs twice in <{shortened(text)}>")
             elif tasks is not None and name not in tasks:
-                problem = TopologyProblem(key, f"<{_shown(name)}> is not a task of the job", unknown=True)
+                problem = TopologyProblem(key, f"<{shortened(name)}> is not a task of the job", unknown=True)
             else:
                 names[name] = None
                 continue
@@ -88,7 +87,3 @@ def topology_of(
         read(TASK_TOPOLOGY_TASK_ORDER, annotations.get(TASK_TOPOLOGY_TASK_ORDER, "")),
     )
     return topology, list(problems.values())
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

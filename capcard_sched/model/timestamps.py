@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 
+from capcard_sched.model.quoting import quoted
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
@@ -41,25 +43,21 @@ class DurationError(ValueError):
     """A value that is not a duration, or exceeds its range."""
 
 
-def _shown(text: str) -> str:
-    return f"'{text}'" if len(text) <= _MAX_TEXT else f"'{text[:_MAX_TEXT]}...'"
-
-
 @lru_cache(maxsize=8192)
 def parse_timestamp(text: str) -> float:
     """`2026-01-01T00:00:00Z`, with an optional fraction and offset, as unix seconds. Raises TimestampError."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise TimestampError(f"{_shown(text)} is not a timestamp such as 2026-01-01T00:00:00Z")
+        raise TimestampError(f"{quoted(text)} is not a timestamp such as 2026-01-01T00:00:00Z")
     year, month, day, hour, minute, second, fraction, sign, offset_hours, offset_minutes = match.groups()
     try:
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:
-        raise TimestampError(f"{_shown(text)} is not a timestamp: no such date or time") from None
+        raise TimestampError(f"{quoted(text)} is not a timestamp: no such date or time") from None
     seconds = (moment - _EPOCH) // timedelta(seconds=1)
     if sign:
         if int(offset_hours) > 23 or int(offset_minutes) > 59:
-            raise TimestampError(f"{_shown(text)} is not a timestamp: offset must be within 23:59")
+            raise TimestampError(f"{quoted(text)} is not a timestamp: offset must be within 23:59")
         offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
         seconds += offset if sign == "-" else -offset
     return seconds + int(fraction) / 10 ** len(fraction) if fraction else float(seconds)
@@ -90,7 +88,7 @@ def parse_duration(text: str) -> float:
     """A Go duration (`1h30m`, `500ms`, `-1.5s`, `0`) in seconds. Raises DurationError."""
     nanoseconds = _nanoseconds(text, days=False)
     if abs(nanoseconds) > _MAX_NANOSECONDS:
-        raise DurationError(f"{_shown(text)} is not a duration: beyond about 292 years")
+        raise DurationError(f"{quoted(text)} is not a duration: beyond about 292 years")
     return float(nanoseconds / 10**9)
 
 
@@ -105,7 +103,7 @@ def parse_span(raw: object) -> int:
         try:
             micros = _nanoseconds(raw.strip(), days=True) / 1000
         except DurationError:  # callers append SPAN_FORM instead of the form of Go
-            raise DurationError(f"{_shown(raw)} is not a duration") from None
+            raise DurationError(f"{quoted(raw)} is not a duration") from None
     elif not math.isfinite(raw):
         raise DurationError(f"{raw!r} is not a duration")
     else:
@@ -122,16 +120,16 @@ def _nanoseconds(text: str, *, days: bool) -> Fraction:
     if body == "0":
         return Fraction(0)
     if not body:
-        raise DurationError(f"{_shown(text)} is not a duration such as 30s, 5m or 1h30m")
+        raise DurationError(f"{quoted(text)} is not a duration such as 30s, 5m or 1h30m")
     if len(body) > _MAX_TEXT:
-        raise DurationError(f"{_shown(text)} is not a duration: longer than {_MAX_TEXT} characters")
+        raise DurationError(f"{quoted(text)} is not a duration: longer than {_MAX_TEXT} characters")
     total = Fraction(0)
     position = 0
     while position < len(body):
         match = _PART.match(body, position)
         if match is None or not (match[1] or match[2]) or (match[3] == "d" and not days):
             hint = "missing unit; use 30s, 5m or 1h30m" if body[-1].isdigit() else "use 30s, 5m or 1h30m"
-            raise DurationError(f"{_shown(text)} is not a duration: {hint}")
+            raise DurationError(f"{quoted(text)} is not a duration: {hint}")
         whole, fraction, unit = match[1], match[2] or "", match[3]
         total += Fraction(int(whole + fraction or "0"), 10 ** len(fraction)) * _NANOSECONDS[unit]
         position = match.end()

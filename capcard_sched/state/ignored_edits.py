@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from capcard_sched.model.annotations import CARD_ASSIGNED, CARD_NAME, CARD_NAME_ALIAS, FIXED_DEVICE_ANNOTATIONS
+from capcard_sched.model.quoting import shortened
 
 if TYPE_CHECKING:
     from capcard_sched.model.intents import ObjectRef
     from capcard_sched.model.pod_facts import PodFacts
 
 #: Characters. A tenant's value in a message.
-_LONGEST_SHOWN: Final = 64
 
 
 class IgnoredEdits:
@@ -59,11 +59,7 @@ def describe_edits(
     if account[0] == requested[0]:
         edits.append(("queue", account[1] or "", requested[1] or ""))
     return "; ".join(
-        f"{name} changed from <{_shown(before)}> to <{_shown(after)}>"
+        f"{name} changed from <{shortened(before)}> to <{shortened(after)}>"
         for name, before, after in edits
         if before != after
     )
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

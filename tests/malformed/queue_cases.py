@@ -71,7 +71,7 @@ QUOTAS = [
     void("beyond 64 bits", '{"A":9223372036854776}',
          "<A>: 9223372036854776 is too large; at most 9223372036854775 cards"),
     void("thousands of digits", '{"A":' + "9" * 5000 + "}",
-         f"<A>: {'9' * 100}... is too large; at most 9223372036854775 cards"),
+         f"<A>: {'9' * 64}... is too large; at most 9223372036854775 cards"),
     void("alternatives", '{"A|B":1}', "<A|B>: 1 is set for alternatives; a quota names one card, without '|'"),
     void("an empty card", '{"":1}', "<>: 1 has an empty card name"),
     void("a card twice", '{"A":1,"A":1}', "<A>: 1 is a duplicate key; name each card once"),

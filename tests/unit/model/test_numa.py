@@ -95,8 +95,8 @@ DETAIL = "a map of CPU number to numa, socket and core"
 BAD = [
     ({"cpuDetail": None}, f"spec.cpuDetail: is missing: expected {DETAIL}"),
     ({"cpuDetail": {}}, f"spec.cpuDetail: is missing: expected {DETAIL}"),
-    ({"cpuDetail": {"a": {}}}, f'spec.cpuDetail: "a" is not a CPU below 8192: expected {DETAIL}'),
-    ({"cpuDetail": {"8192": {}}}, f'spec.cpuDetail: "8192" is not a CPU below 8192: expected {DETAIL}'),
+    ({"cpuDetail": {"a": {}}}, f"spec.cpuDetail: 'a' is not a CPU below 8192: expected {DETAIL}"),
+    ({"cpuDetail": {"8192": {}}}, f"spec.cpuDetail: '8192' is not a CPU below 8192: expected {DETAIL}"),
     ({"cpuDetail": {"0": {"numa": -1}}}, "spec.cpuDetail[0].numa: -1 is below 0: expected 0 or more"),
     (
         {"cpuDetail": {str(cpu): {"numa": cpu} for cpu in range(65)}},
@@ -105,14 +105,14 @@ BAD = [
     (
         {"numares": {"cpu": {"allocatable": "0-x"}}},
         (
-            'spec.numares.cpu.allocatable: "0-x" is neither a CPU nor a range of CPUs: '
+            "spec.numares.cpu.allocatable: '0-x' is neither a CPU nor a range of CPUs: "
             "expected CPU numbers below 8192 and ranges such as 0-3,8"
         ),
     ),
     (
         {"numares": {"cpu": {"allocatable": "0,7-4"}}},
         (
-            'spec.numares.cpu.allocatable: "7-4" is not a range of CPUs below 8192: '
+            "spec.numares.cpu.allocatable: '7-4' is not a range of CPUs below 8192: "
             "expected CPU numbers below 8192 and ranges such as 0-3,8"
         ),
     ),
@@ -122,21 +122,21 @@ BAD = [
     ),
     (
         {"policies": {"CPUManagerPolicy": "dynamic"}},
-        'spec.policies.CPUManagerPolicy: expected one of none, static, got "dynamic"',
+        "spec.policies.CPUManagerPolicy: expected one of none, static, got 'dynamic'",
     ),
     (
         {"policies": {"TopologyManagerPolicy": "single"}},
         (
             "spec.policies.TopologyManagerPolicy: expected one of none, best-effort, restricted, single-numa-node, "
-            'got "single"'
+            "got 'single'"
         ),
     ),
-    ({"resReserved": {"cpu": "-1"}}, 'spec.resReserved.cpu: expected a quantity that is not negative, got "-1"'),
+    ({"resReserved": {"cpu": "-1"}}, "spec.resReserved.cpu: expected a quantity that is not negative, got '-1'"),
     (
         {"policies": {"CPUManagerPolicy": "x"}, "resReserved": {"cpu": -2}},
         (
-            'spec.policies.CPUManagerPolicy: expected one of none, static, got "x"; '
-            'spec.resReserved.cpu: expected a quantity that is not negative, got "-2"'
+            "spec.policies.CPUManagerPolicy: expected one of none, static, got 'x'; "
+            "spec.resReserved.cpu: expected a quantity that is not negative, got '-2'"
         ),
     ),
 ]
