@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import yaml
 
 from capcard_sched.admission.names import shown
 from capcard_sched.admission.review import AdmissionResult, JsonPatch
@@ -14,6 +13,7 @@ from capcard_sched.model import annotations as keys
 from capcard_sched.model.checks import Finding, annotation_field
 from capcard_sched.model.inventory import texts
 from capcard_sched.model.object_checks import check_object
+from capcard_sched.model.yaml_reader import YamlError, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,8 +59,8 @@ class AdmissionConfigError(ValueError):
 def parse_admission_config(text: str) -> AdmissionConfig:
     """The configuration file, YAML. Raises AdmissionConfigError."""
     try:
-        config = msgspec.convert(yaml.safe_load(text) or {}, AdmissionConfig)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        config = msgspec.convert(read_document(text).value or {}, AdmissionConfig)
+    except (YamlError, msgspec.ValidationError) as error:
         raise AdmissionConfigError(f"admission configuration: {error}") from None
     for index, group in enumerate(config.resource_groups):
         field = f"resourceGroups[{index}]"
@@ -74,8 +74,8 @@ def parse_admission_config(text: str) -> AdmissionConfig:
 
 def _affinity(group: ResourceGroup, field: str) -> object:
     try:
-        return yaml.safe_load(group.affinity)
-    except yaml.YAMLError as error:
+        return read_document(group.affinity).value
+    except YamlError as error:
         raise AdmissionConfigError(f"{field}.affinity: {error}") from None
 
 

@@ -22,7 +22,7 @@ from watchfiles import awatch
 
 from capcard_sched.framework.api.problems import ConfProblem
 from capcard_sched.framework.conf.scheduler_conf import Conf, ConfError, ConfResult, default_conf, parse_conf
-from capcard_sched.framework.conf.yaml_document import MAX_BYTES, DocumentError, read_document
+from capcard_sched.model.yaml_reader import MAX_BYTES, YamlError, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +206,7 @@ def _read(path: Path) -> bytes | str:
 def _is_blank(content: bytes) -> bool:
     try:
         value = read_document(content).value
-    except DocumentError:
+    except YamlError:
         return False  # reported by `parse_conf`
     return value is None or value == {} or (isinstance(value, str) and not value.strip())
 

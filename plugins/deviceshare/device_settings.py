@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from capcard_sched.framework.conf.yaml_document import DocumentError, read_document
 from capcard_sched.model.annotations import DEVICE_CONFIG_KEY
 from capcard_sched.model.intents import ObjectRef
 from capcard_sched.model.reasons import DEVICE_CONFIG
+from capcard_sched.model.yaml_reader import YamlError, read_document
 from capcard_sched.plugins.deviceshare.device_config import (
     DEFAULT_CONFIG,
     DeviceConfig,
@@ -36,7 +36,7 @@ def read_device_config(text: str) -> DeviceConfigText:
     try:
         document = read_document(text).value
         return DeviceConfigText(device_config(document), unknown=tuple(unknown_keys(document)))
-    except (DocumentError, DeviceConfigError) as error:
+    except (YamlError, DeviceConfigError) as error:
         return DeviceConfigText(DEFAULT_CONFIG, str(error))
 
 

@@ -17,7 +17,7 @@ from capcard_sched.framework.api.hooks import SWITCHES
 from capcard_sched.framework.api.problems import ConfProblem, ConfProblems, Path, nearest, shown, shown_text
 from capcard_sched.framework.conf.metrics_section import read_metrics
 from capcard_sched.framework.conf.registry import RegistryError
-from capcard_sched.framework.conf.yaml_document import DocumentError, read_document
+from capcard_sched.model.yaml_reader import YamlError, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,7 +102,7 @@ def parse_conf(text: str | bytes, *, registry: Registry) -> ConfResult:
     """
     try:
         document = read_document(text)
-    except DocumentError as error:
+    except YamlError as error:
         return ConfResult(None, (ConfProblem("error", "", str(error), line=error.line),))
     problems = ConfProblems(document.lines)
     top = document.value

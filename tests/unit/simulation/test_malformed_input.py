@@ -31,7 +31,7 @@ def template(more: str = "") -> str:
 
 CASES = [
     # the document itself
-    ("not YAML", "a: [1", "document 1: line 2, column 1: not valid YAML"),
+    ("not YAML", "a: [1", "document 1: line 1, column 6: not valid YAML"),
     ("tab indentation", "a:\n\tb: 1", "document 1: line 2, column 1: not valid YAML"),
     ("duplicate key", POD + "spec: {}\nspec: {}", "document 1: line 5, column 1: the key 'spec' occurs twice"),
     ("list key", "? [a]\n: 1", "a key must be a plain word"),
