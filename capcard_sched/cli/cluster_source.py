@@ -1,13 +1,13 @@
-"""Loads the cluster of `explain` and `queue list`: simulated manifests, a recording, or a live cluster, read only."""
+"""Loads the cluster of a reading verb: simulated manifests, a recording, or a live cluster, read only."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capcard_sched.insight.object_view import ObjectView
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.connection import Connection
+    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
     from capcard_sched.simulation.run import SimulationOutcome
     from capcard_sched.simulation.scenario import Scenario
@@ -81,6 +82,11 @@ class Source:
     installed_conf: Annotated[str, Parameter(group=_LIVE, metavar="NAMESPACE/NAME")] = INSTALLED_CONF
     """ConfigMap that holds the installed scheduler-conf; ignored with --scheduler-conf."""
 
+    @property
+    def is_live(self) -> bool:
+        """Neither manifests nor a file of a daemon."""
+        return not self.file and self.recording is None
+
 
 @dataclass(frozen=True)
 class ClusterSource:
@@ -88,21 +94,37 @@ class ClusterSource:
 
     core: Core
     now: float
-    #: Prints the errors of plugins that the core recovered from; returns the exit status.
-    report: Callable[[], int]
+    #: Steps the core and collects the errors of plugins that it recovered from.
+    watched: FailureWatch
     #: For messages: "at the end of the simulation".
     when: str
     objects: ObjectView
-    is_live: bool = False
-    #: Resources that are not readable and without which no session can run.
-    unreadable: tuple[str, ...] = ()
+    #: Set for a live cluster.
+    live: LiveCluster | None = None
+    #: Namespace of the kubeconfig's context.
+    namespace: str = "default"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the objects are those of a live cluster."""
+        return self.live is not None
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Resources that are not readable and without which no session can run."""
+        return self.live.unreadable if self.live is not None else ()
+
+    def report(self) -> int:
+        """Print the errors of plugins. Returns the exit status."""
+        return self.watched.report()
 
 
-def load_cluster(source: Source, *, read_only: bool = False, namespace: str = "") -> ClusterSource:
+def load_cluster(source: Source, *, read_only: bool = False, namespace: str = "", jobs: bool = False) -> ClusterSource:
     """Load the cluster. Raises BadInputError when the input, the connection or a response is invalid.
 
     `read_only`: run no actions over it, so that the core holds its present state only. `namespace`: the one to read
-    where pods and PodGroups of all namespaces are not readable; "" for none.
+    where pods and PodGroups of all namespaces are not readable; "" for that of the kubeconfig's context. `jobs`: read
+    the Jobs of a live cluster, too.
     """
     if source.file and source.recording is not None:
         raise BadInputError("-f and --recording: give one of them")
@@ -110,7 +132,7 @@ def load_cluster(source: Source, *, read_only: bool = False, namespace: str = ""
         return _simulated(source, read_only=read_only)
     if source.recording is not None:
         return _recorded(source, read_only=read_only)
-    return _live(source, read_only=read_only, namespace=namespace)
+    return live_cluster(source, read_live(source, namespace, jobs=jobs), read_only=read_only)
 
 
 def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
@@ -122,7 +144,7 @@ def _simulated(source: Source, *, read_only: bool) -> ClusterSource:
         print(f"warning: {warning}", file=sys.stderr)
     now = EPOCH + outcome.end / SECOND
     _full_session(core, watched, outcome.deltas, now, read_only=read_only)
-    return ClusterSource(core, now, watched.report, "at the end of the simulation", StoreObjects(outcome.store))
+    return ClusterSource(core, now, watched, "at the end of the simulation", StoreObjects(outcome.store))
 
 
 def scenario_of(source: Source, *more: str) -> Scenario:
@@ -164,7 +186,7 @@ def _recorded(source: Source, *, read_only: bool) -> ClusterSource:
         core = core_with_conf(state.conf, str(source.recording), source.plugins_dir, options)
     watched = FailureWatch(core)
     _full_session(core, watched, state.deltas, state.now, read_only=read_only)
-    return ClusterSource(core, state.now, watched.report, "at the end of the recording", DeltaObjects(state.deltas))
+    return ClusterSource(core, state.now, watched, "at the end of the recording", DeltaObjects(state.deltas))
 
 
 def _full_session(core: Core, watched: FailureWatch, found: Sequence[Delta], now: float, *, read_only: bool) -> None:
@@ -181,13 +203,15 @@ class LiveCluster(NamedTuple):
     connection: Connection
     #: Text of the installed scheduler-conf; None when it is missing, not readable, or replaced by a flag.
     conf: str | None
-    #: Every object that the scheduler watches.
+    #: Every object that the scheduler watches, and Jobs when they are asked for.
     deltas: list[Delta]
     #: Required resources that are not readable.
     unreadable: tuple[str, ...]
+    #: The kinds that are readable.
+    kinds: tuple[WatchedKind[Any], ...]
 
 
-def read_live(source: Source, namespace: str = "") -> LiveCluster:
+def read_live(source: Source, namespace: str = "", *, jobs: bool = False) -> LiveCluster:
     """Read a live cluster. Raises BadInputError."""
     import asyncio
 
@@ -205,38 +229,35 @@ def read_live(source: Source, namespace: str = "") -> LiveCluster:
             text = f"{text.rstrip('.')}; or pass manifests with -f"
         raise BadInputError(text) from None
     try:
-        return LiveCluster(connection, *asyncio.run(_read(source, connection, namespace)))
+        return asyncio.run(_read(source, connection, namespace or connection.namespace or "default", jobs=jobs))
     except (ApiError, MissingKindError, Unreachable) as error:
         raise BadInputError(f"{connection.server}: {error}") from None
 
 
-def _live(source: Source, *, read_only: bool, namespace: str) -> ClusterSource:
+def live_cluster(source: Source, read: LiveCluster, *, read_only: bool) -> ClusterSource:
+    """The cluster of what was read from a live one. Raises BadInputError for an invalid scheduler-conf."""
     import time
 
     from capcard_sched.insight.live_objects import fetch_events, fetch_object
-    from capcard_sched.insight.object_view import DeltaObjects
+    from capcard_sched.insight.object_view import DeltaObjects, for_core
 
     options = options_of(None, "1s", source.scheduler_name, source.default_queue)
-    connection, conf, facts, unreadable = read_live(source, namespace)
-    if conf is None:
+    if read.conf is None:
         core = build_core(source.scheduler_conf, source.plugins_dir, options)
     else:
-        core = core_with_conf(conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
+        core = core_with_conf(read.conf, f"ConfigMap {source.installed_conf}", source.plugins_dir, options)
     watched = FailureWatch(core)
     now = time.time()
-    _full_session(core, watched, facts, now, read_only=read_only)
-    objects = DeltaObjects(facts, partial(fetch_object, connection), partial(fetch_events, connection))
-    return ClusterSource(core, now, watched.report, f"at {connection.server}", objects, True, unreadable)
+    _full_session(core, watched, for_core(read.deltas), now, read_only=read_only)
+    connection = read.connection
+    objects = DeltaObjects(read.deltas, partial(fetch_object, connection), partial(fetch_events, connection))
+    namespace = connection.namespace or "default"
+    return ClusterSource(core, now, watched, f"at {connection.server}", objects, read, namespace)
 
 
-async def _read(
-    source: Source, connection: Connection, namespace: str
-) -> tuple[str | None, list[Delta], tuple[str, ...]]:
-    """The installed scheduler-conf, every object the daemon watches, and the required resources that are not readable.
-
-    The scheduler-conf is None when it is missing or not readable.
-    """
-    from capcard_sched.insight.live_objects import list_readable
+async def _read(source: Source, connection: Connection, namespace: str, *, jobs: bool) -> LiveCluster:
+    """Read the installed scheduler-conf and every object the daemon watches."""
+    from capcard_sched.insight.live_objects import JOBS, list_readable
     from capcard_sched.kube.client import Client
     from capcard_sched.kube.instrumentation import NullObserver
 
@@ -253,12 +274,13 @@ async def _read(
 
     async with Client(connection) as client:
         conf = None if source.scheduler_conf is not None else await _installed_conf(client, source.installed_conf)
-        facts, unreadable = await list_readable(client, namespace, Notes())
+        found = await list_readable(client, namespace, Notes(), [JOBS] if jobs else ())
     for event, resources in unread.items():
         print(f"note: {_UNREAD[event]}, assumed empty: {', '.join(resources)}", file=sys.stderr)
-    if unreadable:
-        print(f"note: access denied: {', '.join(unreadable)}; no quota and no node is shown", file=sys.stderr)
-    return conf, facts, unreadable
+    if found.unreadable:
+        consequence = "; no quota and no node is shown" if {"nodes", "queues"} <= set(found.unreadable) else ""
+        print(f"note: access denied: {', '.join(found.unreadable)}{consequence}", file=sys.stderr)
+    return LiveCluster(connection, conf, found.deltas, found.unreadable, found.kinds)
 
 
 async def _installed_conf(client: Client, name: str) -> str | None:

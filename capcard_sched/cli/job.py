@@ -6,88 +6,102 @@ from typing import Annotated, Any
 import cyclopts
 from cyclopts import Parameter
 
+from capcard_sched.cli.cluster_source import ClusterSource, Source
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.live_objects import (
-    Live,
-    LiveObjects,
+from capcard_sched.cli.lists import (
+    Column,
+    Listing,
+    NamespacedListFlags,
     OutputFlag,
     WatchFlag,
-    print_objects,
-    print_one,
-    show_objects,
-    with_objects,
+    field,
+    show_list,
 )
+from capcard_sched.cli.live_objects import Live, LiveObjects, show_object, with_objects
+from capcard_sched.model.timestamps import span
 
 app = cyclopts.App(name="job", help="List, run, suspend, resume and delete Jobs.", result_action="return_value")
 
-_JOB_TYPE = "volcano.sh/job-type"
+
+def _status(name: str) -> Any:
+    return lambda job: (job.get("status") or {}).get(name, 0)
 
 
-def _status(field: str) -> Any:
-    return lambda job: (job.get("status") or {}).get(field, 0)
-
-
-_COLUMNS = (
-    ("Name", lambda job: job["metadata"]["name"]),
-    ("Creation", lambda job: job["metadata"]["creationTimestamp"][:10]),
-    ("Phase", lambda job: ((job.get("status") or {}).get("state") or {}).get("phase", "")),
-    ("JobType", lambda job: (job["metadata"].get("labels") or {}).get(_JOB_TYPE, "Batch")),
-    ("Replicas", lambda job: sum(task.get("replicas", 1) for task in job["spec"].get("tasks") or ())),
-    ("Min", lambda job: job["spec"].get("minAvailable", 0)),
-    ("Pending", _status("pending")),
-    ("Running", _status("running")),
-    ("Succeeded", _status("succeeded")),
-    ("Failed", _status("failed")),
-    ("Unknown", _status("unknown")),
-    ("RetryCount", _status("retryCount")),
-)
-_NAMESPACE = (("Namespace", lambda job: job["metadata"]["namespace"]),)
-_WIDE = (
-    ("Queue", lambda job: job["spec"].get("queue", "default")),
-    ("Reason", lambda job: ((job.get("status") or {}).get("state") or {}).get("reason", "")),
+#: Of `job get`: the Job as the API server has it.
+_OBJECT = Listing(
+    "Job",
+    (
+        Column("NAME", lambda job: job["metadata"]["name"]),
+        Column("QUEUE", lambda job: job["spec"].get("queue", "default")),
+        Column("PHASE", lambda job: ((job.get("status") or {}).get("state") or {}).get("phase", "")),
+        Column("REPLICAS", lambda job: sum(task.get("replicas", 1) for task in job["spec"].get("tasks") or ())),
+        Column("MIN", lambda job: job["spec"].get("minAvailable", 0)),
+        Column("PENDING", _status("pending")),
+        Column("RUNNING", _status("running")),
+        Column("SUCCEEDED", _status("succeeded")),
+        Column("FAILED", _status("failed")),
+        Column("RETRIES", _status("retryCount")),
+        Column("CREATED", lambda job: job["metadata"]["creationTimestamp"]),
+        Column("REASON", lambda job: ((job.get("status") or {}).get("state") or {}).get("reason", ""), shown="wide"),
+    ),
+    lambda job: f"job.batch.volcano.sh/{job['metadata']['name']}",
 )
 
 
-@app.command(name="list")
+def _pods(job: dict[str, Any]) -> str:
+    """Scheduled and wanted pods, and the minimum: `4/6 (1)`."""
+    return f"{job['scheduled']}/{job['pods']} ({job['minAvailable']})"
+
+
+_LISTING = Listing(
+    "Job",
+    (
+        Column("NAMESPACE", lambda job: job["namespace"], shown="all namespaces"),
+        field("NAME", "name"),
+        field("KIND", "kind"),
+        field("QUEUE", "queue"),
+        field("PHASE", "phase"),
+        Column("PODS (MIN)", lambda job: job["scheduled"], _pods),
+        field("AGE", "ageSeconds", text=span),
+        field("RUNNING", "running", wide=True),
+        field("SUCCEEDED", "succeeded", wide=True),
+        field("FAILED", "failed", wide=True),
+        field("RETRIES", "retries", wide=True),
+        field("PODGROUP", "podGroup", wide=True),
+        field("REASON", "reason", wide=True),
+    ),
+    lambda job: f"{job['resource']}/{job['name']}",
+    needs=("podgroups",),
+)
+
+
+@app.command(name="list", usage="capcard-sched job list [OPTIONS] [NAMES...]")
 def list_jobs(
-    *,
-    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative=())] = False,
-    selector: Annotated[str, Parameter(name=["--selector", "-l"])] = "",
-    queue: Annotated[str, Parameter(name=["--queue", "-q"])] = "",
-    scheduler: Annotated[str, Parameter(name=["--scheduler", "-S"])] = "",
-    watch: WatchFlag = False,
-    output: OutputFlag = "table",
-    live: Live = Live(),  # noqa: B008 - frozen
+    *names: str,
+    scheduler: Annotated[str, Parameter(name=["--scheduler", "-S"], show_default=False, metavar="NAME")] = "",
+    flags: NamespacedListFlags = NamespacedListFlags(),  # noqa: B008 - frozen
+    source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """List Jobs.
+    """List jobs: Jobs, Deployments and other workloads, with queue, phase, scheduled and wanted pods, and minimum.
+
+    With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
+
+    Exit status: 0; 2 on bad input or an unknown job; 1 on an internal error.
 
     Args:
-        all_namespaces: List the Jobs of all namespaces.
-        selector: Label selector.
-        queue: Jobs of this queue only.
+        names: Jobs to list. Default: all.
         scheduler: Jobs with this schedulerName only.
-        watch: After the list, print each Job that changes.
-        output: Output format.
-        live: Flags that select the cluster and the namespace.
+        flags: Flags of every list.
+        source: Flags that select the cluster.
     """
-    columns = (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS
 
-    def keep(job: dict[str, Any]) -> bool:
-        spec = job["spec"]
-        return (not queue or spec.get("queue", "default") == queue) and (
-            not scheduler or spec.get("schedulerName", "") == scheduler
-        )
+    def read(found: ClusterSource) -> list[dict[str, Any]]:
+        from capcard_sched.insight.lists import job_items
 
-    async def work(objects: LiveObjects) -> int:
-        namespace = None if all_namespaces else objects.namespace
-        if watch:
-            batches = objects.list_and_watch("Job", namespace=namespace, labels=selector)
-            return await show_objects(batches, columns, _WIDE, output, keep)
-        found = await objects.list("Job", namespace=namespace, labels=selector)
-        print_objects([job for job in found if keep(job)], columns, _WIDE, output)
-        return 0
+        items = job_items(found.core, found.objects, found.now)
+        return [item for item in items if not scheduler or item["scheduler"] == scheduler]
 
-    return with_objects(live, work)
+    return show_list(_LISTING, read, flags, source, names)
 
 
 @app.command(name="get")
@@ -106,17 +120,7 @@ def get_job(
         output: Output format.
         live: Flags that select the cluster and the namespace.
     """
-
-    async def work(objects: LiveObjects) -> int:
-        job = await objects.get("Job", name)
-        if watch:
-            field = f"metadata.name={name}"
-            batches = objects.list_and_watch("Job", namespace=objects.namespace, fields=field)
-            return await show_objects(batches, _COLUMNS, _WIDE, output)
-        print_one(job, _COLUMNS, _WIDE, output)
-        return 0
-
-    return with_objects(live, work)
+    return show_object(_OBJECT, name, output, live, watch=watch)
 
 
 @app.command(name="run")

@@ -1,29 +1,25 @@
-"""Objects of a live cluster for the verbs `job`, `queue` and `pod`: read, create, delete, send commands, print."""
+"""Objects of a live cluster for the verbs `job` and `queue`: read, follow, create, delete, send commands."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 from cyclopts import Group, Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
 
 if TYPE_CHECKING:
+    from capcard_sched.cli.lists import Listing, Output
     from capcard_sched.controllers.objects import JsonObject
     from capcard_sched.kube.client import Client
 
-Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
-OutputFlag: TypeAlias = Annotated[Output, Parameter(name=["--output", "-o"])]
-WatchFlag: TypeAlias = Annotated[bool, Parameter(name=["--watch", "-w"], negative=())]
 Batch: TypeAlias = "list[JsonObject]"
-#: Header and value of each column.
-Columns: TypeAlias = "Sequence[tuple[str, Callable[[JsonObject], object]]]"
 
 _CLUSTER: Final = Group("The cluster", sort_key=2)
 #: Objects per page of a list.
@@ -59,22 +55,20 @@ class LiveObjects:
         self._client = client
         self.namespace = namespace
 
-    async def list(self, kind: str, *, namespace: str | None, labels: str = "", fields: str = "") -> list[JsonObject]:
-        """All objects of a kind in a namespace; with None in all of them."""
-        found, _ = await self._list(kind, namespace, _selectors(labels, fields))
+    async def list(self, kind: str) -> list[JsonObject]:
+        """All objects of a kind in all namespaces."""
+        found, _ = await self._list(kind, "", {})
         return found
 
-    async def list_and_watch(
-        self, kind: str, *, namespace: str | None, labels: str = "", fields: str = ""
-    ) -> AsyncIterator[Batch]:
-        """All objects of a kind, then each one that changes, for ever; all of them again when changes were missed."""
+    async def watch_one(self, kind: str, name: str) -> AsyncIterator[Batch]:
+        """An object, and again whenever it changes or changes were missed, for ever."""
         import msgspec
 
         from capcard_sched.kube.client import ApiError, Unreachable
         from capcard_sched.kube.controllers.records import RESOURCES
         from capcard_sched.kube.decode import LineBuffer
 
-        selectors = _selectors(labels, fields)
+        selectors, namespace = {"fieldSelector": f"metadata.name={name}"}, self._scope(kind)
         found, version = await self._list(kind, namespace, selectors)
         yield found
         while True:
@@ -84,7 +78,7 @@ class LiveObjects:
             params = {**selectors, "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version}
             buffer = LineBuffer()
             try:
-                async with self._client.stream(RESOURCES[kind].collection(namespace or ""), params) as stream:
+                async with self._client.stream(RESOURCES[kind].collection(namespace), params) as stream:
                     while piece := await stream.read():
                         for event in map(msgspec.json.decode, buffer.feed(piece).splitlines()):
                             if event["type"] == "ERROR":  # the version is too old
@@ -102,11 +96,11 @@ class LiveObjects:
             except (Unreachable, TimeoutError):
                 await asyncio.sleep(_PAUSE)
 
-    async def _list(self, kind: str, namespace: str | None, selectors: dict[str, str]) -> tuple[Batch, str]:
+    async def _list(self, kind: str, namespace: str, selectors: dict[str, str]) -> tuple[Batch, str]:
         """The objects and the version of the list."""
         from capcard_sched.kube.controllers.records import RESOURCES
 
-        path = RESOURCES[kind].collection(namespace or "")
+        path = RESOURCES[kind].collection(namespace)
         params = {"limit": _PAGE, **selectors}
         found: list[JsonObject] = []
         while True:
@@ -186,11 +180,6 @@ class LiveObjects:
         return found
 
 
-def _selectors(labels: str, fields: str) -> dict[str, str]:
-    given = {"labelSelector": labels, "fieldSelector": fields}
-    return {name: text for name, text in given.items() if text}
-
-
 def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _T]]) -> _T | int:
     """Run `work` on the cluster; the exit status of an error instead of its result."""
     from capcard_sched.kube.client import Client
@@ -209,78 +198,37 @@ def with_objects(live: Live, work: Callable[[LiveObjects], Coroutine[Any, Any, _
         return usage_error(str(error))
 
 
-async def show_objects(
-    batches: AsyncIterator[Batch],
-    columns: Columns,
-    wide: Columns,
+def show_object(
+    listing: Listing,
+    name: str,
     output: Output,
-    keep: Callable[[JsonObject], bool] = lambda _: True,
+    live: Live,
+    *,
+    watch: bool,
+    complete: Callable[[LiveObjects, JsonObject], Coroutine[Any, Any, JsonObject]] | None = None,
 ) -> int:
-    """Print objects of `list_and_watch` as they come, until the reader is gone: a row or a document each."""
-    shown = [*columns, *(wide if output == "wide" else ())]
-    widths: list[int] = []
-    async for batch in batches:
-        kept = [obj for obj in batch if keep(obj)]
-        if output in {"table", "wide"}:
-            headers = [] if widths else [[header for header, _ in shown]]
-            widths = print_rows([*headers, *([value(obj) for _, value in shown] for obj in kept)], widths)
+    """Print one object, with `watch` again whenever it changes. `complete` adds the figures of a table to it."""
+    from capcard_sched.cli.lists import Printer, print_document
+
+    printer = Printer(listing, output)
+
+    async def show(objects: LiveObjects, obj: JsonObject) -> None:
+        if output in {"json", "yaml"}:
+            if watch and output == "yaml":
+                print("---")
+            print_document(obj, output)
+            sys.stdout.flush()
         else:
-            for obj in kept:
-                if output == "yaml":
-                    print("---")
-                print_one(obj, columns, wide, output)
-        sys.stdout.flush()
-    return 0
+            printer.print_items([obj if complete is None else await complete(objects, obj)])
 
+    async def work(objects: LiveObjects) -> int:
+        if not watch:
+            await show(objects, await objects.get(listing.kind, name))
+            return 0
+        await objects.get(listing.kind, name)  # an unknown name is an error
+        async for batch in objects.watch_one(listing.kind, name):
+            for obj in batch:
+                await show(objects, obj)
+        return 0
 
-def print_objects(objects: Sequence[JsonObject], columns: Columns, wide: Columns, output: Output) -> None:
-    """Print objects in the selected format; a table has two spaces between columns."""
-    if output in {"json", "yaml"}:
-        document: Any = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        print_document(document, output)
-    elif output == "name":
-        for obj in objects:
-            group = obj["apiVersion"].partition("/")[0] if "/" in obj["apiVersion"] else ""
-            print(f"{obj['kind'].lower()}{'.' + group if group else ''}/{obj['metadata']['name']}")
-    elif not objects:
-        print("No resources found", file=sys.stderr)
-    else:
-        shown = [*columns, *(wide if output == "wide" else ())]
-        print_table([header for header, _ in shown], [[value(obj) for _, value in shown] for obj in objects])
-
-
-def print_one(obj: JsonObject, columns: Columns, wide: Columns, output: Output) -> None:
-    """Print one object; JSON and YAML without a list around it."""
-    if output in {"json", "yaml"}:
-        print_document(obj, output)
-    else:
-        print_objects([obj], columns, wide, output)
-
-
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print left-aligned columns."""
-    print_rows([headers, *rows])
-
-
-def print_rows(rows: Iterable[Sequence[object]], widths: Sequence[int] = ()) -> list[int]:
-    """Print left-aligned columns of at least `widths` characters; returns their widths."""
-    texts = [[str(value) for value in row] for row in rows]
-    least = [[" " * width for width in widths]] if widths else []
-    if not texts:
-        return list(widths)
-    found = [max(map(len, column)) for column in zip(*texts, *least, strict=True)]
-    for row in texts:
-        print("  ".join(text.ljust(width) for text, width in zip(row, found, strict=True)).rstrip())
-    return found
-
-
-def print_document(document: JsonObject, output: Output) -> None:
-    """Print one document as JSON or YAML."""
-    if output == "json":
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
-    else:
-        import yaml
-
-        print(yaml.safe_dump(document, sort_keys=False), end="")
+    return with_objects(live, work)

@@ -1,84 +1,59 @@
-"""`capcard-sched pod`: the pods of Jobs and queues of a live cluster."""
+"""`capcard-sched pod`: the pods of jobs and queues."""
 
 from typing import Annotated, Any
 
 import cyclopts
 from cyclopts import Parameter
 
-from capcard_sched.cli.live_objects import (
-    Live,
-    LiveObjects,
-    OutputFlag,
-    WatchFlag,
-    print_objects,
-    show_objects,
-    with_objects,
+from capcard_sched.cli.cluster_source import ClusterSource, Source
+from capcard_sched.cli.lists import Column, Listing, NamespacedListFlags, field, show_list
+from capcard_sched.model.timestamps import span
+
+app = cyclopts.App(name="pod", help="List the pods of jobs.", result_action="return_value")
+
+_LISTING = Listing(
+    "Pod",
+    (
+        Column("NAMESPACE", lambda pod: pod["namespace"], shown="all namespaces"),
+        field("NAME", "name"),
+        Column("READY", lambda pod: pod["ready"], lambda pod: f"{pod['ready']}/{pod['containers']}"),
+        field("STATUS", "status"),
+        field("RESTARTS", "restarts"),
+        field("AGE", "ageSeconds", text=span),
+        field("JOB", "job", wide=True),
+        field("QUEUE", "queue", wide=True),
+        field("CARD", "card", wide=True),
+        field("NODE", "node", wide=True),
+    ),
+    lambda pod: f"pod/{pod['name']}",
+    needs=("pods",),
 )
-from capcard_sched.model.annotations import JOB_NAME, QUEUE_NAME
-from capcard_sched.model.timestamps import parse_time, span
-
-app = cyclopts.App(name="pod", help="List the pods of Jobs.", result_action="return_value")
 
 
-def _rows(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    return (pod.get("status") or {}).get("containerStatuses") or []
-
-
-def _phase(pod: dict[str, Any]) -> str:
-    if pod["metadata"].get("deletionTimestamp"):
-        return "Terminating"
-    return str(pod["status"].get("phase", ""))
-
-
-def _age(pod: dict[str, Any]) -> str:
-    import time
-
-    return span(max(0.0, time.time() - parse_time(pod["metadata"].get("creationTimestamp"))))
-
-
-_COLUMNS = (
-    ("Name", lambda pod: pod["metadata"]["name"]),
-    ("Ready", lambda pod: f"{sum(bool(row.get('ready')) for row in _rows(pod))}/{len(pod['spec']['containers'])}"),
-    ("Status", _phase),
-    ("Restart", lambda pod: sum(row.get("restartCount", 0) for row in _rows(pod))),
-    ("Age", _age),
-)
-_NAMESPACE = (("Namespace", lambda pod: pod["metadata"]["namespace"]),)
-_WIDE = (("Node", lambda pod: pod["spec"].get("nodeName", "")),)
-
-
-@app.command(name="list")
+@app.command(name="list", usage="capcard-sched pod list [OPTIONS] [NAMES...]")
 def list_pods(
-    *,
-    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative=())] = False,
-    selector: Annotated[str, Parameter(name=["--selector", "-l"])] = "",
-    queue: Annotated[str, Parameter(name=["--queue", "-q"])] = "",
-    job: Annotated[str, Parameter(name=["--job", "-j"])] = "",
-    watch: WatchFlag = False,
-    output: OutputFlag = "table",
-    live: Live = Live(),  # noqa: B008 - frozen
+    *names: str,
+    job: Annotated[str, Parameter(name=["--job", "-j"], show_default=False, metavar="NAME")] = "",
+    flags: NamespacedListFlags = NamespacedListFlags(),  # noqa: B008 - frozen
+    source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
-    """List the pods of Jobs.
+    """List the pods of jobs; with -o wide their job, queue, card and node.
+
+    With -f, runs the manifests through the simulator first. Without -f, reads a live cluster; writes nothing.
+
+    Exit status: 0; 2 on bad input or an unknown pod; 1 on an internal error.
 
     Args:
-        all_namespaces: List the pods of all namespaces.
-        selector: Label selector.
-        queue: Pods of this queue only.
-        job: Pods of this Job only.
-        watch: After the list, print each pod that changes.
-        output: Output format.
-        live: Flags that select the cluster and the namespace.
+        names: Pods to list. Default: all.
+        job: Pods of this job only: `train` or `deployment/chat`.
+        flags: Flags of every list.
+        source: Flags that select the cluster.
     """
-    terms = [f"{JOB_NAME}={job}" if job else JOB_NAME, f"{QUEUE_NAME}={queue}" if queue else "", selector]
-    labels = ",".join(filter(None, terms))
-    columns = (*_NAMESPACE, *_COLUMNS) if all_namespaces else _COLUMNS
 
-    async def work(objects: LiveObjects) -> int:
-        namespace = None if all_namespaces else objects.namespace
-        if watch:
-            batches = objects.list_and_watch("Pod", namespace=namespace, labels=labels)
-            return await show_objects(batches, columns, _WIDE, output)
-        print_objects(await objects.list("Pod", namespace=namespace, labels=labels), columns, _WIDE, output)
-        return 0
+    def read(found: ClusterSource) -> list[dict[str, Any]]:
+        from capcard_sched.insight.lists import pod_items
 
-    return with_objects(live, work)
+        items = pod_items(found.core, found.objects, found.now)
+        return [item for item in items if not job or job in {item["job"], item["job"].partition("/")[2]}]
+
+    return show_list(_LISTING, read, flags, source, names)

@@ -2,25 +2,101 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Literal
+from typing import Any, Final
 
 import cyclopts
-from cyclopts import Parameter
+import msgspec
 
-from capcard_sched.cli.cluster_source import Source, load_cluster
-from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.cli.cluster_source import ClusterSource, Source
+from capcard_sched.cli.lists import Column, ListFlags, Listing, show_list
+from capcard_sched.model.queue import ROOT
+from capcard_sched.reports.terminal import format_amount, format_base_amount
 
 app = cyclopts.App(name="queue", help="Show and change queues.", result_action="return_value")
 for _verb in ("get", "create", "open", "close", "update", "delete"):
     app.command(f"capcard_sched.cli.queue_commands:{_verb}_queue", name=_verb)
 
+#: Cells of a line after the first of a queue, which has its name, state and jobs.
+_BLANK: Final = {"name": "", "state": "", "waiting": "", "jobs": ""}
+
+
+def _tree(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The queues, each followed by those below it, with their `depth`. `root` is no level of its own."""
+    names = {queue["name"] for queue in queues} - {ROOT}
+    below: dict[str, list[dict[str, Any]]] = {}
+    for queue in queues:
+        below.setdefault(queue["parent"] if queue["parent"] in names else "", []).append(queue)
+    found: list[dict[str, Any]] = []
+    pending = [(0, queue) for queue in reversed(below.pop("", []))]
+    while pending or below:
+        if not pending:  # a cycle of parents has no top
+            pending = [(0, queue) for queue in below.pop(min(below))[::-1]]
+        depth, queue = pending.pop()
+        found.append({**queue, "depth": depth})
+        pending += [(depth + 1, one) for one in reversed(below.pop(queue["name"], []))]
+    return found
+
+
+def _lines(queue: dict[str, Any]) -> list[dict[str, Any]]:
+    """One line per card, then per resource. Cards count in cards."""
+    lines: list[dict[str, Any]] = []
+    for use in queue["cards"]:
+        if "|" in use["card"]:  # reserved for pods that accept either card: quotas are per single card
+            lines.append({**use, "quota": "-", "free": "-", "total": "-"})
+        else:
+            quota = "no quota" if use["quota"] is None else use["quota"]
+            lines.append({**use, "quota": quota, "total": use["total"] or "none"})
+    for resource, (limit, allocated) in queue["resources"].items():
+        shown = "no quota" if limit is None else format_base_amount(resource, limit)
+        free = None if limit is None else format_base_amount(resource, max(0, limit - allocated))
+        used = format_base_amount(resource, allocated)
+        lines.append({"card": resource, "quota": shown, "allocated": used, "free": free})
+    name = "  " * queue.get("depth", 0) + queue["name"]
+    lines = lines or [{}]
+    return [{**line, **(_BLANK if position else {**queue, "name": name})} for position, line in enumerate(lines)]
+
+
+def _column(header: str, name: str) -> Column:
+    return Column(header, lambda line: line.get(name), lambda line: _text(line, line.get(name)))
+
+
+def _text(line: dict[str, Any], value: object) -> str:
+    """Amounts of cards and shares as in other reports; blank cells for what a line does not have."""
+    return format_amount(line["card"], value) if isinstance(value, float) else "" if value is None else str(value)
+
+
+LISTING: Final = Listing(
+    "Queue",
+    (
+        *(
+            _column(header, name)
+            for header, name in (
+                ("QUEUE", "name"),
+                ("STATE", "state"),
+                ("JOBS PENDING", "waiting"),
+                ("JOBS TOTAL", "jobs"),
+                ("CARD OR RESOURCE", "card"),
+                ("QUOTA", "quota"),
+                ("ALLOCATED", "allocated"),
+                ("RESERVED", "inqueue"),
+                ("QUOTA FREE", "free"),
+                ("CLUSTER TOTAL", "total"),
+            )
+        ),
+        Column("PARENT", lambda queue: queue.get("parent"), shown="wide"),
+    ),
+    lambda queue: f"queue.scheduling.volcano.sh/{queue['name']}",
+    _lines,
+    _tree,
+    lambda queue: [f"warning: queue {queue['name']}: {warning}" for warning in queue["warnings"]],
+    needs=("queues",),
+)
+
 
 @app.command(name="list", usage="capcard-sched queue list [OPTIONS] [NAMES...]")
 def list_queues(
     *names: str,
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"])] = "table",
+    flags: ListFlags = ListFlags(),  # noqa: B008 - frozen
     source: Source = Source(),  # noqa: B008 - frozen
 ) -> int:
     """List queues with quota, allocated, reserved and free amounts per card and resource.
@@ -31,27 +107,14 @@ def list_queues(
 
     Args:
         names: Queues to list. Default: all.
-        output: Output format.
+        flags: Flags of every list.
         source: Flags that select the cluster.
     """
-    try:
-        found = load_cluster(source, read_only=True)
-    except BadInputError as error:
-        return usage_error(str(error))
-    from capcard_sched.framework.explain.queue_uses import queue_uses
 
-    uses = queue_uses(found.core)
-    existing = {use.name for use in uses}
-    unknown = [name for name in names if name not in existing]
-    if unknown:
-        return usage_error(f"no such queue: {', '.join(unknown)}; existing queues: {', '.join(sorted(existing))}")
-    shown = [use for use in uses if not names or use.name in names]
-    if output == "json":
-        import msgspec
+    def read(found: ClusterSource) -> list[dict[str, Any]]:
+        from capcard_sched.framework.explain.queue_uses import queue_uses
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
-    else:
-        from capcard_sched.reports.queues import print_queues
+        labels = {name: dict(queue.labels) for name, queue in found.core.state.queues.items()}
+        return [{**msgspec.to_builtins(use), "labels": labels.get(use.name, {})} for use in queue_uses(found.core)]
 
-        print_queues(shown)
-    return found.report()
+    return show_list(LISTING, read, flags, source, names)

@@ -1,40 +1,53 @@
 """`capcard-sched queue create`, `get`, `open`, `close`, `update` and `delete`, on a live cluster."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from capcard_sched.cli.exit_codes import usage_error
-from capcard_sched.cli.live_objects import Live, LiveObjects, OutputFlag, print_one, with_objects
+from capcard_sched.cli.lists import Column, Listing, OutputFlag, WatchFlag
+from capcard_sched.cli.live_objects import Live, LiveObjects, show_object, with_objects
 
-_COLUMNS = (
-    ("Name", lambda queue: queue["metadata"]["name"]),
-    ("Weight", lambda queue: queue["spec"].get("weight", 1)),
-    ("State", lambda queue: (queue.get("status") or {}).get("state", "")),
-    ("Parent", lambda queue: queue["spec"].get("parent", "")),
-)
 _PHASES = ("Inqueue", "Pending", "Running", "Unknown", "Completed")
+_OBJECT = Listing(
+    "Queue",
+    (
+        Column("NAME", lambda queue: queue["metadata"]["name"]),
+        Column("WEIGHT", lambda queue: queue["spec"].get("weight", 1)),
+        Column("STATE", lambda queue: (queue.get("status") or {}).get("state", "")),
+        Column("PARENT", lambda queue: queue["spec"].get("parent", "")),
+        *(
+            Column(phase.upper(), lambda queue, phase=phase: queue["phases"][phase])  # type: ignore[misc]
+            for phase in _PHASES
+        ),
+    ),
+    lambda queue: f"queue.scheduling.volcano.sh/{queue['metadata']['name']}",
+)
 
 
-def get_queue(name: str, *, output: OutputFlag = "table", live: Live = Live()) -> int:  # noqa: B008 - frozen
+def get_queue(
+    name: str,
+    *,
+    watch: WatchFlag = False,
+    output: OutputFlag = "table",
+    live: Live = Live(),  # noqa: B008 - frozen
+) -> int:
     """Show one queue and its PodGroups by phase.
 
     Args:
         name: The queue.
+        watch: Print the queue again whenever it changes.
         output: Output format.
         live: Flags that select the cluster.
     """
+    return show_object(_OBJECT, name, output, live, watch=watch, complete=_with_phases)
 
-    async def work(objects: LiveObjects) -> int:
-        queue = await objects.get("Queue", name)
-        groups = await objects.list("PodGroup", namespace=None)
-        own = [group for group in groups if group["spec"].get("queue", "default") == name]
-        phases = [(group.get("status") or {}).get("phase") or "Pending" for group in own]
-        counts = tuple((phase, lambda _, phase=phase: phases.count(phase)) for phase in _PHASES)
-        print_one(queue, (*_COLUMNS, *counts), (), output)
-        return 0
 
-    return with_objects(live, work)
+async def _with_phases(objects: LiveObjects, queue: dict[str, Any]) -> dict[str, Any]:
+    name = queue["metadata"]["name"]
+    own = [group for group in await objects.list("PodGroup") if group["spec"].get("queue", "default") == name]
+    phases = [(group.get("status") or {}).get("phase") or "Pending" for group in own]
+    return {**queue, "phases": {phase: phases.count(phase) for phase in _PHASES}}
 
 
 def create_queue(

@@ -5,29 +5,77 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import quote
 
 import msgspec
 
-from capcard_sched.controllers.objects import Key
+from capcard_sched.controllers.objects import JOB, Key
 from capcard_sched.kube.client import ApiError, Client, Unreachable
 from capcard_sched.kube.controllers.records import RESOURCES, path_of
 from capcard_sched.kube.informers import list_all
-from capcard_sched.kube.kinds import KINDS
+from capcard_sched.kube.kinds import KINDS, WatchedKind
 from capcard_sched.kube.paths import events_path
+from capcard_sched.model.deltas import ObjectChanged, ObjectGone
+from capcard_sched.model.kinds import KIND_BY_NAME
+from capcard_sched.model.objects import ObjectMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from capcard_sched.insight.object_view import Json
     from capcard_sched.kube.connection import Connection
     from capcard_sched.kube.instrumentation import Observer
-    from capcard_sched.kube.kinds import WatchedKind
     from capcard_sched.model.deltas import Delta
 
 #: Resources that may be readable in one namespace only.
-_NAMESPACED: Final = frozenset({"pods", "podgroups"})
+_NAMESPACED: Final = frozenset({"pods", "podgroups", "jobs"})
+
+
+class _ListedPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base: camelCase on the wire."""
+
+
+class _ListedJobTask(_ListedPart, frozen=True):
+    replicas: int = 1
+
+
+class _ListedJobSpec(_ListedPart, frozen=True):
+    queue: str = ""
+    scheduler_name: str = ""
+    min_available: int = 0
+    tasks: tuple[_ListedJobTask, ...] = ()
+
+
+class _ListedJobState(_ListedPart, frozen=True):
+    phase: str = ""
+    reason: str = ""
+
+
+class _ListedJobStatus(_ListedPart, frozen=True):
+    state: _ListedJobState = _ListedJobState()
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retry_count: int = 0
+
+
+class ListedJob(_ListedPart, frozen=True, tag="Job", tag_field="kind"):
+    """A Job (batch.volcano.sh): the fields of `job list`. The scheduler reads none."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _ListedJobSpec = _ListedJobSpec()
+    status: _ListedJobStatus = _ListedJobStatus()
+
+
+def _job_gone(meta: ObjectMeta) -> Delta:
+    return ObjectGone(JOB, meta.namespace or "", meta.name, meta.uid)
+
+
+#: Jobs, for lists; their deltas are not for a core.
+JOBS: Final = WatchedKind(
+    JOB, KIND_BY_NAME[JOB].collection(), ListedJob, cast("Any", ObjectChanged), _job_gone, explained=False
+)
 
 
 class MissingKindError(Exception):
@@ -64,47 +112,71 @@ def fetch_events(connection: Connection, kind: str, namespace: str, name: str) -
     return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
-async def list_readable(client: Client, namespace: str, observer: Observer) -> tuple[list[Delta], tuple[str, ...]]:
-    """Every object the scheduler watches, and the required resources that are not readable.
+class Readable(NamedTuple):
+    """What one read of a live cluster found."""
 
-    Pods and PodGroups that are not readable in all namespaces are listed in `namespace`. Raises ApiError when no
-    namespace is readable, MissingKindError, and Unreachable.
+    #: Every object of the kinds.
+    deltas: list[Delta]
+    #: Required resources that are not readable, as `nodes` or `pods of other namespaces`.
+    unreadable: tuple[str, ...]
+    #: The kinds that are readable, with the paths that are.
+    kinds: tuple[WatchedKind[Any], ...]
+
+
+async def list_readable(
+    client: Client, namespace: str, observer: Observer, more: Iterable[WatchedKind[Any]] = ()
+) -> Readable:
+    """Every object of the kinds that the scheduler watches, and of `more`, as far as it is readable.
+
+    Pods, PodGroups and Jobs that are not readable in all namespaces are listed in `namespace`; "" for none. Raises
+    ApiError when no namespace is readable, MissingKindError, and Unreachable.
     """
     found: list[Delta] = []
     unreadable: list[str] = []
+    readable: list[WatchedKind[Any]] = []
     refusal: ApiError | None = None
-    for kind in KINDS:
+    for kind in (*KINDS, *more):
         try:
-            found += await list_all(client, (kind,), observer)
+            found += await list_all(client, (replace(kind, required=True),), observer)
+            readable.append(kind)
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                text = f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
-                raise MissingKindError(text) from None
-            if error.status != HTTPStatus.FORBIDDEN or not namespace:
+                if kind.required:
+                    text = f"kind {kind.name} is not served by the API server: install the CustomResourceDefinitions"
+                    raise MissingKindError(text) from None
+                observer.watch(kind.resource, "missing", error.message)
+                continue
+            if error.status != HTTPStatus.FORBIDDEN or (kind.required and not namespace):
                 raise
+            own = _in_namespace(kind, namespace) if namespace and kind.resource in _NAMESPACED else None
+            deltas = None if own is None else await _list_own(client, own, observer)
+            if own is not None and deltas is not None:
+                found += deltas
+                readable.append(own)
+            elif not kind.required:
+                observer.watch(kind.resource, "forbidden", error.message)
+                continue
             refusal = refusal or error
-            unreadable.append(kind.resource)
-            if kind.resource in _NAMESPACED:
-                found += await _in_namespace(client, kind, namespace, observer, unreadable)
+            unreadable.append(kind.resource if deltas is None else f"{kind.resource} of other namespaces")
     if refusal is not None and not any(" of other " in resource for resource in unreadable):
         raise refusal
-    return found, tuple(sorted(unreadable))
+    return Readable(found, tuple(sorted(unreadable)), tuple(readable))
 
 
-async def _in_namespace(
-    client: Client, kind: WatchedKind[Any], namespace: str, observer: Observer, unreadable: list[str]
-) -> list[Delta]:
-    """The objects of one namespace; `unreadable` then names the others."""
+def _in_namespace(kind: WatchedKind[Any], namespace: str) -> WatchedKind[Any]:
+    """The objects of a kind in one namespace."""
     group, _, resource = kind.path.rpartition("/")
-    path = f"{group}/namespaces/{quote(namespace)}/{resource}"
+    return replace(kind, path=f"{group}/namespaces/{quote(namespace)}/{resource}", required=True)
+
+
+async def _list_own(client: Client, kind: WatchedKind[Any], observer: Observer) -> list[Delta] | None:
+    """The objects of one namespace; None without the right to list them."""
     try:
-        found = await list_all(client, (replace(kind, path=path),), observer)
+        return await list_all(client, (kind,), observer)
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
-        return []
-    unreadable[-1] = f"{resource} of other namespaces"
-    return found
+        return None
 
 
 async def _get(connection: Connection, path: str, params: Mapping[str, str] | None = None) -> bytes:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 
 #: Kinds of which the view keeps the objects in deltas.
-_KEPT: Final = frozenset({"Pod", "PodGroup", "Queue"})
+_KEPT: Final = frozenset({"Job", "Pod", "PodGroup", "Queue"})
+#: Kinds that are kept in part, for lists: the whole object is read.
+_PARTIAL: Final = frozenset({"Job"})
 
 
 class ObjectView(Protocol):
@@ -26,6 +28,9 @@ class ObjectView(Protocol):
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object; None when it does not exist or is not readable. "" is the namespace of cluster-scoped kinds."""
+
+    def all_of(self, kind: str) -> Iterable[Json]:
+        """The objects of a kind in all namespaces; none of a kind that the view does not keep."""
 
     def pods(self, namespace: str) -> Iterable[Json]:
         """The pods of a namespace, of all schedulers."""
@@ -43,6 +48,10 @@ class StoreObjects:
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
         return self._store.get(kind, namespace, name)
+
+    def all_of(self, kind: str) -> Iterable[Json]:
+        """The objects of a kind."""
+        return self._store.list(kind)
 
     def pods(self, namespace: str) -> Iterable[Json]:
         """The pods of a namespace."""
@@ -72,9 +81,10 @@ class DeltaObjects:
         self._fetch, self._fetch_events = fetch, fetch_events
         self._kept: dict[tuple[str, str, str], msgspec.Struct] = {}
         for delta in found:
-            self._apply(delta)
+            self.apply(delta)
 
-    def _apply(self, delta: Delta) -> None:
+    def apply(self, delta: Delta) -> None:
+        """Keep the last version of an object."""
         match delta:
             case ObjectChanged(obj) if (kind := kind_of_object(obj)) in _KEPT:
                 namespace = obj.metadata.namespace or "default" if KIND_BY_NAME[kind].namespaced else ""
@@ -87,9 +97,15 @@ class DeltaObjects:
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
         """An object, or None."""
         found = self._kept.get((kind, namespace, name))
-        if found is not None:
+        if found is not None and kind not in _PARTIAL:
             return as_manifest(kind, found)
-        return None if kind in _KEPT or self._fetch is None else self._fetch(kind, namespace, name)
+        return None if kind in _KEPT - _PARTIAL or self._fetch is None else self._fetch(kind, namespace, name)
+
+    def all_of(self, kind: str) -> Iterator[Json]:
+        """The objects of a kind."""
+        for (known, _, _), obj in self._kept.items():
+            if known == kind:
+                yield as_manifest(kind, obj)
 
     def pods(self, namespace: str) -> Iterator[Json]:
         """The pods of a namespace."""
@@ -100,6 +116,18 @@ class DeltaObjects:
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The events about an object, oldest first; none in a recording."""
         return [] if self._fetch_events is None else self._fetch_events(kind, namespace, name)
+
+
+def for_core(found: Iterable[Delta]) -> list[Delta]:
+    """The deltas of kinds that the scheduler reads."""
+    return [
+        delta
+        for delta in found
+        if not (
+            (isinstance(delta, ObjectChanged) and kind_of_object(delta.object) in _PARTIAL)
+            or (isinstance(delta, ObjectGone) and delta.kind in _PARTIAL)
+        )
+    ]
 
 
 def as_manifest(kind: str, obj: msgspec.Struct) -> Json:

@@ -215,6 +215,9 @@ class PodConditionObject(_Object, frozen=True):
 
 class ContainerStatus(_Object, frozen=True):
     name: str = ""
+    #: For `pod list`, as the number of restarts; the scheduler reads neither.
+    ready: bool | None = None
+    restart_count: int | None = None
     allocated_resources: RawAmounts | None = None
     resources: ResourceRequirements | None = None
 

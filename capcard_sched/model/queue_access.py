@@ -42,14 +42,10 @@ class NamespaceRule:
         elif not parts:
             self.problem = "empty: it accepts no namespace"
         elif re.search(r"[=!()]", text):
-            requirements = [_requirement(part) for part in parts]
-            wrong = next((part for part, found in zip(parts, requirements, strict=True) if found is None), None)
-            if wrong is None:
-                selector = LabelSelector(match_expressions=tuple(found for found in requirements if found))
-                self.problem = label_selector_problem(selector) or ""
-                self._selector = None if self.problem else selector
-            else:
-                self.problem = f"<{wrong[:64]}> is not a requirement of a label selector"
+            try:
+                self._selector = parse_label_selector(text)
+            except ValueError as error:
+                self.problem = str(error)
         else:
             wrong = next((part for part in parts if not _NAME.fullmatch(part)), None)
             if wrong is None:
@@ -68,6 +64,21 @@ class NamespaceRule:
 def namespace_rule(text: str) -> NamespaceRule:
     """The rule of an annotation text."""
     return NamespaceRule(text)
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """A label selector as kubectl takes it: `team in (a, b), tier!=test, gpu`. Raises ValueError."""
+    found = []
+    for part in (part.strip() for part in _SEPARATOR.split(text)):
+        requirement = _requirement(part)
+        if requirement is None:
+            raise ValueError(f"<{part[:64]}> is not a requirement of a label selector")
+        found.append(requirement)
+    selector = LabelSelector(match_expressions=tuple(found))
+    problem = label_selector_problem(selector)
+    if problem:
+        raise ValueError(problem)
+    return selector
 
 
 def _requirement(text: str) -> Requirement | None:

@@ -13,7 +13,6 @@ import msgspec
 from capcard_sched.model.hyper_nodes import HyperNodeObject
 from capcard_sched.model.numa import NumatopologyObject
 from capcard_sched.model.objects import (
-    ContainerStatus,
     LabelSelector,
     NetworkTopologySpec,
     NodeObject,
@@ -22,7 +21,6 @@ from capcard_sched.model.objects import (
     PodGroupSpec,
     PodObject,
     PodSpec,
-    PodStatus,
     PriorityClassObject,
     QueueObject,
     QueueSpec,
@@ -59,19 +57,9 @@ class PodSpecShape(PodSpec, frozen=True):
     active_deadline_seconds: int | None = None
 
 
-class ContainerStatusShape(ContainerStatus, frozen=True):
-    restart_count: int | None = None
-
-
-class PodStatusShape(PodStatus, frozen=True):
-    container_statuses: tuple[ContainerStatusShape, ...] | None = None
-    init_container_statuses: tuple[ContainerStatusShape, ...] | None = None
-
-
 class PodShape(PodObject, frozen=True):
     metadata: MetaShape = MetaShape()
     spec: PodSpecShape = PodSpecShape()
-    status: PodStatusShape = PodStatusShape()
 
 
 class TemplateShape(_Shape, frozen=True):

@@ -209,7 +209,7 @@ async def test_queue_list_shows_what_is_held_promised_and_free(cluster: Cluster,
 async def test_queue_list_as_json_of_one_queue(cluster: Cluster, ask: Asking) -> None:
     await _set_the_scene(cluster)
     answer = await ask("queue", "list", "q", "-o", "json")
-    (only,) = answer.document
+    (only,) = answer.document["items"]
     assert (only["name"], only["state"], only["jobs"], only["waiting"]) == ("q", "Open", 2, 1)
     assert only["cards"] == [
         {"card": A10, "quota": 4, "allocated": 4, "inqueue": 0, "total": 8, "queue": "q", "free": 0},
@@ -236,7 +236,7 @@ async def test_queue_list_agrees_with_the_daemon(
             return bool((await cluster.get("podgroups", "job")).get("status", {}).get("phase") == "Running")
 
         await cluster.wait_until(runs, "the job to run", within=20)
-        (only,) = (await ask("queue", "list", "q", "-o", "json")).document
+        (only,) = (await ask("queue", "list", "q", "-o", "json")).document["items"]
         for row in only["cards"]:
             for figure, metric in {"allocated": "allocated", "quota": "capacity", "inqueue": "inqueue"}.items():
                 told = await daemon.metric(f"volcano_queue_card_{metric}", queue_name="q", card=row["card"])
@@ -424,3 +424,72 @@ async def test_a_snapshot_answers_as_the_cluster_does(
     assert await asyncio.to_thread(run, arguments) == 0
     report = json.loads(capsys.readouterr().out)
     assert f"{cluster.namespace}/podgroup/waits" in [row["job"] for row in report["starts"]]
+
+
+# --- lists ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_each_list_reads_the_live_cluster(cluster: Cluster, ask: Asking) -> None:
+    await _set_the_scene(cluster)
+    expected = {
+        "job": {"early", "fits", "runs", "waits"},
+        "pod": {
+            f"{gang}-{member}" for gang, size in (("runs", 4), ("waits", 2), ("fits", 2)) for member in range(size)
+        },
+        "queue": {"other", "q"},
+        "card": {A10, H200},
+        "node": {"n1", "n2"},
+    }
+    for kind, names in expected.items():
+        scope = ["-n", cluster.namespace] if kind in {"job", "pod"} else []
+        answer = await ask(kind, "list", "-o", "json", *scope)
+        assert (answer.status, answer.err) == (0, _NO_CONF)
+        assert {item["name"] for item in answer.document["items"]} == names
+    rows = [line.split() for line in (await ask("job", "list", "-n", cluster.namespace)).out.splitlines()]
+    assert ["runs", "podgroup", "q", "Running", "4/4", "(4)"] in [row[:6] for row in rows]
+    assert ["waits", "podgroup", "q", "Pending", "0/2", "(2)"] in [row[:6] for row in rows]
+    elsewhere = await ask("job", "list", "-n", "elsewhere")
+    assert (elsewhere.status, elsewhere.out, elsewhere.err) == (0, "", f"{_NO_CONF}No resources found\n")
+
+
+@pytest.mark.parametrize(
+    "words, before, after",
+    [
+        (["queue", "list", "q", "-o", "json"], 4, 5),
+        (["card", "list", A10, "-o", "json"], 4, 5),
+        (["node", "list", "n1", "-o", "json"], 4, 5),
+    ],
+    ids=["queue", "card", "node"],
+)
+@pytest.mark.asyncio
+async def test_a_watch_prints_what_changes(
+    words: list[str], before: int, after: int, cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    await _set_the_scene(cluster)
+    program = Path(sys.executable).with_name("capcard-sched")
+    command = [str(program), *words, "-w", f"--kubeconfig={control_plane.kubeconfig_for('scheduler-b')}"]
+    watch = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert watch.stdout is not None
+    decoder, text = json.JSONDecoder(), ""
+
+    async def amount() -> int:
+        nonlocal text
+        while True:
+            try:
+                document, end = decoder.raw_decode(text)
+            except ValueError:
+                assert watch.stdout is not None
+                text += (await watch.stdout.readline()).decode()
+                continue
+            text = text[end:].lstrip()
+            return int(document["used"] if "used" in document else document["cards"][0]["allocated"])
+
+    try:
+        async with asyncio.timeout(60):
+            assert await amount() == before
+            await cluster.bind("fits-0" if words[0] != "queue" else "waits-0", "n1")
+            assert await amount() == after
+    finally:
+        watch.terminate()
+        await watch.wait()

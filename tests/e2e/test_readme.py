@@ -165,7 +165,7 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
             "job resume hello",
             "job delete hello",
         ]
-        assert outputs["job list"].splitlines()[1].split()[2] == "Running"
+        assert outputs["job list"].splitlines()[1].split()[3] == "Running"
         assert {line.split()[2] for line in outputs["pod list"].splitlines()[1:]} == {"Running"}
 
         async def gone() -> bool:
@@ -175,8 +175,8 @@ async def test_a_scheduler_is_upgraded_to_the_whole_product_and_the_commands_of_
         watch.send_signal(signal.SIGINT)
         rows = (await asyncio.to_thread(watch.communicate, timeout=20))[0].splitlines()
         assert watch.returncode == 130
-        assert rows[0].split()[:3] == ["Name", "Creation", "Phase"]
-        phases = [row.split()[2] for row in rows[1:] if len(row.split()) == 12]
+        assert rows[0].split()[:4] == ["NAME", "KIND", "QUEUE", "PHASE"]
+        phases = [row.split()[3] for row in rows[1:] if row.split()[0] == "hello"]
         assert {"Pending", "Running", "Aborting", "Aborted", "Restarting"} <= {*phases}, rows
         assert await cluster.bound() == before, "nothing of this concerns the Deployment"
         for program in (scheduler, controllers):

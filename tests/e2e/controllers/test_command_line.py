@@ -46,18 +46,20 @@ async def test_a_user_runs_suspends_resumes_and_deletes_a_job(
     assert await run("job", "run", "j", "-r", "2", "-m", "2") == "run job j successfully\n"
     await jobs.phase("j", "Running")
     headers, row = (await run("job", "list")).splitlines()
-    assert headers.split() == [
-        *("Name", "Creation", "Phase", "JobType", "Replicas", "Min"),
-        *("Pending", "Running", "Succeeded", "Failed", "Unknown", "RetryCount"),
-    ]
-    words = row.split()
-    assert [words[0], *words[2:]] == ["j", "Running", "Batch", "2", "2", "0", "2", "0", "0", "0", "0"]
-    assert (await run("job", "list", "-A", "-q", "default", "-o", "wide")).splitlines()[1].split()[-1] == "default"
+    assert headers.split() == ["NAME", "KIND", "QUEUE", "PHASE", "PODS", "(MIN)", "AGE"]
+    assert row.split()[:-1] == ["j", "job", "default", "Running", "2/2", "(2)"]
+    headers, row = (await run("job", "list", "-A", "-q", "default", "-o", "wide", "-S", "capcard-sched")).splitlines()
+    assert headers.split()[0] == "NAMESPACE"
+    assert row.split()[0] == cluster.namespace
+    assert await run("job", "list", "-S", "volcano") == ""
     pods = (await run("pod", "list", "-j", "j")).splitlines()
     assert [line.split()[:4] for line in pods[1:]] == [
         ["j-task-0", "1/1", "Running", "0"],
         ["j-task-1", "1/1", "Running", "0"],
     ]
+    headers, row = (await run("job", "get", "j")).splitlines()
+    assert headers.split()[:5] == ["NAME", "QUEUE", "PHASE", "REPLICAS", "MIN"]
+    assert row.split()[:5] == ["j", "default", "Running", "2", "2"]
     assert await run("job", "suspend", "j") == "suspend job j successfully\n"
     await jobs.phase("j", "Aborted")
     assert await run("job", "resume", "j") == "resume job j successfully\n"
@@ -83,7 +85,7 @@ async def test_a_user_creates_closes_opens_and_deletes_a_queue(
 
     async def state(wanted: str) -> bool:
         headers, row = (await run("queue", "get", "q")).splitlines()
-        assert headers.split()[:4] == ["Name", "Weight", "State", "Parent"]
+        assert headers.split()[:4] == ["NAME", "WEIGHT", "STATE", "PARENT"]
         return row.split()[:4] == ["q", "3", wanted, "root"]
 
     await cluster.wait_until(lambda: state("Open"), "the queue to be open", within=30)

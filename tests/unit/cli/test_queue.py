@@ -84,9 +84,11 @@ def test_a_resource_without_a_limit_has_no_quota(tmp_path: Path, capsys: pytest.
 
 def test_json_is_the_record(work: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue", "list", "team", "-f", work, "-o", "json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["items"]
     assert found == [
         {
+            "depth": 0,
+            "labels": {},
             "name": "team",
             "state": "Open",
             "jobs": 3,
@@ -164,7 +166,7 @@ def test_children_are_indented_and_a_parent_shows_the_sum_of_its_subtree(
     assert run(["queue", "list", "-f", str(path)]) == 0
     out = capsys.readouterr().out
     names = [line.partition("Open")[0].rstrip() for line in out.splitlines() if "Open" in line]
-    assert names == [" default", " llm", "   a", "   b", " root"]
+    assert names == ["default", "llm", "  a", "  b", "root"]
     found = rows(out)
     # In the order: quota, allocated, reserved, quota free, cluster total. A child has what its parent leaves.
     assert ["llm", "Open", "0", "0", "NVIDIA-H200", "3", "2", "0", "1", "8"] in found
@@ -220,7 +222,7 @@ def test_a_deleted_queue_with_live_pods_stays_visible() -> None:
 
 def test_queues_come_in_order_of_name_and_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["queue", "list", "-f", str(DEMO), "--until", "10m", "-o", "json"]) == 0
-    names = [queue["name"] for queue in json.loads(capsys.readouterr().out)]
+    names = [queue["name"] for queue in json.loads(capsys.readouterr().out)["items"]]
     assert names == sorted(names)
     assert {"default", "root", "serving", "vision"} <= set(names)
 
@@ -229,7 +231,7 @@ def test_time_makes_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
     held = []
     for until in ("0s", "90s"):
         assert run(["queue", "list", "research", "-f", str(DEMO), "--until", until, "-o", "json"]) == 0
-        (queue,) = json.loads(capsys.readouterr().out)
+        (queue,) = json.loads(capsys.readouterr().out)["items"]
         held.append({use["card"]: use["allocated"] for use in queue["cards"]}["NVIDIA-H200"])
     assert held == [0, 8]
 
@@ -246,7 +248,7 @@ def test_cards_reserved_for_alternatives_have_no_quota_of_their_own(capsys: pyte
         (["list", "nope"], "error: no such queue: nope; existing queues: default, plain, root, team\n"),
         (["list", "team", "a", "b"], "error: no such queue: a, b; existing queues: default, plain, root, team\n"),
         (["list", "--until", "soon"], "error: --until: "),
-        (["list", "-o", "yaml"], "error: Invalid value"),
+        (["list", "-o", "xml"], "error: Invalid value"),
         (["list", "--scheduler-conf", "/nowhere.yaml"], "error: /nowhere.yaml: No such file or directory\n"),
         (["show"], "error: "),
     ],

@@ -1,0 +1,286 @@
+"""The lists of the command line: one set of flags, one selection and one printer for every kind."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+
+from cyclopts import Parameter
+
+from capcard_sched.cli.cluster_source import load_cluster
+from capcard_sched.cli.exit_codes import usage_error
+from capcard_sched.cli.simulate import BadInputError
+from capcard_sched.model.diagnosis import API_VERSION
+
+if TYPE_CHECKING:
+    from capcard_sched.cli.cluster_source import ClusterSource, Source
+
+Json: TypeAlias = dict[str, Any]
+Output: TypeAlias = Literal["table", "wide", "json", "yaml", "name"]
+OutputFlag: TypeAlias = Annotated[Output, Parameter(name=["--output", "-o"])]
+WatchFlag: TypeAlias = Annotated[bool, Parameter(name=["--watch", "-w"], negative=())]
+
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ListFlags:
+    """Flags of every list."""
+
+    output: Annotated[Output, Parameter(name=["--output", "-o"])] = "table"
+    """Output format."""
+
+    selector: Annotated[str, Parameter(name=["--selector", "-l"], show_default=False, metavar="SELECTOR")] = ""
+    """Label selector: `team=a,tier!=test`."""
+
+    queue: Annotated[str, Parameter(name=["--queue", "-q"], show_default=False, metavar="NAME")] = ""
+    """Objects of this queue only; of cards and nodes those that its pods hold."""
+
+    sort_by: Annotated[str, Parameter(show_default=False, metavar="COLUMN")] = ""
+    """Column, or a JSON path such as `.free`; the largest amount first, text in its order."""
+
+    watch: Annotated[bool, Parameter(name=["--watch", "-w"], negative=())] = False
+    """After the list, print each row that changes. Only on a live cluster."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class NamespacedListFlags(ListFlags):
+    """Flags of lists of namespaced objects."""
+
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], show_default=False, metavar="NAME")] = ""
+    """Namespace. Default: that of the kubeconfig's context, else `default`."""
+
+    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative=())] = False
+    """List the objects of all namespaces."""
+
+
+def cell(value: object) -> str:
+    """A value as text: amounts without trailing zeros, several values joined, `-` for none."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:g}" if isinstance(value, float) else "-" if value is None or value == "" else str(value)
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    header: str
+    #: The value in an item: a number or a text, by which the list is sorted.
+    value: Callable[[Json], Any]
+    #: The cell; None: the value as text.
+    text: Callable[[Json], str] | None = None
+    #: In every table, only with -o wide, or only with -A.
+    shown: Literal["always", "wide", "all namespaces"] = "always"
+
+
+def field(header: str, name: str, *, wide: bool = False, text: Callable[[Any], str] | None = None) -> Column:
+    """The column of a field of the items."""
+    write = None if text is None else lambda item: text(item.get(name))
+    return Column(header, lambda item: item.get(name), write, "wide" if wide else "always")
+
+
+class Listing(NamedTuple):
+    """A kind of list."""
+
+    #: `Job`: a JSON document is a JobList.
+    kind: str
+    columns: tuple[Column, ...]
+    #: The line of `-o name`: resource and name, as kubectl takes them.
+    name: Callable[[Json], str]
+    #: The lines of an item in a table.
+    lines: Callable[[Json], Sequence[Json]] = lambda item: [item]
+    #: The order of a list without --sort-by.
+    arrange: Callable[[list[Json]], list[Json]] = lambda items: items
+    #: Remarks on an item, below a table.
+    remarks: Callable[[Json], Sequence[str]] = lambda _: ()
+    #: Resources that the list reads and cannot do without.
+    needs: tuple[str, ...] = ()
+
+
+def show_list(
+    listing: Listing,
+    read: Callable[[ClusterSource], list[Json]],
+    flags: ListFlags,
+    source: Source,
+    names: Sequence[str] = (),
+) -> int:
+    """Load the cluster and print the items that `read` finds in it. Returns the exit status."""
+    everywhere = not isinstance(flags, NamespacedListFlags) or flags.all_namespaces
+    try:
+        if flags.watch and not source.is_live:
+            raise BadInputError("--watch: follows a live cluster; -f and --recording read files")
+        given = flags.namespace if isinstance(flags, NamespacedListFlags) else ""
+        found = load_cluster(source, read_only=True, namespace=given, jobs=listing.kind == "Job")
+        unread = [name for name in found.unreadable if name in listing.needs]
+        if unread:
+            raise BadInputError(f"access denied: {', '.join(unread)}; {listing.kind.lower()} list reads them")
+        namespace = "" if everywhere else given or found.namespace
+
+        def select(found: ClusterSource) -> list[Json]:
+            return _selected(listing, read(found), flags, namespace, names)
+
+        items = select(found)
+        printer = Printer(listing, flags.output, all_namespaces=bool(everywhere))
+        if flags.watch:
+            from capcard_sched.cli.watch import follow
+
+            assert found.live is not None
+            follow(source, found.live, printer.print_items, select)
+        else:
+            printer.print_list(items)
+    except BadInputError as error:
+        return usage_error(str(error))
+    return found.report()
+
+
+def _selected(
+    listing: Listing, items: list[Json], flags: ListFlags, namespace: str, names: Sequence[str]
+) -> list[Json]:
+    """The items of the flags, sorted. Raises BadInputError for an unknown name, column or path."""
+    if names:
+        known = dict.fromkeys(item["name"] for item in items)
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            kind = listing.kind.lower()
+            raise BadInputError(f"no such {kind}: {', '.join(unknown)}; existing {kind}s: {', '.join(known)}")
+        items = [item for item in items if item["name"] in names]
+    if namespace:
+        items = [item for item in items if item["namespace"] == namespace]
+    if flags.queue:
+        items = [item for item in items if flags.queue in _queues_of(item)]
+    if flags.selector:
+        matches = _label_matcher(flags.selector)
+        items = [item for item in items if matches(item.get("labels") or {})]
+    return sort_items(listing, items, flags.sort_by) if flags.sort_by else listing.arrange(items)
+
+
+def _queues_of(item: Json) -> Sequence[str]:
+    """The queues of an item: those of the pods on it, that of a job or pod, or the queue itself."""
+    return list(item["queues"]) if "queues" in item else [item["queue"] if "queue" in item else item["name"]]
+
+
+def _label_matcher(text: str) -> Callable[[Json], bool]:
+    from capcard_sched.model.queue_access import parse_label_selector
+    from capcard_sched.model.selectors import matches_labels
+
+    try:
+        selector = parse_label_selector(text)
+    except ValueError as error:
+        form = "accepted: team=a, tier!=test, team in (a, b), gpu, !gpu, joined by commas"
+        raise BadInputError(f"--selector: {error}; {form}") from None
+    return lambda labels: matches_labels(selector, labels)
+
+
+def sort_items(listing: Listing, items: list[Json], by: str) -> list[Json]:
+    """Items by a column or a JSON path: numbers in descending order, texts ascending, items without a value last.
+
+    Raises BadInputError for an unknown column, and for a path that no item has.
+    """
+    if by[:1] in {".", "{", "$"}:
+        keys = [_at_path(item, by) for item in items]
+        if items and all(key is None for key in keys):
+            fields = ", ".join(f".{name}" for name in items[0])
+            raise BadInputError(f"--sort-by: {by!r}: no item has it; accepted: a column, or a path of {fields}")
+    else:
+        columns = {one.header.partition(" (")[0].lower().replace(" ", "-"): one for one in listing.columns}
+        column = columns.get(by.lower())
+        if column is None:
+            accepted = ", ".join(columns)
+            raise BadInputError(f"--sort-by: {by!r}: accepted: {accepted}, or a JSON path such as .name")
+        keys = [_largest([column.value(line) for line in listing.lines(item)]) for item in items]
+    present = [key for key in keys if key is not None]
+    numeric = all(isinstance(key, int | float) for key in present)
+
+    def order(position: int) -> tuple[bool, float, str]:
+        key = keys[position]
+        if key is None:
+            return True, 0.0, ""
+        return (False, -float(key), "") if numeric else (False, 0.0, cell(key))
+
+    return [items[position] for position in sorted(range(len(items)), key=order)]
+
+
+def _largest(values: list[Any]) -> Any:
+    numbers = [value for value in values if isinstance(value, int | float)]
+    return max(numbers) if numbers else next((value for value in values if value not in (None, "")), None)
+
+
+def _at_path(item: Json, path: str) -> Any:
+    """The value at a path such as `.cards[0].free`, also in kubectl's form `{.cards[0].free}`; None: there is none."""
+    text = path.removeprefix("{").removesuffix("}").removeprefix("$")
+    steps = list(_STEP.finditer(text))
+    if "".join(step.group() for step in steps) != text or not steps:
+        raise BadInputError(f"--sort-by: {path!r}: expected a JSON path such as .free or .cards[0].card")
+    value: Any = item
+    for step in steps:
+        key: Any = step[1] or step[3] if step[2] is None else int(step[2])
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+class Printer:
+    """Prints items in one format; rows that follow keep the widths of the columns."""
+
+    def __init__(self, listing: Listing, output: Output, *, all_namespaces: bool = False) -> None:
+        shown = {"always", *(["wide"] if output == "wide" else []), *(["all namespaces"] if all_namespaces else [])}
+        self._listing, self._output = listing, output
+        self._columns = [column for column in listing.columns if column.shown in shown]
+        self._widths: list[int] = []
+
+    def print_list(self, items: Sequence[Json]) -> None:
+        """Print a list: one document, or a table with headers."""
+        if self._output in {"json", "yaml"}:
+            head = {"apiVersion": API_VERSION, "kind": f"{self._listing.kind}List"}
+            print_document({**head, "items": list(items)}, self._output)
+        elif self._output == "name" or items:
+            self.print_items(items)
+        else:
+            print("No resources found", file=sys.stderr)
+
+    def print_items(self, items: Sequence[Json]) -> None:
+        """Print a row, a name or a document per item; headers before the first row."""
+        if self._output == "name":
+            for name in dict.fromkeys(map(self._listing.name, items)):
+                print(name)
+        elif self._output in {"json", "yaml"}:
+            for item in items:
+                if self._output == "yaml":
+                    print("---")
+                print_document(item, self._output)
+        else:
+            rows = [self._texts(line) for item in items for line in self._listing.lines(item)]
+            self._print_rows(rows if self._widths else [[column.header for column in self._columns], *rows])
+            for item in items:
+                for remark in self._listing.remarks(item):
+                    print(remark)
+        sys.stdout.flush()
+
+    def _texts(self, line: Json) -> list[str]:
+        return [column.text(line) if column.text is not None else cell(column.value(line)) for column in self._columns]
+
+    def _print_rows(self, rows: list[list[str]]) -> None:
+        least = [[" " * width for width in self._widths]] if self._widths else []
+        if rows:
+            self._widths = [max(map(len, column)) for column in zip(*rows, *least, strict=True)]
+        for row in rows:
+            print("  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip())
+
+
+def print_document(document: Json, output: Output) -> None:
+    """Print one document as JSON or YAML."""
+    if output == "json":
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        import yaml
+
+        print(yaml.safe_dump(document, sort_keys=False), end="")

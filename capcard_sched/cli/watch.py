@@ -1,0 +1,92 @@
+"""Follows a live cluster for `--watch`: prints each item of a list that changes, until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from capcard_sched.cli.cluster_source import live_cluster
+from capcard_sched.insight.object_view import DeltaObjects, for_core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capcard_sched.cli.cluster_source import ClusterSource, LiveCluster, Source
+    from capcard_sched.insight.object_view import Json
+    from capcard_sched.model.deltas import Delta
+
+#: Share of the time that is spent on computing lists: further changes wait for it.
+_BUSY: Final = 0.2
+#: Fields that change with time alone.
+_PASSING: Final = frozenset({"ageSeconds"})
+#: Fields that identify an item.
+_KEY: Final = ("kind", "namespace", "name", "node")
+
+
+class _Follower:
+    """Computes the items again after changes, and prints those that differ from the last ones."""
+
+    def __init__(self, show: Callable[[list[Json]], None], select: Callable[[ClusterSource], list[Json]]) -> None:
+        self._show, self._select = show, select
+        self._found: ClusterSource | None = None
+        self._last: dict[tuple[str, ...], Json] = {}
+        self._handle: asyncio.TimerHandle | None = None
+        self._idle_from = 0.0
+        #: Deltas before the initial lists are complete.
+        self.initial: list[Delta] = []
+
+    def begin(self, found: ClusterSource) -> None:
+        """Print the list of a cluster, and follow it from now on."""
+        self._found = found
+        self._compute()
+
+    def deliver(self, deltas: Sequence[Delta]) -> None:
+        """Apply changes; compute the items now, or later when the last computation was recent."""
+        if self._found is None:
+            self.initial += deltas
+            return
+        self._found.watched.step(for_core(deltas), time.time())
+        assert isinstance(self._found.objects, DeltaObjects)
+        for delta in deltas:
+            self._found.objects.apply(delta)
+        if self._handle is None:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_at(max(loop.time(), self._idle_from), self._compute)
+
+    def _compute(self) -> None:
+        loop = asyncio.get_running_loop()
+        begun, last = loop.time(), self._last
+        assert self._found is not None
+        self._handle = None
+        self._last = {tuple(str(item.get(name, "")) for name in _KEY): item for item in self._select(self._found)}
+        self._show([item for key, item in self._last.items() if _lasting(last.get(key)) != _lasting(item)])
+        now = loop.time()
+        self._idle_from = now + (now - begun) * (1 / _BUSY - 1)
+
+
+def _lasting(item: Json | None) -> Json | None:
+    return None if item is None else {key: value for key, value in item.items() if key not in _PASSING}
+
+
+def follow(
+    source: Source,
+    read: LiveCluster,
+    show: Callable[[list[Json]], None],
+    select: Callable[[ClusterSource], list[Json]],
+) -> None:
+    """Show the list, then for ever the items that change. Raises BadInputError for an invalid scheduler-conf."""
+    asyncio.run(_follow(source, read, _Follower(show, select)))
+
+
+async def _follow(source: Source, read: LiveCluster, follower: _Follower) -> None:
+    from capcard_sched.kube.client import Client
+    from capcard_sched.kube.informers import Informers
+    from capcard_sched.kube.instrumentation import NullObserver
+
+    async with Client(read.connection) as client:
+        informers = Informers(client, follower.deliver, NullObserver(), read.kinds)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(informers.run())
+            await informers.wait_synced()
+            follower.begin(live_cluster(source, read._replace(deltas=follower.initial), read_only=True))
